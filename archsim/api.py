@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from archsim.studies.claims import Claims
     from archsim.studies.place import Placed
     from archsim.studies.serving.accuracy import ServedAccuracy
-    from archsim.studies.serving.calibrate import Calibrated
-    from archsim.studies.serving.calibrate import Comparison as ServedComparison
+    from archsim.studies.serving.calibrate import FittedConstants
+    from archsim.studies.serving.calibrate import ServingComparison as ServedComparison
     from archsim.studies.serving.page import ServedPlan
     from archsim.studies.serving.recommend import Recommendation
     from archsim.studies.serving.search import Searched
     from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import BlockWorth, Worth
-    from calibration.fit.fit import Fitted
+    from calibration.fit.fit import FittedCalibration
     from calibration.measurements.reading import Measurements
     from calibration.measurements.schema import Nominal
 
@@ -891,7 +891,7 @@ def compare_serving(
 def calibrate_serving(
     source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = (), *,
     told: Callable[[str], None] = lambda text: None,
-) -> Calibrated:
+) -> FittedConstants:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
     far the half that was not fitted is off. told: which simulation is next. Raises as ``serve``.
 
@@ -953,13 +953,13 @@ def _draw(outcome: Outcome, path: Path) -> None:
 class Calibrations(Shown):
     """What `calibrate` fitted, by GPU."""
 
-    fitted: tuple[Fitted, ...]
+    fitted: tuple[FittedCalibration, ...]
     measurements: Measurements
 
     def __repr__(self) -> str:
         return f"Calibrations({', '.join(map(repr, self.fitted))})"
 
-    def __getitem__(self, gpu: str) -> Fitted:
+    def __getitem__(self, gpu: str) -> FittedCalibration:
         return {each.gpu: each for each in self.fitted}[gpu]
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -976,7 +976,7 @@ def calibrate(
     measurements: str | os.PathLike[str] | Measurements,
     out: str | os.PathLike[str] | None = None, *, gpu: str | None = None,
     peaks: Mapping[str, float | str] | None = None, hbm: float | str | None = None,
-    told: Callable[[Fitted], None] | None = None, only: Sequence[str] = (),
+    told: Callable[[FittedCalibration], None] | None = None, only: Sequence[str] = (),
 ) -> Calibrations:
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
 

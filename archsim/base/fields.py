@@ -148,7 +148,7 @@ def other_digits(text: str) -> str:
     return f"; {', '.join(odd)}: write digits as 0 to 9" if odd else ""
 
 
-class Written(NamedTuple):
+class WrittenNumber(NamedTuple):
     """A number as written, its unit, and the dimension of that."""
 
     number: float
@@ -161,14 +161,14 @@ class Written(NamedTuple):
         return float(self.dimension.units[self.unit])
 
 
-def as_written(text: str) -> Written | None:
+def as_written(text: str) -> WrittenNumber | None:
     """A quantity of any dimension; a number without a unit counts as a fraction. None for other text."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         return None
     unit = match[2] or ""
     dimension = _DIMENSION_OF_UNIT.get(unit, None if unit else FRACTION)
-    return None if dimension is None else Written(float(match[1]), unit, dimension)
+    return None if dimension is None else WrittenNumber(float(match[1]), unit, dimension)
 
 
 def format_quantity(value: float, dimension: Dimension) -> str:

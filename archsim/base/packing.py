@@ -14,7 +14,7 @@ from archsim.base.compiled import kernel
 TIE = 1e-12
 
 
-class Copies(NamedTuple):
+class ExpertInstances(NamedTuple):
     """Instances of every row's experts, the first of each before all further ones."""
 
     expert: np.ndarray  # int64[row, copy]
@@ -23,7 +23,7 @@ class Copies(NamedTuple):
     load: np.ndarray  # float64[row, copy] of one instance: the expert's load / its instances
 
 
-def replicate(load: np.ndarray, copies: int) -> Copies:
+def replicate(load: np.ndarray, copies: int) -> ExpertInstances:
     """``copies`` instances of experts, load float64[row, expert]: one each, then one by one to the largest load per
     instance.
     """
@@ -32,7 +32,7 @@ def replicate(load: np.ndarray, copies: int) -> Copies:
     expert[:, :experts] = np.arange(experts)
     count, each = np.ones((rows, experts), np.int64), load.copy()
     _give_copies(load, each, count, expert, rank)
-    return Copies(expert, rank, count, np.take_along_axis(each, expert, axis=1))
+    return ExpertInstances(expert, rank, count, np.take_along_axis(each, expert, axis=1))
 
 
 def pack(

@@ -356,7 +356,7 @@ def cell_text(name: str, value: Any) -> str:
 # ---- csv_rows
 # Lines of a CSV file whose faults are told with file, line, column and what was expected.
 
-class Row(NamedTuple):
+class CsvLine(NamedTuple):
     """A line of a CSV file. Its members raise ``error`` for a cell that is not what was asked for."""
 
     file: Path
@@ -393,7 +393,7 @@ class Row(NamedTuple):
         return self.error(f"{self.file}: line {self.line}: {why}")
 
 
-def csv_rows(file: Path, columns: tuple[str, ...], error: type[ArchsimError]) -> list[Row]:
+def csv_rows(file: Path, columns: tuple[str, ...], error: type[ArchsimError]) -> list[CsvLine]:
     """The lines of a file after its header, which must have ``columns``; none without a file. Raises ``error``."""
     if not file.is_file():
         return []
@@ -411,7 +411,7 @@ def csv_rows(file: Path, columns: tuple[str, ...], error: type[ArchsimError]) ->
                         f"{file}: line {reader.line_num}: another number of cells than the header, which has "
                         f"{len(given)}"
                     )
-                found.append(Row(file, reader.line_num, cells, error))
+                found.append(CsvLine(file, reader.line_num, cells, error))
             return found
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
         raise error(f"{file}: not a readable CSV file ({fault})") from fault

@@ -233,7 +233,7 @@ def _print_claims(found) -> None:
             f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. "
             f"{sentence(capital(judged.why))}"
         )
-    names = tuple(name.replace("_", " ") for name in page.Counts._fields)
+    names = tuple(name.replace("_", " ") for name in page.VerdictCounts._fields)
     table = grid("paper", title="published numbers", numbers=names)
     for each in found:
         table.add_row(each.paper.paper, *map(str, page.counts_of([each])))

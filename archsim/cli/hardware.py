@@ -24,7 +24,7 @@ from archsim.report.decision_cost import families, words
 from archsim.runs.energy import NOMINAL as HEAT
 from archsim.runs.energy import (
     Coefficients,
-    Machine,
+    SystemHardware,
     build_costs,
     carrier_note,
     full_load_told,
@@ -36,11 +36,11 @@ from archsim.specs.library import MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import DecisionSpec, SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
-from microarch.blocks.table_sizes import Storage, Table, TableDesign
+from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign
 from microarch.silicon.area import (
     TECHNOLOGIES,
     WAFER_MM2,
-    Cost,
+    AreaAndPower,
     Part,
     Technology,
     decision_parts,
@@ -245,20 +245,20 @@ def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | Non
     return made
 
 
-def _size_cells(table: Table | None) -> tuple[str, ...]:
+def _size_cells(table: HardwareTable | None) -> tuple[str, ...]:
     if table is None:
         return ("",) * 5
     port = f"{table.ports} × {table.port_bits} bit"
     return table.storage.value, f"{table.entries:,}", str(table.bits_per_entry), _size(table.size_bytes), port
 
 
-def _cost_cells(cost: Cost) -> tuple[str, ...]:
+def _cost_cells(cost: AreaAndPower) -> tuple[str, ...]:
     if not cost.area_mm2:
         return ("–",) * 3
     return f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", f"{_PPM * cost.area_mm2 / WAFER_MM2:.3g} ppm"
 
 
-def _beside(cost: Cost, row: Cost | None) -> tuple[str, ...]:
+def _beside(cost: AreaAndPower, row: AreaAndPower | None) -> tuple[str, ...]:
     if row is None:
         return ("–",) * 4
     area, power = deviation(cost.area_mm2, row.area_mm2), deviation(cost.power_mw, row.power_mw)
@@ -352,7 +352,7 @@ def run_cost(args: argparse.Namespace) -> int:
     return OK
 
 
-def _carrier(machine: Machine) -> str:
+def _carrier(machine: SystemHardware) -> str:
     pieces = f" Each die is made in {machine.pieces} pieces, which costs least." if machine.pieces > 1 else ""
     fit = "They fit on one." if machine.carriers == 1 else f"They are priced on {machine.carriers}."
     return (

@@ -40,14 +40,14 @@ class Command(NamedTuple):
     forms: tuple[Form, ...] = ()
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands of two words, such as ``archsim trace import``. Those of ``old`` were commands of one word before
     version 0.2.
     """
 
     name: str
     help: str
-    commands: "tuple[Command | Group, ...]"
+    commands: "tuple[Command | CommandGroup, ...]"
     old: tuple[str, ...] = ()
 
 
@@ -73,10 +73,10 @@ _HARDWARE = (
     Command("area", "hardware:area", "estimate area and power of the decision hardware, beside published values"),
     Command("cost", "hardware:cost", "estimate die area, machine price and energy, with ranges"),
     Command("blocks", "hardware:blocks", "show hardware blocks as state machines, with tables and diagrams"),
-    Group("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
+    CommandGroup("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
 )
 # What --help lists: a heading → its commands.
-HEADINGS: dict[str, tuple[Command | Group, ...]] = {
+HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
     "Simulate": (
         Command("run", "run", "simulate one combination of an experiment, and draw a step as a timeline"),
         Command("sweep", "sweep", "simulate every combination of an experiment, and write a report", (
@@ -115,8 +115,8 @@ HEADINGS: dict[str, tuple[Command | Group, ...]] = {
         Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
             Form("--validate", "validate", "calibrate:validate", "validate a calibration with unseen measurements"),
         )),
-        Group("trace", "import, inspect and select recorded routing", _TRACE),
-        Group("hardware", "show area, price, state machines and RTL of the hardware", _HARDWARE,
+        CommandGroup("trace", "import, inspect and select recorded routing", _TRACE),
+        CommandGroup("hardware", "show area, price, state machines and RTL of the hardware", _HARDWARE,
               ("area", "cost", "blocks", "rtl")),
     ),
 }  # fmt: skip
@@ -124,7 +124,7 @@ COMMANDS = tuple(command for commands in HEADINGS.values() for command in comman
 # Spelling before version 0.2 → today's.
 OLD = {
     **{form.old: f"{each.name} {form.flag}" for each in COMMANDS if isinstance(each, Command) for form in each.forms},
-    **{old: f"{each.name} {old}" for each in COMMANDS if isinstance(each, Group) for old in each.old},
+    **{old: f"{each.name} {old}" for each in COMMANDS if isinstance(each, CommandGroup) for old in each.old},
 }
 _START = """\
 Start here:
@@ -134,10 +134,12 @@ Start here:
 """
 
 
-def every_command(commands: "Sequence[Command | Group]" = COMMANDS, before: str = "") -> Iterator[tuple[str, str]]:
+def every_command(
+    commands: "Sequence[Command | CommandGroup]" = COMMANDS, before: str = ""
+) -> Iterator[tuple[str, str]]:
     """Words of every command and form, such as ``trace info`` or ``why --bound``, and the module that it is in."""
     for each in commands:
-        if isinstance(each, Group):
+        if isinstance(each, CommandGroup):
             yield from every_command(each.commands, f"{before}{each.name} ")
             continue
         yield before + each.name, each.module
@@ -256,7 +258,7 @@ def parser_of(words: list[str]) -> Parser:
 
 
 def _fill(
-    parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | Group], words: list[str],
+    parser: argparse.ArgumentParser, metavar: str, commands: Sequence[Command | CommandGroup], words: list[str],
     shown: str | None = None,
 ) -> None:  # fmt: skip
     """Add all commands; import and fill in only the one that ``words`` invokes, from which the flag of its form is
@@ -265,7 +267,7 @@ def _fill(
     below = parser.add_subparsers(required=True, metavar=metavar, help=shown, prog=parser.prog)
     for command in commands:
         invoked = words[:1] == [command.name]
-        if isinstance(command, Group):
+        if isinstance(command, CommandGroup):
             own = below.add_parser(command.name, help=command.help, description=capital(f"{command.help}."))
             if invoked:
                 _fill(own, "ACTION", command.commands, words[1:])

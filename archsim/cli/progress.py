@@ -125,7 +125,7 @@ def begins(text: str) -> None:
         sys.stderr.begin(text)
 
 
-class Beside:
+class ErasingStream:
     """Another stream to the same terminal, which erases the line that stands there before it writes."""
 
     def __init__(self, stream: TextIO, heard: Heard) -> None:
@@ -152,7 +152,7 @@ def heartbeat(what: str) -> Iterator[None]:
     thread = threading.Thread(target=watch, daemon=True)
     sys.stderr = heard
     if before.isatty() and out.isatty():
-        sys.stdout = Beside(out, heard)
+        sys.stdout = ErasingStream(out, heard)
     thread.start()
     try:
         yield

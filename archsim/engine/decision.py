@@ -23,7 +23,7 @@ from archsim.engine.state import NOTE, SLICES, STATISTICS, Machine, Tally
 from archsim.policies.allocation import NO_EFFORT, ChargedRates, Effort, Plan, StepView, estimating
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
-from microarch.blocks.global_cp import Counts, Reach, State
+from microarch.blocks.global_cp import DecisionWork, Reach, State
 from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
 from microarch.blocks.request import NOTHING, codes
 from microarch.fabric.fabric import Fabric
@@ -235,17 +235,17 @@ class ChargedDecision(FreeDecision):
             self.totals.called_ns[-REPEATS:] = [each + took_ns for each in self.totals.called_ns[-REPEATS:]]
         return bits
 
-    def _counts(self, plan: Plan, rows: int, copies: int) -> Counts:
+    def _counts(self, plan: Plan, rows: int, copies: int) -> DecisionWork:
         effort = plan.effort
         placed = len(effort.candidates)
-        return Counts(
+        return DecisionWork(
             dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
             sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
             plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
             statistics_bytes=effort.statistics_bytes, speeds=effort.speeds,
         )
 
-    def _states_ns(self, counts: Counts, decided_ns: float) -> np.ndarray:
+    def _states_ns(self, counts: DecisionWork, decided_ns: float) -> np.ndarray:
         """``decided_ns``: what a host takes to decide."""
         if self._spec.executor == "gpu":
             return global_cp.gpu_ns(counts, self._spec.gpu, self._reach)

@@ -28,7 +28,7 @@ from archsim.engine.state import (
 )
 from archsim.policies.prediction import FreeHeatmap, Predictor
 from archsim.policies.registry import build_policy
-from archsim.policies.routing import Pass, Routing
+from archsim.policies.routing import Pass, RoutingRule
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import (
     BatchSum,
@@ -56,7 +56,7 @@ class ExecutedPairs:
     """
 
     def __init__(
-        self, source: TokenSource, batch: int, dies: int, routing: Routing, folder: Path | None = None
+        self, source: TokenSource, batch: int, dies: int, routing: RoutingRule, folder: Path | None = None
     ) -> None:
         self._layers, self._experts, self._dies = len(source.layer_ids), source.num_experts, dies
         self._routing, self._die = routing, dies_of_requests(batch, dies)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.own_code import import_function
-from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
@@ -20,9 +20,9 @@ from microarch.fabric.fabric import Fabric
 # ---- execution
 
 class Kernel(Protocol):
-    """Runs ``Work`` on the machine: event by event under one contention strategy, or by the analytical walk."""
+    """Runs ``StepWork`` on the machine: event by event under one contention strategy, or by the analytical walk."""
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import (
-    Fetched,
+    FetchedWeights,
     Fetches,
     Moves,
     Sent,
@@ -155,7 +155,7 @@ class _OnEveryDie:
 
 # ---- expert_parallel
 
-class Layer(NamedTuple):
+class LayerTimes(NamedTuple):
     """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
     its kernel last; ``waits``: the share of its experts' part that waits for fetched weights.
     """
@@ -208,7 +208,7 @@ class ExpertParallel:
         arrived = np.full(self._machine.dies, received_of_experts(self._sizes, experts, tokens))
         return float(self._ranks.times(plan, nobody, arrived).kernel_ns[0])
 
-    def _run(self, order: Order) -> tuple[Sent, RankTimes, Fetched, Layer]:
+    def _run(self, order: Order) -> tuple[Sent, RankTimes, FetchedWeights, LayerTimes]:
         """The times of a step; nothing is counted."""
         demand = order.demand
         tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k
@@ -220,18 +220,18 @@ class ExpertParallel:
         fetched = self._fetches.of(order)
         return sent, times, fetched, self._layer(self, order, tokens, sent, times, fetched)
 
-    def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+    def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: none``."""
         arrived = self._moves.dispatched(sent)
         return self._after(sent, times, arrived, arrived + times.shared_ns, fetched)
 
-    def beside_shared(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+    def beside_shared(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: shared_expert``."""
         arrived, (sms, _) = self._moves.dispatched(sent), self._moves.sms(sent)
         both = beside.py_func(arrived, times.shared_ns, sms)
         return self._after(sent, times, arrived, np.where(times.shared_ns > 0, both, arrived), fetched)
 
-    def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: Fetched) -> Layer:
+    def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it."""
         half, demand = sent.part(0.5), order.demand
         half_times = self._ranks.times(order.plan, tokens, half.arrived, 0.5)
@@ -244,11 +244,11 @@ class ExpertParallel:
             float(half_times.shared_ns[last] * (1 - half_times.shared_lost[last])),
             float(half_times.causes[Cause.COMPUTE][last]),
         )
-        both, phase = (overlap.Layer(*each.parts) for each in (whole, one)), PROMPTS if prompts else DECODES
+        both, phase = (overlap.ExpertLayer(*each.parts) for each in (whole, one)), PROMPTS if prompts else DECODES
         found = compose(HOW[TWO_BATCH], *both, multiply, rest, sms, phase)
-        return Layer(found.total, np.array(found), one.last, one.waits)
+        return LayerTimes(found.total, np.array(found), one.last, one.waits)
 
-    def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: Fetched) -> Layer:
+    def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: FetchedWeights) -> LayerTimes:
         """The layer from the kernels on."""
         complete = np.where(fetched.share > 0, arrived + fetched.ns, 0.0)  # weights follow the tokens
         end = np.maximum(begin + times.kernel_ns, complete + times.kernel_ns * fetched.share)
@@ -258,9 +258,9 @@ class ExpertParallel:
         shared_ns = min(times.shared_ns[last], begin[last])  # whole; what it hides is no part of the dispatch
         parts = [begin[last] - shared_ns, shared_ns, experts_ns, ns - end[last]]
         waits = max(0.0, 1 - times.kernel_ns[last] / experts_ns) if experts_ns else 0.0
-        return Layer(ns, np.array(parts), last, waits)
+        return LayerTimes(ns, np.array(parts), last, waits)
 
-    def _count(self, sent: Sent, times: RankTimes, layer: Layer) -> None:
+    def _count(self, sent: Sent, times: RankTimes, layer: LayerTimes) -> None:
         """Add the step to the tally: what each die, port and link did, and what the layer waited for."""
         machine, tally, fabric = self._machine, self._tally, self._fabric
         dies = machine.dies
@@ -290,7 +290,7 @@ class ExpertParallel:
                 counted["busy_ns"] += ns
         self._explain(times, layer)
 
-    def _explain(self, times: RankTimes, layer: Layer) -> None:
+    def _explain(self, times: RankTimes, layer: LayerTimes) -> None:
         """Time of the step by cause: of the rank that ends its kernel last."""
         bound_ns, last = self._tally.bound_ns, layer.last
         dispatch, shared, experts, combine = layer.parts

@@ -340,7 +340,7 @@ def _fullest(values):
 # ---- loop
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The outcome of a run.
 
     ``step_ns``: float64[step, layer], decisions included; ``load``: int64[step, layer, die] tokens assigned to each
@@ -587,7 +587,7 @@ class Replay:
             self._heatmap.dropped = 0
         self._of_steps.forget()
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Run all steps; raises ArchsimError if the user's policy returns a plan that does not fit the demand."""
         engine, tally = self.engine, self.engine.tally
         took: list[tuple[int, int, float]] = []
@@ -618,7 +618,7 @@ class Replay:
         for (step, layer, ns), tokens, each in zip(took, loads, least, strict=True):
             step_ns[step, layer], load[step, layer], bounds[step, layer] = ns, tokens, each
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns
-        return Outcome(
+        return RunOutcome(
             engine.machine,
             engine.fabric,
             engine.fit,

@@ -147,7 +147,7 @@ class Machine(NamedTuple):
         return UNITS * self.dies + self.link_resources
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """The work of one step (iteration, MoE layer), in the order in which chains are created."""
 
     entries: np.ndarray  # ENTRY[entry]
@@ -338,7 +338,7 @@ def new_tally(machine: Machine) -> Tally:
 __all__ = [
     "CLASSES", "COMBINE", "DATA_MESSAGES", "DISPATCH", "EXECUTE", "FETCH", "ENTRY", "HELD", "HIDDEN", "LOCAL_CP",
     "MOVE", "Machine", "Memory", "NOTE", "NO_NOTES", "PARTS", "REPLICAS", "REQUESTS", "SLICES", "STATISTICS", "Tally",
-    "UNITS", "Work", "awaits_tokens", "counted_in", "count_arrived", "count_computed", "hold", "inner",
+    "UNITS", "StepWork", "awaits_tokens", "counted_in", "count_arrived", "count_computed", "hold", "inner",
     "kernel", "launching_ns", "link_at", "move_of", "new_tally", "outer", "phase_of", "room_for_slices", "room_of",
     "room_to_ask", "route_of", "unsigned",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from archsim.engine.analytic.walk import walk_step, walk_strategy
 from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
-from archsim.engine.state import SLICES, Memory, Work
+from archsim.engine.state import SLICES, Memory, StepWork
 from archsim.engine.work import WorkBuilder
 from microarch.blocks.atu import no_translations
 
@@ -29,7 +29,7 @@ class WeightStreaming:
         work = work._replace(cp_ready_ns=order.cp_ready_ns, notes=order.notes)
         return self.kernel.step(work, self._memory, self._tally, now_ns)
 
-    def _work(self, builder: WorkBuilder, order: Order) -> Work:
+    def _work(self, builder: WorkBuilder, order: Order) -> StepWork:
         demand = order.demand
         return builder.build(
             order.layer, order.row, order.plan, order.placement, demand.origins if builder.needs_origins else None,

@@ -19,7 +19,7 @@ from archsim.engine.state import (
     SLICES,
     Machine,
     Memory,
-    Work,
+    StepWork,
 )
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
@@ -33,7 +33,7 @@ PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 
 
 class WorkBuilder:
-    """Builds the ``Work`` of the steps of a scenario."""
+    """Builds the ``StepWork`` of the steps of a scenario."""
 
     def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric, copies: bool):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
@@ -60,7 +60,7 @@ class WorkBuilder:
         self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
         cp_en: np.ndarray | None, memory: Memory, routing: TokenRouting | None = None,
         residents: np.ndarray | None = None, clock: float | np.ndarray = 1.0,
-    ) -> Work:
+    ) -> StepWork:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
         ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``; ``clock``: of the
@@ -92,7 +92,7 @@ class WorkBuilder:
             local,
         )
         self._take_time(entries, local, arrived, clock)
-        return Work(
+        return StepWork(
             entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
             move_ptr=move_ptr, chains=chains, local=local, held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,

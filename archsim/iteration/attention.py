@@ -94,7 +94,7 @@ def roofline(
 FEWEST = 6  # points of a phase: more than terms
 
 
-class Point(NamedTuple):
+class AttentionPoint(NamedTuple):
     """``us`` that ``requests`` with ``new`` tokens each at the end of ``context`` took on one rank, without
     projections; ``phase``: prefill or decode.
     """
@@ -150,7 +150,7 @@ def recorded(
     """Times from the points of a phase in ``kind.measurements``, which were measured on the calibration's GPU. None
     without points. Raises SpecError for fewer than FEWEST.
     """
-    points = [Point(*each) for each in kind.measurements if each[0] == phase]
+    points = [AttentionPoint(*each) for each in kind.measurements if each[0] == phase]
     if not points:
         return None
     if len(points) < FEWEST:
@@ -203,7 +203,7 @@ _FASTER = {"bf16": 1.0, "fp16": 1.0, "fp8": 2.0, "nvfp4": 4.0}  # rate of produc
 BLACKWELL_FLOP_PER_S = 1.5e15  # of BF16: GPUs below do not multiply in FP4, and take FP8's rate
 
 
-class Machine(NamedTuple):
+class GpuRates(NamedTuple):
     """Rates of a GPU: BF16 products, HBM; ``sms``: its multiprocessors."""
 
     flop_per_s: float
@@ -211,16 +211,16 @@ class Machine(NamedTuple):
     sms: int
 
 
-def machine_of(calibration: CalibrationSpec, compute: float = 1.0, memory: float = 1.0) -> Machine:
+def machine_of(calibration: CalibrationSpec, compute: float = 1.0, memory: float = 1.0) -> GpuRates:
     """Of a calibration's reference, scaled."""
     reference = calibration.reference
     peak = reference.peak_flop_per_s["bf16"]
-    return Machine(peak * compute, reference.hbm_bytes_per_s * memory, reference.sms)
+    return GpuRates(peak * compute, reference.hbm_bytes_per_s * memory, reference.sms)
 
 
 def block_terms(
     kind: Any, phase: str, hidden: int, tp: int, at: tuple[ArrayLike, ArrayLike, ArrayLike], dtypes: tuple[str, str],
-    machine: Machine,
+    machine: GpuRates,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Terms of a block of sparse attention; ``at``: requests, new tokens, context; ``dtypes``: of products, of KV.
 
@@ -264,7 +264,7 @@ def block_terms(
 
 
 def linear_terms(
-    kind: Any, part: str, tp: int, at: tuple[ArrayLike, ArrayLike], machine: Machine
+    kind: Any, part: str, tp: int, at: tuple[ArrayLike, ArrayLike], machine: GpuRates
 ) -> dict[str, np.ndarray]:
     """Terms of a convolution or a rule; ``at``: requests, new tokens of each."""
     requests, new = (np.asarray(each, float) for each in np.broadcast_arrays(*at))
@@ -314,7 +314,7 @@ class BlockTimes:
     hidden: int
     tp: int
     dtypes: tuple[str, str]
-    machine: Machine
+    machine: GpuRates
     tables: tuple[BlockTable, ...]
 
     @property
@@ -475,7 +475,7 @@ class Kind(AttentionKind):
     """A kind of attention that an iteration can time. Sizes are those of a rank that has 1/``tp`` of the heads.
 
     ``table``: kind of the measured tables that it takes (gqa, mla), None for none of them. ``measurements``: its own,
-    (phase, requests, new tokens of each, context, us) of one rank (`archsim.iteration.attention.Point`).
+    (phase, requests, new tokens of each, context, us) of one rank (`archsim.iteration.attention.AttentionPoint`).
     """
 
     table: ClassVar[str | None] = None

@@ -48,7 +48,7 @@ class Attention(NamedTuple):
     rows: str = TOKENS
 
 
-class Product(NamedTuple):
+class LayerProduct(NamedTuple):
     """A product with k x n weights on a rank. ``sharing``: ranks of a group, each with its share of the rows."""
 
     cause: str
@@ -82,14 +82,14 @@ class Collective(NamedTuple):
     rows: str = TOKENS
 
 
-class Routed(NamedTuple):
+class RoutedExperts(NamedTuple):
     """The routed experts of one layer."""
 
     cause: str = EXPERTS
     rows: str = TOKENS
 
 
-Operator = Attention | Product | Stream | Collective | Routed
+Operator = Attention | LayerProduct | Stream | Collective | RoutedExperts
 
 
 class Layers(NamedTuple):
@@ -145,7 +145,7 @@ def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], f
     """(rows, cause) → FLOP of the products of a row."""
     found: dict[tuple[str, str], float] = {}
     for each, number in counted(program(model, parallel)).items():
-        if isinstance(each, Product):
+        if isinstance(each, LayerProduct):
             key = each.rows, each.cause
             found[key] = found.get(key, 0.0) + 2.0 * each.n * each.k * number / each.sharing
     return found
@@ -158,7 +158,7 @@ def before_attention(model: ModelSpec, parallel: Parallelism) -> float:
     weights = {
         each: number * each.weights
         for each, number in counted(program(model, parallel)).items()
-        if isinstance(each, Product) and each.cause == PROJECTIONS
+        if isinstance(each, LayerProduct) and each.cause == PROJECTIONS
     }
     back = sum(found for each, found in weights.items() if each.n == model.hidden)
     return 1 - back / sum(weights.values())
@@ -178,7 +178,7 @@ def _attention(
     kind, tp = _timed(model, given), parallel.tp
     found: list[Operator] = [_norm(model)]
     if kind not in apart:
-        found += [Product(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
+        found += [LayerProduct(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
         beside = kind.streams(tp)
         found.append(Stream(ELEMENTWISE, beside.kernels, beside.values * ACTIVATION_BYTES))
     return (*found, Attention(kind), *_of_context(kind, parallel), *_reduced(model, tp)) * kind.per_layer
@@ -211,9 +211,9 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
         found += (_norm(model), *_ffn(model, DENSE_FFN, model.expert_ffn, parallel.tp), *_reduced(model, parallel.tp))
     elif moe:
         found += [] if found else [_norm(model)]  # one norm where both work on the same vector
-        found.append(Product(ROUTER, model.experts + model.zero_experts, model.hidden))
+        found.append(LayerProduct(ROUTER, model.experts + model.zero_experts, model.hidden))
         if (latent := model.expert_hidden) is not None:  # to and from the vectors of experts, whole on every rank
-            found += (Product(PROJECTIONS, latent, model.hidden), Product(PROJECTIONS, model.hidden, latent))
+            found += (LayerProduct(PROJECTIONS, latent, model.hidden), LayerProduct(PROJECTIONS, model.hidden, latent))
         divided = shared_ranks(parallel)
         found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
         found += _routed(model, parallel, moves)
@@ -225,21 +225,21 @@ def _ffn(model: ModelSpec, cause: str, width: int, ranks: int, sharing: int = 1)
     if not mine:
         return ()
     return (
-        Product(cause, 2 * mine, model.hidden, sharing=sharing),
+        LayerProduct(cause, 2 * mine, model.hidden, sharing=sharing),
         Stream(ELEMENTWISE, 1, SWIGLU_PASSES * _share(mine, sharing) * ACTIVATION_BYTES),
-        Product(cause, model.hidden, mine, sharing=sharing),
+        LayerProduct(cause, model.hidden, mine, sharing=sharing),
     )
 
 
 def _routed(model: ModelSpec, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
     if moves == REDUCED:
-        return (Routed(), *_reduced(model, parallel.tp))
+        return (RoutedExperts(), *_reduced(model, parallel.tp))
     if moves == ELSEWHERE:
-        return (Routed(),)
+        return (RoutedExperts(),)
     row_bytes = parallel.dp * model.expert_width * ACTIVATION_BYTES
     return (
         Collective(DISPATCH, "all_gather", row_bytes, parallel.ranks),
-        Routed(),
+        RoutedExperts(),
         Collective(COMBINE, "reduce_scatter", row_bytes, parallel.ranks),
     )
 
@@ -249,7 +249,7 @@ def _head(model: ModelSpec, tp: int) -> tuple[Operator, ...]:
     vocabulary = model.vocabulary or 0
     gathered = Collective(LM_HEAD, "all_gather", vocabulary * ACTIVATION_BYTES, tp, SAMPLED)
     return (
-        Product(LM_HEAD, _share(vocabulary or 1, tp), model.hidden, SAMPLED),
+        LayerProduct(LM_HEAD, _share(vocabulary or 1, tp), model.hidden, SAMPLED),
         *((gathered,) if tp > 1 else ()),
         Stream(SAMPLING, SAMPLING_KERNELS, SAMPLING_PASSES * vocabulary * LOGIT_BYTES, SAMPLED),
     )

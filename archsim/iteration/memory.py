@@ -63,7 +63,7 @@ class RequestKv(NamedTuple):
         return tokens * self.token_bytes + near + self.fixed_bytes
 
 
-class Room(NamedTuple):
+class KvRoom(NamedTuple):
     """What HBM of a device leaves for KV. ``hbm_bytes``: its capacity; ``kv``: of a request, on one rank."""
 
     free_bytes: int
@@ -89,12 +89,12 @@ class Room(NamedTuple):
         )
 
 
-def room_left(kept: Mapping[str, Any], bound: int, hbm_bytes: int, kv: RequestKv) -> Room:
+def room_left(kept: Mapping[str, Any], bound: int, hbm_bytes: int, kv: RequestKv) -> KvRoom:
     """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts; ``bound``: bytes
     that a rank may use.
     """
     demand = sum(np.asarray(each) for each in kept.values())
-    return Room(int(bound - np.max(demand)), hbm_bytes, kv)
+    return KvRoom(int(bound - np.max(demand)), hbm_bytes, kv)
 
 
 def weights_by_kind(
@@ -235,7 +235,7 @@ class Fit:
     parts: Mapping[str, np.ndarray]
     bound_bytes: int
     context: int | None = None
-    kv_room: Room | None = None
+    kv_room: KvRoom | None = None
 
     @property
     def demand_bytes(self) -> np.ndarray:
@@ -335,7 +335,7 @@ _MOST_DIES = 65_536
 
 
 @dataclass(frozen=True)
-class Lever:
+class FittingChange:
     """A change that makes a run fit: its text, the changed scenario, and the experts that each die then holds in all
     layers together (int64[die]).
     """
@@ -372,7 +372,7 @@ def _kinds(fit: Fit, die: int, scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def levers(scenario: Scenario, placement: Placement) -> Iterator[Lever]:
+def levers(scenario: Scenario, placement: Placement) -> Iterator[FittingChange]:
     """Single changes after which the run fits, with the least or the most of each that does."""
     candidates = [_capacity(scenario, placement), _dies(scenario, placement)]
     if counts_all(scenario.model, scenario.assumptions):
@@ -382,70 +382,72 @@ def levers(scenario: Scenario, placement: Placement) -> Iterator[Lever]:
     yield from (lever for lever in candidates if lever is not None and lever.fit.fits)
 
 
-def _batch(scenario: Scenario, placement: Placement) -> Lever | None:
-    def at(batch: int) -> Lever:
-        return Lever(f"a batch of at most {batch:,}", replace(scenario, batch=batch), placement.slots)
+def _batch(scenario: Scenario, placement: Placement) -> FittingChange | None:
+    def at(batch: int) -> FittingChange:
+        return FittingChange(f"a batch of at most {batch:,}", replace(scenario, batch=batch), placement.slots)
 
     return _last_that_fits(at, 1, scenario.batch)
 
 
-def _shorter(scenario: Scenario, placement: Placement) -> Lever | None:
-    def at(context: int) -> Lever:
+def _shorter(scenario: Scenario, placement: Placement) -> FittingChange | None:
+    def at(context: int) -> FittingChange:
         workload = scenario.workload.model_copy(update={"context": context})
         text = f"workload.context of at most {context:,} tokens"
-        return Lever(text, replace(scenario, workload=workload), placement.slots)
+        return FittingChange(text, replace(scenario, workload=workload), placement.slots)
 
     return _last_that_fits(at, 1, scenario.workload.context_tokens or 0)
 
 
-def _capacity(scenario: Scenario, placement: Placement) -> Lever:
+def _capacity(scenario: Scenario, placement: Placement) -> FittingChange:
     system = scenario.system
     needed = int(fit_of(scenario, placement).demand_bytes.max()) / (1 - system.hbm.reserved_fraction)
     capacity, text = _rounded_up(needed + 1)
     hbm = system.hbm.model_copy(update={"capacity_bytes": capacity})
     changed = replace(scenario, system=system.model_copy(update={"hbm": hbm}))
-    return Lever(f"hbm.capacity of at least {text} per die", changed, placement.slots)
+    return FittingChange(f"hbm.capacity of at least {text} per die", changed, placement.slots)
 
 
-def _dies(scenario: Scenario, placement: Placement) -> Lever | None:
+def _dies(scenario: Scenario, placement: Placement) -> FittingChange | None:
     """Of more dies with as many replicas, each as full as experts spread evenly make it."""
     model, held = scenario.model, int(placement.slots.sum())
 
-    def at(dies: int) -> Lever:
+    def at(dies: int) -> FittingChange:
         homes = len(model.moe_layer_ids) * np.bincount(balanced(model.experts, dies), minlength=dies)
         replicas = ceil((held - int(homes.sum())) / dies)
-        return Lever(f"about {dies:,} dies or more instead of {scenario.system.dies}", scenario, homes + replicas)
+        return FittingChange(
+            f"about {dies:,} dies or more instead of {scenario.system.dies}", scenario, homes + replicas
+        )
 
     dies = range(scenario.system.dies + 1, _MOST_DIES)
     found = _bisect(lambda number: at(number).fit.fits, dies.start, dies.stop)
     return None if found is None else at(found)
 
 
-def _kv_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
+def _kv_in_fp8(scenario: Scenario, placement: Placement) -> FittingChange | None:
     if scenario.precision.kv == "fp8":
         return None
     precision = scenario.deployment.precision.model_copy(update={"kv": "fp8"})
     deployment = scenario.deployment.model_copy(update={"precision": precision})
-    return Lever("precision.kv: fp8", replace(scenario, deployment=deployment), placement.slots)
+    return FittingChange("precision.kv: fp8", replace(scenario, deployment=deployment), placement.slots)
 
 
-def _sharded(scenario: Scenario, placement: Placement) -> Lever | None:
+def _sharded(scenario: Scenario, placement: Placement) -> FittingChange | None:
     if scenario.workload.attention_weights == "sharded":
         return None
     workload = scenario.workload.model_copy(update={"attention_weights": "sharded"})
-    return Lever("workload.attention_weights: sharded", replace(scenario, workload=workload), placement.slots)
+    return FittingChange("workload.attention_weights: sharded", replace(scenario, workload=workload), placement.slots)
 
 
-def _experts_in_fp8(scenario: Scenario, placement: Placement) -> Lever | None:
+def _experts_in_fp8(scenario: Scenario, placement: Placement) -> FittingChange | None:
     system = scenario.system
     if system.compute.dtype_bytes <= 1:
         return None
     compute = system.compute.model_copy(update={"dtype": "fp8"})
     changed = replace(scenario, system=system.model_copy(update={"compute": compute}))
-    return Lever("compute.dtype: fp8, which halves the weights", changed, placement.slots)
+    return FittingChange("compute.dtype: fp8, which halves the weights", changed, placement.slots)
 
 
-def _last_that_fits(at: Callable[[int], Lever], low: int, high: int) -> Lever | None:
+def _last_that_fits(at: Callable[[int], FittingChange], low: int, high: int) -> FittingChange | None:
     """Of numbers from low to below high the largest whose lever fits, as do all below it."""
     first_misfit = _bisect(lambda number: not at(number).fit.fits, low, high)
     last = (high if first_misfit is None else first_misfit) - 1

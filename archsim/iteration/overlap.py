@@ -30,7 +30,7 @@ DECODES, PROMPTS = np.int64(0), np.int64(1)  # phases: whose operations are laid
 _NOTHING, BEFORE, ATTENTION, SHARED, EXPERTS, SEND, RECEIVE, RETURN, COLLECT = range(9)
 
 
-class Schedule(NamedTuple):
+class OverlapSchedule(NamedTuple):
     """``stages``: of a layer of one half, in order; halves take turns, a stage each. ``behind``: stages by which the
     second half is later.
     """
@@ -41,8 +41,8 @@ class Schedule(NamedTuple):
 
 # By phase. SGLang, python/sglang/srt/operations_strategy.py (the operations of DeepSeek-V3's layers, tbo_delta_stages).
 SCHEDULES = (
-    Schedule(((BEFORE,), (ATTENTION,), (SEND, SHARED), (RECEIVE, EXPERTS, RETURN), (COLLECT,)), behind=2),
-    Schedule(((BEFORE, ATTENTION, SEND), (RECEIVE, EXPERTS, RETURN), (SHARED, COLLECT)), behind=0),
+    OverlapSchedule(((BEFORE,), (ATTENTION,), (SEND, SHARED), (RECEIVE, EXPERTS, RETURN), (COLLECT,)), behind=2),
+    OverlapSchedule(((BEFORE, ATTENTION, SEND), (RECEIVE, EXPERTS, RETURN), (SHARED, COLLECT)), behind=0),
 )
 _STAGES = np.array([len(each.stages) for each in SCHEDULES])
 _BEHIND = np.array([each.behind for each in SCHEDULES])
@@ -72,7 +72,7 @@ class Rest(NamedTuple):
 NOTHING = Rest()
 
 
-class Layer(NamedTuple):
+class ExpertLayer(NamedTuple):
     """ns of a layer of experts: transfers that nothing hides, and what is computed. The layer adds as much to the rest
     of the iteration.
     """
@@ -105,9 +105,10 @@ def of_halves(whole, half, multiply_ns=0.0, share=0.0):
 
 @kernel
 def compose(how, whole, half, multiply, rest, sms, phase):
-    """A `Layer` of experts under an overlap of HOW. ``whole``, ``half``: `Layer` of all tokens and of half of them, if
-    nothing ran beside anything; ``multiply``: ns at peak of shared and routed experts of a half; ``rest``: `Rest` of a
-    half; ``sms``: two `Sms`, of dispatch and combine (of a half, where there are halves); ``phase``: of SCHEDULES.
+    """An `ExpertLayer` of experts under an overlap of HOW. ``whole``, ``half``: `ExpertLayer` of all tokens and of
+    half of them, if nothing ran beside anything; ``multiply``: ns at peak of shared and routed experts of a half;
+    ``rest``: `Rest` of a half; ``sms``: two `Sms`, of dispatch and combine (of a half, where there are halves);
+    ``phase``: of SCHEDULES.
 
     Two batches: a layer of both halves, once the layers before have filled the pipeline. All is in proportion, so
     sums of many layers go as well as one.
@@ -116,7 +117,7 @@ def compose(how, whole, half, multiply, rest, sms, phase):
         return whole
     if how == _BESIDE:
         both = beside(whole.dispatch, whole.shared, sms[0]) if whole.shared > 0 else whole.dispatch
-        return Layer(both - whole.shared, whole.shared, whole.experts, whole.combine)
+        return ExpertLayer(both - whole.shared, whole.shared, whole.experts, whole.combine)
     share = max(sms[0].share, sms[1].share)
     shared = of_halves(whole.shared, half.shared, multiply[0], share)
     experts = of_halves(whole.experts, half.experts, multiply[1], share)
@@ -124,7 +125,7 @@ def compose(how, whole, half, multiply, rest, sms, phase):
     hidden_not = max(_of_both(half, shared / 2, experts / 2, rest, sms, phase) - computed, 0.0)
     moved = half.dispatch + half.combine
     first = half.dispatch / moved if moved > 0 else 0.0
-    return Layer(hidden_not * first, shared, experts, hidden_not * (1 - first))
+    return ExpertLayer(hidden_not * first, shared, experts, hidden_not * (1 - first))
 
 
 @kernel

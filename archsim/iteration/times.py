@@ -41,8 +41,8 @@ from archsim.iteration.layers import (
     TOKENS,
     Attention,
     Collective,
-    Product,
-    Routed,
+    LayerProduct,
+    RoutedExperts,
     Stream,
     attentions,
     before_attention,
@@ -53,7 +53,7 @@ from archsim.iteration.layers import (
 from archsim.iteration.layers import (
     SHARED as SHARED_EXPERTS,
 )
-from archsim.iteration.overlap import NOTHING, TWO_BATCH, Layer, Rest, of_halves
+from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.laws.gemm import Rates, dense_product
 from archsim.laws.laws import Laws, MoeSizes
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
@@ -576,24 +576,24 @@ class _Timing(NamedTuple):
 
     def of(self, operator) -> _Timed | None:
         """None where it depends on more than rows, or is timed elsewhere."""
-        if isinstance(operator, Product):
+        if isinstance(operator, LayerProduct):
             return self._product(operator)
         if isinstance(operator, Stream):
             return self._stream(operator)
         if isinstance(operator, Collective):
             return self._collective(operator)
-        if isinstance(operator, Routed) and self.experts is not None:
+        if isinstance(operator, RoutedExperts) and self.experts is not None:
             found = self.experts.times(self.laws, self.model, self.parallel, self.precision.experts, self.sizes)
             layers = len(self.model.moe_layer_ids)
             return _Timed(found.ns / layers, found.outside, found.library)
-        assert isinstance(operator, Routed | Attention)
+        assert isinstance(operator, RoutedExperts | Attention)
         return None
 
     @property
     def _rows(self) -> np.ndarray:
         return np.arange(self.sizes)
 
-    def _product(self, product: Product) -> _Timed:
+    def _product(self, product: LayerProduct) -> _Timed:
         dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
         tuned = self.tuned and product.cause != LM_HEAD
         law = dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
@@ -831,7 +831,7 @@ def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: 
 
 
 def iteration_ns(
-    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: Layer, sms_share: float
+    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: ExpertLayer, sms_share: float
 ) -> dict[str, float]:
     """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
     ``batch``, ``sms_share``: as in `rest_ns`.

@@ -33,13 +33,13 @@ from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import MoeSizes
 from archsim.laws.moe import BALANCED, SLICES, measured_corrections, named_of, rank_loads, routing_of
-from archsim.laws.scaling import BF16_BYTES, Layer, Scale, pair_bytes, scaled_law, token_bytes
+from archsim.laws.scaling import BF16_BYTES, MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
     LawMissing,
     MoeTable,
-    Reference,
+    ReferenceRates,
     matching,
     newest,
     shape_of,
@@ -109,7 +109,7 @@ class Kernels(NamedTuple):
 AS_MEASURED = Kernels()
 
 
-def shares_of_bytes(layer: Layer) -> tuple[Kernels, Kernels]:
+def shares_of_bytes(layer: MeasuredLayer) -> tuple[Kernels, Kernels]:
     """Shares of the parts in the bytes that vector kernels move for a token and for a pair (`token_bytes`,
     `pair_bytes`): the result of a token and its quantisation; the copied row of a pair, its activation, and its result.
     """
@@ -131,10 +131,10 @@ class DieKernel:
     _OF_DIES = ("_token_ns", "_pair_ns", "_expert_ns", "_flop_ns", "_bytes_ns", "least_ns")
 
     def __init__(
-        self, table: MoeTable, sizes: MoeSizes, reference: Reference, scale: Scale, launched: bool,
+        self, table: MoeTable, sizes: MoeSizes, reference: ReferenceRates, scale: Scale, launched: bool,
         kernels: Kernels = AS_MEASURED,
     ):
-        layer = Layer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
+        layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
         law, weights = scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
         wider = sizes.hidden / table.hidden
         self._order = law.order
@@ -431,7 +431,7 @@ def kernel_bounds(
     """
     table = _nearest(tables_of(calibration, dtype, library)[0], sizes)[0]
     kernel = _kernel(table, sizes, calibration, rates, False, AS_MEASURED)
-    layer = Layer(sizes.hidden, sizes.ffn, table.dtype, rates.hbm_bytes_per_s)
+    layer = MeasuredLayer(sizes.hidden, sizes.ffn, table.dtype, rates.hbm_bytes_per_s)
     token, pair = shares_of_bytes(layer)
     elements = Kernels(2 * sizes.hidden, sizes.hidden + sizes.ffn, sizes.hidden, 0.0)
     found = {}

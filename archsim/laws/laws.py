@@ -23,12 +23,12 @@ from archsim.laws.tables import (
     ONLY_BY_NAME,
     AttentionTable,
     CalibrationSpec,
-    Fitted,
     GemmTable,
     LawMissing,
     MoeTable,
     ScalarTable,
     Table,
+    TableOrigin,
     TransferTable,
     matching,
     newest,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 # ---- laws
 
-Of = TypeVar("Of", bound=Fitted)
+Of = TypeVar("Of", bound=TableOrigin)
 
 
 class Times(NamedTuple, Generic[Of]):
@@ -82,7 +82,7 @@ class MoeSizes(NamedTuple):
     top_k: int
 
 
-class Link(NamedTuple):
+class LinkCopies(NamedTuple):
     """The table of P2P copies for a link, and the nominal rate of the measured link; ``table`` None: there is none,
     ``why`` says why.
     """
@@ -244,14 +244,14 @@ class Laws:
         tables = self._matching("copy (p2p)", self.calibration.p2p, asked | {"library": library, "version": version})
         return _transfer(preferred_copy(tables), size_bytes)
 
-    def link(self) -> Link:
+    def link(self) -> LinkCopies:
         """The copies that calibrate a die-to-die link: one way, one pair at a time, within a server node, at the sizes
         of weight slices.
         """
         table = link_table(self.calibration)
         if table is None:
-            return Link(None, 0.0, why_no_link(self.calibration))
-        return Link(table, nominal_bytes_per_s(self.calibration.gpu, table), "")
+            return LinkCopies(None, 0.0, why_no_link(self.calibration))
+        return LinkCopies(table, nominal_bytes_per_s(self.calibration.gpu, table), "")
 
     def collective(
         self, op: str, size_bytes: ArrayLike, *, ranks: int, nodes: int | None = None, variant: str | None = None,
@@ -397,15 +397,15 @@ NOT_SERVED = 1.5  # from which a kernel of fused layers is taken for one that no
 class Dominated(NamedTuple):
     """``ratio``: median time of ``table`` over that of ``by``, at ``points`` that both measured."""
 
-    table: Fitted
-    by: Fitted
+    table: TableOrigin
+    by: TableOrigin
     ratio: float
     points: int
 
 
-def dominated(section: str, tables: Iterable[Fitted]) -> list[Dominated]:
+def dominated(section: str, tables: Iterable[TableOrigin]) -> list[Dominated]:
     """The tables of a section that are dominated, each by the one that is best; the worst first."""
-    alike: dict[tuple, list[Fitted]] = {}
+    alike: dict[tuple, list[TableOrigin]] = {}
     for table in tables:
         if not table.scaled_from:
             alike.setdefault((table.library, *_OF[section].key(table)), []).append(table)
@@ -428,7 +428,7 @@ def not_served(calibration: CalibrationSpec, dtype: str) -> list[Dominated]:
     return [one for each in kernels.values() if np.median([one.ratio for one in each]) >= NOT_SERVED for one in each]
 
 
-def _dominated(section: str, table: Fitted, group: Sequence[Fitted]) -> Dominated | None:
+def _dominated(section: str, table: TableOrigin, group: Sequence[TableOrigin]) -> Dominated | None:
     kind, found = _OF[section], []
     for by in group:
         if by is not table and _should_be_faster(kind, table, by):
@@ -439,7 +439,7 @@ def _dominated(section: str, table: Fitted, group: Sequence[Fitted]) -> Dominate
     return worst if worst and worst.ratio >= SLOWER else None
 
 
-def _should_be_faster(kind: Section, table: Fitted, other: Fitted) -> bool:
+def _should_be_faster(kind: Section, table: TableOrigin, other: TableOrigin) -> bool:
     """Fewer bits, or the same kernel in a newer version."""
     mine, theirs = kind.bits(table), kind.bits(other)
     if mine != theirs:

@@ -41,7 +41,7 @@ NULLS = ("links only", "endpoint only", "constant")
 LINEAR, RING, MESH, FULL = TOPOLOGIES = ("linear", "ring", "mesh", "full")
 
 
-class Residuals(NamedTuple):
+class LawResiduals(NamedTuple):
     """Relative errors of a law: of the points of its fit, and of cases left out of the fit, one after the other."""
 
     points: int
@@ -70,7 +70,7 @@ class EndpointLaw(NamedTuple):
     ns_per_vector: Mapping[str, float]
     link_ns_per_byte: float = 0.0
     nulls: Mapping[str, float] = MappingProxyType({})
-    residuals: Residuals | None = None
+    residuals: LawResiduals | None = None
     note: str = ""
 
     def time_ns(self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None) -> float:
@@ -114,7 +114,7 @@ class LinkRate(NamedTuple):
     pattern: str
     packet_ns: float
     bytes_per_s: float
-    residuals: Residuals | None = None
+    residuals: LawResiduals | None = None
 
     def rate(self, packet_bytes: float) -> float:
         """Bytes/s. Raises ValueError for a packet without bytes."""
@@ -130,7 +130,7 @@ class HopLatency(NamedTuple):
     ns: float
     ns_per_byte: float
     atomic_ns: float
-    residuals: Residuals | None = None
+    residuals: LawResiduals | None = None
 
     def of(self, payload_bytes: float, atomic: bool = False) -> float:
         return self.ns + self.ns_per_byte * payload_bytes + self.atomic_ns * atomic

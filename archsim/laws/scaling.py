@@ -17,12 +17,12 @@ from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     AttentionTable,
     CalibrationSpec,
-    Fitted,
     GemmLaw,
     GemmTable,
     MoeLaw,
     MoeTable,
-    Reference,
+    ReferenceRates,
+    TableOrigin,
     TransferTable,
 )
 from archsim.laws.transfers import NVLINK_BYTES_PER_S
@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     memory: Any
 
 
-class Layer(NamedTuple):
+class MeasuredLayer(NamedTuple):
     """Sizes of a layer, its dtype, and the HBM bandwidth of the GPU that measured it."""
 
     hidden: int
@@ -54,7 +54,7 @@ class Layer(NamedTuple):
     hbm_bytes_per_s: float
 
 
-def token_bytes(layer: Layer) -> float:
+def token_bytes(layer: MeasuredLayer) -> float:
     """The bytes that a token costs a rank that it passes. Its result is written in BF16. Where the dtype is narrower,
     quantisation reads the token in BF16 and writes it in the dtype.
     """
@@ -63,7 +63,7 @@ def token_bytes(layer: Layer) -> float:
     return layer.hidden * (BF16_BYTES + quantised)
 
 
-def pair_bytes(layer: Layer) -> float:
+def pair_bytes(layer: MeasuredLayer) -> float:
     """The bytes that a token–expert pair costs. Its row is copied in the dtype. The activation reads gate and up in
     BF16 and writes one of them in the dtype; the final sum reads the result in BF16.
     """
@@ -71,7 +71,7 @@ def pair_bytes(layer: Layer) -> float:
     return layer.hidden * (2 * operand + BF16_BYTES) + layer.ffn * (2 * BF16_BYTES + operand)
 
 
-def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
+def scaled_law(law: MoeLaw, layer: MeasuredLayer, scale: Scale) -> MoeLaw:
     """The law at other rates; of a ``scale`` of many dies, float64[die], its terms that change are arrays, too."""
     least = min(scale) if np.ndim(scale.compute) == 0 else np.minimum(*scale)
 
@@ -91,21 +91,21 @@ def scaled_law(law: MoeLaw, layer: Layer, scale: Scale) -> MoeLaw:
 def with_scaled(calibration: CalibrationSpec, base: CalibrationSpec) -> CalibrationSpec:
     """The calibration with tables of ``base`` for whatever its sections of ``scaled`` lack."""
     sections = calibration.scaled.sections if calibration.scaled else ()
-    found: dict[str, tuple[Fitted, ...]] = {
+    found: dict[str, tuple[TableOrigin, ...]] = {
         section: (*getattr(calibration, section), *_missing(calibration, base, section)) for section in sections
     }
     return calibration.model_copy(update=found)
 
 
-def _missing(calibration: CalibrationSpec, base: CalibrationSpec, section: str) -> list[Fitted]:
+def _missing(calibration: CalibrationSpec, base: CalibrationSpec, section: str) -> list[TableOrigin]:
     key = KEYS[section]
     own = {key(table) for table in getattr(calibration, section)}
-    lacking: Sequence[Fitted] = [table for table in getattr(base, section) if key(table) not in own]
+    lacking: Sequence[TableOrigin] = [table for table in getattr(base, section) if key(table) not in own]
     scaled = [_scaled(table, calibration, base) for table in lacking]
     return [table.model_copy(update={"scaled_from": base.gpu}) for table in scaled if table is not None]
 
 
-def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) -> Fitted | None:
+def _scaled(table: TableOrigin, calibration: CalibrationSpec, base: CalibrationSpec) -> TableOrigin | None:
     """None where the GPU has no peak for the dtype, or no known link."""
     if isinstance(table, TransferTable):
         ratio = _link_ratio(table, calibration.gpu, base.gpu)
@@ -121,12 +121,12 @@ def _scaled(table: Fitted, calibration: CalibrationSpec, base: CalibrationSpec) 
     if isinstance(table.law, GemmLaw):
         rates |= {"ns_per_input": table.law.ns_per_input / memory}
     if isinstance(table.law, MoeLaw):  # as archsim.laws.die scales them to a die
-        layer = Layer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
+        layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
         return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
     return table.model_copy(update={"law": table.law.model_copy(update=rates)})
 
 
-def _ratios(dtype: str, wanted: Reference, base: Reference) -> tuple[float, float] | None:
+def _ratios(dtype: str, wanted: ReferenceRates, base: ReferenceRates) -> tuple[float, float] | None:
     """(compute, memory) of a GPU relative to another."""
     if dtype not in wanted.peak_flop_per_s or dtype not in base.peak_flop_per_s:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.files import UNREADABLE, read_npz
-from archsim.laws.tables import Fitted
+from archsim.laws.tables import TableOrigin
 
 STORED = "stored"  # key of a table in YAML
 MOST_IN_YAML = 12  # numbers of a field that stay there
@@ -27,7 +27,7 @@ class DamagedNumbers(ValueError):
     """The file of a section's numbers cannot be read, or is another one."""
 
 
-def packed(tables: Sequence[Fitted]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def packed(tables: Sequence[TableOrigin]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """(each table as YAML has it, the arrays of the file beside it)"""
     entries: list[Rows] = []
     written = []

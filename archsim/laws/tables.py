@@ -67,7 +67,7 @@ Axis = Annotated[Numbers, AfterValidator(_increasing)]
 Reach = Annotated[Numbers, AfterValidator(_three_positive)]
 
 
-class Quantiles(Spec):
+class ResidualQuantiles(Spec):
     """Quantiles (5 %, 50 %, 95 %) of measured / predicted - 1 over ``points`` points."""
 
     p05: float
@@ -76,7 +76,7 @@ class Quantiles(Spec):
     points: int = Field(ge=0)
 
 
-class Fitted(Spec):
+class TableOrigin(Spec):
     """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs; ``note``: what was decided where
     runs disagree.
 
@@ -91,7 +91,7 @@ class Fitted(Spec):
     scaled_from: str = ""
 
 
-class Reference(Spec):
+class ReferenceRates(Spec):
     """Peak rates of the measured GPU; for another die, terms scale by the ratio of the rates.
 
     ``fitted``: dtypes (or HBM) without a given nominal rate; the fitted rate stands in for it.
@@ -117,7 +117,7 @@ class GemmLaw(Spec):
     order: Annotated[float, Field(ge=1, le=20)]
 
 
-class GemmTable(Fitted):
+class GemmTable(TableOrigin):
     """GEMM times of one library, version and dtype: a law, and corrections to it.
 
     ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: the measured range of m of shapes that
@@ -134,8 +134,8 @@ class GemmTable(Fitted):
     shapes: dict[str, Numbers]
     ends: dict[str, Numbers] = {}
     prints: tuple[str, ...] = ()
-    seen: Quantiles | None = None
-    unseen: Quantiles
+    seen: ResidualQuantiles | None = None
+    unseen: ResidualQuantiles
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -183,7 +183,7 @@ class Kriging(Spec):
     outlier: Positive | None = None
 
 
-class MoeTable(Fitted):
+class MoeTable(TableOrigin):
     """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
 
     ``eplb_slots``: slots of the EP group over which EPLB spread replicas of experts by load; 0: no replicas.
@@ -211,7 +211,7 @@ class MoeTable(Fitted):
     ranks: dict[str, Numbers]
     prints: tuple[str, ...] = ()
     kriging: Kriging | None = None
-    unseen: Quantiles
+    unseen: ResidualQuantiles
 
 
 class AttentionLaw(Spec):
@@ -229,7 +229,7 @@ class AttentionLaw(Spec):
     order: Annotated[float, Field(ge=1, le=20)]
 
 
-class AttentionTable(Fitted):
+class AttentionTable(TableOrigin):
     """Attention of one library, phase, kind, dtypes, head size and window: a law, and corrections to it.
 
     ``phase``: prefill (causal, of whole prompts) or decode (one new token of each request). ``kind``: gqa (grouped
@@ -254,8 +254,8 @@ class AttentionTable(Fitted):
     tokens: Axis
     most_tokens: Numbers
     shapes: dict[str, Numbers]
-    unseen: Quantiles
-    unseen_shapes: Quantiles
+    unseen: ResidualQuantiles
+    unseen_shapes: ResidualQuantiles
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -263,7 +263,7 @@ class AttentionTable(Fitted):
         return tuple(shape_of(name) for name in self.shapes)
 
 
-class BlockTable(Fitted):
+class BlockTable(TableOrigin):
     """Sparse or linear attention of one library and kernel: ns = sum of price x term (``archsim.iteration.attention.
     blocks``), and at least a floor: the time of the host where it launches the kernels one by one.
 
@@ -284,11 +284,11 @@ class BlockTable(Fitted):
     floors_ns: dict[str, NotNegative] = {}
     most_requests: Positive
     most_context: Positive
-    residuals: Quantiles
-    unseen: Quantiles
+    residuals: ResidualQuantiles
+    unseen: ResidualQuantiles
 
 
-class TransferTable(Fitted):
+class TransferTable(TableOrigin):
     """Time of S bytes: latency_ns[i] + S ns_per_byte[i] from from_bytes[i] on; measured from first_ to last_bytes.
 
     ``of``: the measured configuration (method, direction, ranks, ...).
@@ -300,11 +300,11 @@ class TransferTable(Fitted):
     ns_per_byte: Numbers
     first_bytes: Positive
     last_bytes: Positive
-    residuals: Quantiles
+    residuals: ResidualQuantiles
     held_out_error: NotNegative = 0.0
 
 
-class ScalarTable(Fitted):
+class ScalarTable(TableOrigin):
     """One number with its range over the measurements. ``of``: the measured configuration."""
 
     of: dict[str, str]
@@ -327,7 +327,7 @@ class CalibrationSpec(Spec):
     """All fitted parameters of one GPU."""
 
     gpu: Name
-    reference: Reference
+    reference: ReferenceRates
     scaled: ScaledSections | None = None
     gemm: tuple[GemmTable, ...] = ()
     moe: tuple[MoeTable, ...] = ()
@@ -352,7 +352,7 @@ def shape_of(name: str) -> tuple[int, int]:
 # ---- choosing
 # Selects tables of a calibration by name; a missing one raises an error that lists the available ones.
 
-Table = TypeVar("Table", bound=Fitted)
+Table = TypeVar("Table", bound=TableOrigin)
 # Libraries that are used only by name, or if there is no other: the bandwidth of NCCL under XLA depends on XLA's
 # channel settings (docs/calibration.md), and wide-EP experts were timed without the parts of a layer other than its
 # products.
@@ -403,7 +403,7 @@ def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, o
     return list(tables)
 
 
-def name_of(table: Fitted, key: str) -> str:
+def name_of(table: TableOrigin, key: str) -> str:
     """The value of ``key`` in a table, as text; '' for none."""
     value = getattr(table, key) if key in type(table).model_fields else getattr(table, "of", {}).get(key, "")
     return _written_names(value)

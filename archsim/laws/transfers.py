@@ -32,7 +32,7 @@ from archsim.laws.tables import (
 # measurements.
 # ``calibration.fit.transfers`` finds the pieces; this module evaluates them.
 
-class Pieces(Protocol):
+class TransferNumbers(Protocol):
     """Anything with the numbers of a law: a ``TransferTable``, or the copies of a system."""
 
     @property
@@ -84,7 +84,7 @@ class PiecewiseLaw:
         return (size < self.first_bytes) | (size > self.last_bytes)
 
 
-def law_of(pieces: Pieces) -> PiecewiseLaw:
+def law_of(pieces: TransferNumbers) -> PiecewiseLaw:
     """The law of a table; if the measured sizes are unknown, the starts of its pieces stand in for them."""
     first = pieces.from_bytes[0] if pieces.first_bytes is None else pieces.first_bytes
     last = pieces.from_bytes[-1] if pieces.last_bytes is None else pieces.last_bytes

@@ -33,7 +33,7 @@ _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 
 @dataclass(frozen=True)
-class Product:
+class GraphProduct:
     """A product of rows with weights. k, n: maps a row of k to a row of n. experts: number of stacked weights, 1 if
     plain.
     """
@@ -55,7 +55,7 @@ class Product:
         return f"{self.node} {self.weight}".lower()
 
 
-class Graph:
+class OnnxGraph:
     """A graph with queries on it. Raises SpecError for a file that is not an ONNX model."""
 
     def __init__(self, path: Path):
@@ -117,11 +117,11 @@ class Graph:
         return int(values[0]) if values.size == 1 and values.dtype.kind in "iu" else None
 
     @cached_property
-    def products(self) -> list[Product]:
+    def products(self) -> list[GraphProduct]:
         return [product for node in self.nodes if node.op_type in _PRODUCTS and (product := self._product(node))]
 
     @cached_property
-    def product_of(self) -> dict[str, Product]:
+    def product_of(self) -> dict[str, GraphProduct]:
         """Output → the product that computes it."""
         return {product.output: product for product in self.products}
 
@@ -129,7 +129,7 @@ class Graph:
     def attention(self) -> list[onnx.NodeProto]:
         return [node for node in self.nodes if node.op_type in _ATTENTION]
 
-    def _product(self, node: onnx.NodeProto) -> Product | None:
+    def _product(self, node: onnx.NodeProto) -> GraphProduct | None:
         """The product of a node that multiplies rows with weights; None for a product of two computed tensors."""
         place = 3 if node.op_type == "QLinearMatMul" else 1
         if len(node.input) <= place:
@@ -151,7 +151,7 @@ class Graph:
             return None
         experts = shape[0] if len(shape) == 3 else 1
         layer = self.layer_of(node)
-        return Product(
+        return GraphProduct(
             self.named(node), node.op_type, name, source, node.output[0], layer, experts, shape[-2], shape[-1], bits
         )
 
@@ -261,13 +261,13 @@ class MoeLayer:
     roles: dict[str, str] = field(default_factory=dict)
 
 
-def moe_layers(graph: Graph) -> list[MoeLayer]:
+def moe_layers(graph: OnnxGraph) -> list[MoeLayer]:
     """All MoE layers, in graph order."""
     fused = [_fused(graph, node) for node in graph.nodes if node.op_type in ("MoE", "QMoE")]
     return fused + [_decomposed(graph, router, node) for router, node in _routers(graph)]
 
 
-def _fused(graph: Graph, node) -> MoeLayer:
+def _fused(graph: OnnxGraph, node) -> MoeLayer:
     quantised = node.op_type == "QMoE"
     stride = 3 if quantised else 2  # weights, (scales,) bias
     pack = 8 // attribute(node, "expert_weight_bits", 4) if quantised else 1
@@ -314,7 +314,7 @@ def _fused_width(found: MoeLayer, shapes: list, pack: int) -> None:
         )
 
 
-def _routers(graph: Graph):
+def _routers(graph: OnnxGraph):
     """(router, its last TopK) of every router with separate experts. An earlier TopK may select groups."""
     chosen: dict[str, list] = {}
     for node in graph.nodes:
@@ -335,7 +335,7 @@ def _is_product(node) -> bool:
     return node.op_type in ("MatMul", "Gemm", "MatMulNBits", "FusedMatMul", "Einsum", "MoE", "QMoE")
 
 
-def _router_of(graph: Graph, tensor: str) -> Product | None:
+def _router_of(graph: OnnxGraph, tensor: str) -> GraphProduct | None:
     """The nearest product with plain weights upstream of a tensor."""
     for node in graph.upstream(tensor, _is_product):
         product = graph.product_of.get(node.output[0]) if node.output else None
@@ -344,7 +344,7 @@ def _router_of(graph: Graph, tensor: str) -> Product | None:
     return None
 
 
-def _has_experts(graph: Graph, router: Product) -> bool:
+def _has_experts(graph: OnnxGraph, router: GraphProduct) -> bool:
     """Whether something downstream looks like as many experts as the router has outputs; a vocabulary head has none."""
     return (
         any(product.experts == router.n > 1 for product in _of_layer(graph, router))
@@ -353,7 +353,7 @@ def _has_experts(graph: Graph, router: Product) -> bool:
     )
 
 
-def _of_layer(graph: Graph, router: Product) -> list[Product]:
+def _of_layer(graph: OnnxGraph, router: GraphProduct) -> list[GraphProduct]:
     same = [product for product in graph.products if product.layer == router.layer and product.node != router.node]
     if router.layer is not None:
         return same
@@ -364,16 +364,16 @@ def _of_layer(graph: Graph, router: Product) -> list[Product]:
     return [product for product in same if begin < order[product.node] < end]
 
 
-def candidates(graph: Graph) -> list[Product]:
+def candidates(graph: OnnxGraph) -> list[GraphProduct]:
     """The products that may be routers: with plain weights, upstream of a choice; each once, in graph order."""
-    found: dict[str, Product] = {}
+    found: dict[str, GraphProduct] = {}
     for node in graph.nodes:
         if node.op_type in _CHOICES and (router := _router_of(graph, node.input[0])):
             found[router.node] = router
     return list(found.values())
 
 
-def not_routers(graph: Graph) -> list[str]:
+def not_routers(graph: OnnxGraph) -> list[str]:
     """For every candidate, what it lacks to be the router of an MoE layer."""
     return [
         f"{each.node} ({each.k} → {each.n}, before a choice of the best): no {each.n} experts after it, that is, no "
@@ -382,12 +382,12 @@ def not_routers(graph: Graph) -> list[str]:
     ]
 
 
-def _expert_number(product: Product) -> int | None:
+def _expert_number(product: GraphProduct) -> int | None:
     found = EXPERT.search(product.label)
     return int(found.group(1)) if found and not SHARED.search(product.label) else None
 
 
-def _decomposed(graph: Graph, router: Product, top) -> MoeLayer:
+def _decomposed(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
     found = MoeLayer(router.layer, "", hidden=router.k, experts=router.n, top_k=_top_k(graph, top))
     found.roles[router.node] = "router"
     if found.top_k is None:
@@ -420,7 +420,7 @@ def _decomposed(graph: Graph, router: Product, top) -> MoeLayer:
     return found
 
 
-def _top_k(graph: Graph, top) -> int | None:
+def _top_k(graph: OnnxGraph, top) -> int | None:
     if top.op_type == "ArgMax":
         return 1
     if len(top.input) > 1:
@@ -428,7 +428,7 @@ def _top_k(graph: Graph, top) -> int | None:
     return attribute(top, "k", None)
 
 
-def _width(products: list[Product], hidden: int, groups: int) -> int | None:
+def _width(products: list[GraphProduct], hidden: int, groups: int) -> int | None:
     """f, if each of `groups` has gate and up (hidden → f twice, or hidden → 2f) and down (f → hidden)."""
     count = Counter((product.k, product.n) for product in products)
     for ffn in {product.k for product in products if product.n == hidden}:
@@ -441,7 +441,7 @@ def _width(products: list[Product], hidden: int, groups: int) -> int | None:
     return None
 
 
-def _by_shape(graph: Graph, router: Product) -> list[Product]:
+def _by_shape(graph: OnnxGraph, router: GraphProduct) -> list[GraphProduct]:
     """Products in the layer that form exactly as many equal experts as the router has outputs, else none."""
     plain = [product for product in _of_layer(graph, router) if product.experts == 1]
     for ffn in sorted({product.k for product in plain if product.n == router.k}):
@@ -455,7 +455,7 @@ def _shapes_of(hidden: int, ffn: int) -> set[tuple[int, int]]:
     return {(hidden, ffn), (ffn, hidden), (hidden, 2 * ffn)}
 
 
-def _shared(graph: Graph, found: MoeLayer, router: Product | None) -> None:
+def _shared(graph: OnnxGraph, found: MoeLayer, router: GraphProduct | None) -> None:
     """Shared experts: named as such, or with the same input as the router."""
     plain = [product for product in graph.products if product.layer == found.layer and product.node not in found.roles]
     named = [product for product in plain if SHARED.search(product.label) and product.n > 1]
@@ -512,7 +512,7 @@ def import_model(path: Path, name: str | None = None, given: dict | None = None)
     """Read a graph. given: fields of the ModelSpec that the caller knows. Raises SpecError that lists the missing
     ones.
     """
-    graph, given = Graph(path), {field: value for field, value in (given or {}).items() if value is not None}
+    graph, given = OnnxGraph(path), {field: value for field, value in (given or {}).items() if value is not None}
     try:
         layers = moe_layers(graph)
     except RecursionError as error:
@@ -531,7 +531,7 @@ def import_model(path: Path, name: str | None = None, given: dict | None = None)
     return Imported(spec, lines, operators(graph, layers))
 
 
-def _no_moe(graph: Graph) -> str:
+def _no_moe(graph: OnnxGraph) -> str:
     routers = sum(node.op_type == "TopK" for node in graph.nodes)
     hint = (
         f"; it calls local functions ({', '.join(graph.functions[:3])}): inline them first" if graph.functions else ""
@@ -545,7 +545,7 @@ def _no_moe(graph: Graph) -> str:
     )
 
 
-def _fields(graph: Graph, layers: list[MoeLayer], given: dict) -> tuple[dict, list[str]]:
+def _fields(graph: OnnxGraph, layers: list[MoeLayer], given: dict) -> tuple[dict, list[str]]:
     """(fields of the spec, problems)."""
     fields: dict[str, Any] = {}
     problems: list[str] = []
@@ -577,7 +577,7 @@ def _settle(name: str, found, given: dict, fields: dict, problems: list[str]) ->
     fields[name] = stated if found is None else found
 
 
-def _depth(graph: Graph) -> int | None:
+def _depth(graph: OnnxGraph) -> int | None:
     """Number of layers, if names number them 0, 1, … without a gap."""
     numbers = {layer for node in graph.nodes if (layer := graph.layer_of(node)) is not None}
     return len(numbers) if numbers and numbers == set(range(len(numbers))) else None
@@ -593,7 +593,7 @@ def _spacing(numbers: list[int | None]) -> dict | None:
     return {"first": known[0], "last": known[-1], "every": every} if even else None
 
 
-def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
+def _lines(graph: OnnxGraph, layers: list[MoeLayer]) -> list[str]:
     """What was recognised and what was not, as lines of text."""
     lines = []
     for layer in layers:
@@ -617,7 +617,7 @@ def _lines(graph: Graph, layers: list[MoeLayer]) -> list[str]:
     return lines
 
 
-def operators(graph: Graph, layers: list[MoeLayer]) -> list[dict]:
+def operators(graph: OnnxGraph, layers: list[MoeLayer]) -> list[dict]:
     """One row per product with weights, per weight of a fused MoE operator, and per attention operator.
 
     flop_per_row: 2·k·n, for one expert if there are several. flop_per_row_and_context_token: attention, products
@@ -649,7 +649,7 @@ def operators(graph: Graph, layers: list[MoeLayer]) -> list[dict]:
     return rows
 
 
-def _fused_rows(graph: Graph, node) -> list[dict]:
+def _fused_rows(graph: OnnxGraph, node) -> list[dict]:
     quantised = node.op_type == "QMoE"
     pack = 8 // attribute(node, "expert_weight_bits", 4) if quantised else 1
     rows = []
@@ -667,7 +667,7 @@ def _row(place: dict, part: str, weight: str, experts: int, k: int, n: int, bits
     return dict.fromkeys(OPERATOR_COLUMNS) | place | {"part": part, "weights": weight} | sizes
 
 
-def _head_size(graph: Graph, node) -> int | None:
+def _head_size(graph: OnnxGraph, node) -> int | None:
     """Columns of the query divided by its heads, if a product with weights computes the query."""
     heads = attribute(node, "num_heads", attribute(node, "q_num_heads", None))
     for before in graph.upstream(node.input[0], lambda each: each.output[0] in graph.product_of) if node.input else ():

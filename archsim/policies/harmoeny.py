@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike
 from archsim.policies.load import checked_count, checked_name, checked_tokens
 
 
-class Schedule(NamedTuple):
+class TokenSchedule(NamedTuple):
     load: np.ndarray  # int64[gpu]
     moves: np.ndarray  # int64[move, 5] in order: source, expert, from, to, tokens
 
 
 def harmoeny(
     tokens: ArrayLike, gpus: int, threshold: int, rule: str = "released", home: ArrayLike | None = None
-) -> Schedule:
+) -> TokenSchedule:
     """Balance ``tokens[source, expert]`` towards floor(total / gpus) by moves from the most to the least loaded GPU.
 
     A destination never ends above that average, so the largest load never grows. It stops when the destination has no
@@ -56,7 +56,7 @@ def harmoeny(
             load[origin] -= moved
             load[destination] += moved
             moves.append((source, expert, origin, destination, moved))
-    return Schedule(load, np.array(moves, np.int64).reshape(-1, 5))
+    return TokenSchedule(load, np.array(moves, np.int64).reshape(-1, 5))
 
 
 def _released(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:

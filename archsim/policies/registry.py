@@ -17,7 +17,7 @@ from archsim.policies.allocation import Plan, StepView
 from archsim.policies.placement import Placement, from_file
 from archsim.policies.prediction import Reread, Seen
 from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
-from archsim.policies.routing import PASS_TOKENS, Executed, Pass, Routing
+from archsim.policies.routing import PASS_TOKENS, Executed, Pass, RoutingRule
 from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, arguments_of
 
 # ---- own_functions
@@ -280,7 +280,7 @@ class Policy(NamedTuple):
     predictor: Callable | None
     rebalancing: Rebalancing | None
     admission: type[Reread] | None
-    routing: Routing | None
+    routing: RoutingRule | None
     replication: Replication | None
     share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
@@ -336,11 +336,11 @@ def _rebalancing(rule) -> Rebalancing:
     return Rebalancing(every, partial(built_in(REBALANCINGS[rule.name]), **params), first, window)
 
 
-def _routing(rule) -> Routing:
+def _routing(rule) -> RoutingRule:
     params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
     pass_tokens = rule.params.get("pass_tokens", PASS_TOKENS)
     known = own_routing(rule.name, params) if rule.is_function else partial(built_in(ROUTINGS[rule.name]), **params)
-    return Routing(pass_tokens, known)
+    return RoutingRule(pass_tokens, known)
 
 
 def _replication(rule) -> Replication:

@@ -189,7 +189,7 @@ class Executed(NamedTuple):
     executed_mass: float
 
 
-class Routing(NamedTuple):
+class RoutingRule(NamedTuple):
     """A rule, and the most tokens of a forward pass."""
 
     pass_tokens: int

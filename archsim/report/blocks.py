@@ -13,7 +13,7 @@ from typing import Any
 from archsim.base.errors import SpecError, did_you_mean
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import request
-from microarch.blocks.request import State, Table
+from microarch.blocks.request import State, TransitionTable
 
 # ---- svg
 # Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
@@ -82,7 +82,7 @@ class Box:
 
 
 @dataclass(eq=False)
-class Edge:
+class DrawnEdge:
     """From box to box; ``path`` includes the bends. ``turned``: the edge runs upwards and is laid out reversed."""
 
     start: Box
@@ -92,7 +92,7 @@ class Edge:
     path: list[Box] = field(default_factory=list)
 
 
-def state_diagram(table: Table, owners: Mapping[Any, str] | None = None) -> str:
+def state_diagram(table: TransitionTable, owners: Mapping[Any, str] | None = None) -> str:
     """The diagram of a table. ``owners``: the owner of each state that the table leads to but does not handle."""
     boxes, edges = _graph(table, owners or {})
     _turn_back_edges(boxes, edges)
@@ -103,7 +103,7 @@ def state_diagram(table: Table, owners: Mapping[Any, str] | None = None) -> str:
     return _draw(table.name, rows, edges)
 
 
-def _graph(table: Table, owners: Mapping[object, str]) -> tuple[list[Box], list[Edge]]:
+def _graph(table: TransitionTable, owners: Mapping[object, str]) -> tuple[list[Box], list[DrawnEdge]]:
     own = {state for state, _ in table.steps}
     states: dict[object, Box] = {}
 
@@ -120,13 +120,13 @@ def _graph(table: Table, owners: Mapping[object, str]) -> tuple[list[Box], list[
         parts = [(event.name, "event"), (step.action, ""), (step.latency, "small")]
         box = Box(tuple(line for line in parts if line[0]), "step")
         steps.append(box)
-        edges += [Edge(box_of(state), box), Edge(box, box_of(step.next))]
+        edges += [DrawnEdge(box_of(state), box), DrawnEdge(box, box_of(step.next))]
         if step.spawn is not None:
-            edges.append(Edge(box, box_of(step.spawn), "spawn"))
+            edges.append(DrawnEdge(box, box_of(step.spawn), "spawn"))
     return [*states.values(), *steps], edges
 
 
-def _turn_back_edges(boxes: list[Box], edges: list[Edge]) -> None:
+def _turn_back_edges(boxes: list[Box], edges: list[DrawnEdge]) -> None:
     leaving = {box: [edge for edge in edges if edge.start is box] for box in boxes}
     done: set[Box] = set()
 
@@ -143,12 +143,12 @@ def _turn_back_edges(boxes: list[Box], edges: list[Edge]) -> None:
             visit(box, ())
 
 
-def _ends(edge: Edge) -> tuple[Box, Box]:
+def _ends(edge: DrawnEdge) -> tuple[Box, Box]:
     """Upper and lower end in the layout."""
     return (edge.end, edge.start) if edge.turned else (edge.start, edge.end)
 
 
-def _assign_rows(boxes: list[Box], edges: list[Edge]) -> None:
+def _assign_rows(boxes: list[Box], edges: list[DrawnEdge]) -> None:
     """Rows by the longest path from the top."""
     for _ in boxes:
         for edge in edges:
@@ -156,7 +156,7 @@ def _assign_rows(boxes: list[Box], edges: list[Edge]) -> None:
             lower.row = max(lower.row, upper.row + 1)
 
 
-def _rows_with_bends(boxes: list[Box], edges: list[Edge]) -> list[list[Box]]:
+def _rows_with_bends(boxes: list[Box], edges: list[DrawnEdge]) -> list[list[Box]]:
     rows: list[list[Box]] = [[] for _ in range(max(box.row for box in boxes) + 1)]
     for box in boxes:
         rows[box.row].append(box)
@@ -223,7 +223,7 @@ def _push_apart(row: list[Box]) -> None:
         box.x = place + offset
 
 
-def _draw(name: str, rows: list[list[Box]], edges: list[Edge]) -> str:
+def _draw(name: str, rows: list[list[Box]], edges: list[DrawnEdge]) -> str:
     boxes = [box for row in rows for box in row]
     width = max(box.x + box.width / 2 for box in boxes) + MARGIN
     height = max(box.y + box.height for box in boxes) + MARGIN
@@ -241,7 +241,7 @@ def _draw(name: str, rows: list[list[Box]], edges: list[Edge]) -> str:
     )
 
 
-def _draw_edge(edge: Edge) -> str:
+def _draw_edge(edge: DrawnEdge) -> str:
     upper, *bends, lower = edge.path
     points = [
         (upper.x, upper.y + upper.height),
@@ -301,7 +301,7 @@ def diagram_of(name: str) -> str:
     return state_diagram(DIAGRAMS[name], owners_of(DIAGRAMS[name]))
 
 
-def owners_of(table: Table) -> dict[State, str]:
+def owners_of(table: TransitionTable) -> dict[State, str]:
     """The block that serves each state of a request, for tables over those states."""
     if table.states is not State:
         return {}

@@ -8,8 +8,8 @@ from typing import Any
 
 from archsim.base.fields import Spec
 from archsim.report.figures import policy_colours
-from archsim.report.plots import Axis, Points
-from archsim.report.tables import Place, Report
+from archsim.report.plots import PlotAxis, Points
+from archsim.report.tables import Panel, Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
 from archsim.runs.columns import HOST_PERCENTILES
 from archsim.runs.results import Row
@@ -101,7 +101,7 @@ EXECUTORS = MappingProxyType({"fsm": "state machine", "firmware": "firmware", "h
 
 
 @dataclass(frozen=True)
-class Point:
+class CostPoint:
     """One configuration: a system and a policy. ``mm2``: added area, ``speedup``: over base on the family's first
     system.
     """
@@ -128,7 +128,7 @@ def map_of(report: Report, family: Family) -> Map | None:
     fronts = []
     for label in report.compared() if len(family.systems) > 1 else ():
         for model in report.models:
-            points = points_of(report, family, Place(label, family.lead, model))
+            points = points_of(report, family, Panel(label, family.lead, model))
             areas = sorted({point.mm2 for point in points})
             if len(areas) < 2:
                 continue
@@ -147,7 +147,8 @@ def map_of(report: Report, family: Family) -> Map | None:
         return None
     figure = Points(
         question="Which way of deciding is worth its area?", rows=rows, curves=curves, panel="place", zero=False,
-        x=Axis("mm2", "added area, mm²", "~s", log=True), y=Axis("speedup", "speed-up over base, ×"), shape="executor",
+        x=PlotAxis("mm2", "added area, mm²", "~s", log=True),
+        y=PlotAxis("speedup", "speed-up over base, ×"), shape="executor",
         colours=policy_colours(report.policies), tips=_MAP_TIPS,
     )  # fmt: skip
     return Map(figure, tuple(fronts))
@@ -159,7 +160,7 @@ _MAP_TIPS = (
 )  # fmt: skip
 
 
-def _shown(point: Point, place: str, least: float, best: bool) -> dict[str, Any]:
+def _shown(point: CostPoint, place: str, least: float, best: bool) -> dict[str, Any]:
     return {
         "place": place, "policy": point.run["policy"], "system": point.run["system"], "who": point.who,
         "mm2": max(point.mm2, least), "speedup": point.speedup, "told": factor(point.speedup),
@@ -168,7 +169,7 @@ def _shown(point: Point, place: str, least: float, best: bool) -> dict[str, Any]
     }  # fmt: skip
 
 
-def points_of(report: Report, family: Family, place: Place) -> list[Point]:
+def points_of(report: Report, family: Family, place: Panel) -> list[CostPoint]:
     """Every configuration at the largest batch at which the family's first system ran base."""
     runs = [run for run in report.at(place) if run["policy"] == "base" and run["throughput_tokens_per_s"]]
     if not runs:
@@ -182,14 +183,14 @@ def points_of(report: Report, family: Family, place: Place) -> list[Point]:
             if run["batch"] == base["batch"] and run["policy"] != "base" and rate:
                 mm2, decision = added_mm2(system, policies[run["policy"]]), system.decision
                 points.append(
-                    Point(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"])
+                    CostPoint(run, words(decision), decision.executor, mm2, rate / base["throughput_tokens_per_s"])
                 )
     return points
 
 
-def front(points: list[Point]) -> list[Point]:
+def front(points: list[CostPoint]) -> list[CostPoint]:
     """The Pareto-optimal points, sorted by area."""
-    best: list[Point] = []
+    best: list[CostPoint] = []
     for point in sorted(points, key=lambda each: (each.mm2, -each.speedup)):
         if not best or point.speedup > best[-1].speedup:
             best.append(point)
@@ -214,7 +215,7 @@ POLICIES = ("allo", "allo+pred")  # the published range covers allocation only
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OverheadComparison:
     """Overhead of a run and the published range, both in percent of the rest of a step."""
 
     low: float
@@ -244,7 +245,7 @@ class Comparison:
         return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
 
 
-def compare_run(run: Row, system: SystemSpec) -> Comparison | None:
+def compare_run(run: Row, system: SystemSpec) -> OverheadComparison | None:
     """None if nothing was published for the wafer, model, batch and policy."""
     published = PUBLISHED.get((published_as(system) or "", run["model"]))
     if published is None or run["policy"] not in POLICIES or run["batch"] not in BATCHES:
@@ -254,10 +255,10 @@ def compare_run(run: Row, system: SystemSpec) -> Comparison | None:
     exposed_ns = run["decision_exposed_ns"] / decisions_of(run)
     host_ns = run["exposed_evaluate_ns"] / decisions_of(run)  # given, or the mean of the timed calls
     times_ns = _host_times_ns(low, high, simulated, exposed_ns, host_ns)
-    return Comparison(low, high, simulated, _moved_by(low, high, simulated, times_ns), times_ns)
+    return OverheadComparison(low, high, simulated, _moved_by(low, high, simulated, times_ns), times_ns)
 
 
-def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[str]:
+def common_host_times(compared: Iterable[tuple[str, int, OverheadComparison]]) -> list[str]:
     """For every wafer and batch, the host decision time that meets all ranges. compared: (wafer, batch, comparison)."""
     by_place: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for wafer, batch, comparison in compared:
@@ -272,7 +273,7 @@ def common_host_times(compared: Iterable[tuple[str, int, Comparison]]) -> list[s
     return sentences
 
 
-def misses(compared: Iterable[Comparison]) -> str:
+def misses(compared: Iterable[OverheadComparison]) -> str:
     """``1 of 6 in the published range; 4 above it by 0.8 to 24 points; 1 below it by 0.1 points``."""
     compared = list(compared)
     parts = [f"{sum(each.kind == 'met' for each in compared)} of {len(compared)} in the published range"]
@@ -377,7 +378,7 @@ NO_TIME = "–"
 
 
 @dataclass(frozen=True)
-class Heat:
+class HeatCell:
     """A cell: its text, and the intensity of its colour, 0 to 1 (None: the decision is hidden)."""
 
     text: str
@@ -390,7 +391,7 @@ class Datapath:
 
     title: str
     clocks: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[Heat, ...]], ...]
+    rows: tuple[tuple[int, tuple[HeatCell, ...]], ...]
     note: str
 
 
@@ -454,7 +455,7 @@ def _decided(run: Row, system: SystemSpec) -> str:
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """(system, how far its runs are from the published range), for systems with a published range."""
-    by_system: dict[str, list[Comparison]] = {}
+    by_system: dict[str, list[OverheadComparison]] = {}
     for row in hosts:
         if row["claim"]:
             by_system.setdefault(row["run"]["system"], []).append(row["claim"])
@@ -494,11 +495,11 @@ def _datapath(title: str, overheads: dict[tuple[int, float], float]) -> Datapath
     lanes, clocks = sorted({design[0] for design in overheads}), sorted({design[1] for design in overheads})
     largest = max(overheads.values())
 
-    def cell(design: tuple[int, float]) -> Heat:
+    def cell(design: tuple[int, float]) -> HeatCell:
         value = overheads.get(design)
         if value is None:
-            return Heat(NO_TIME, 0.0)
-        return Heat(_percent(value), None if value < HIDDEN_PERCENT else value / largest)
+            return HeatCell(NO_TIME, 0.0)
+        return HeatCell(_percent(value), None if value < HIDDEN_PERCENT else value / largest)
 
     rows = tuple((lane, tuple(cell((lane, hz)) for hz in clocks)) for lane in lanes)
     return Datapath(title, tuple(clock(hz) for hz in clocks), rows, _where_hidden(overheads))

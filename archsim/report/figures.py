@@ -20,9 +20,9 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.report.maps import Idle, Moment, Placed, die_map, ends_told, map_width, nodes_of
-from archsim.report.plots import KINDS, Axis, Bars, Colours, DieMap, Figure, Matrix, Points
-from archsim.report.tables import BOUNDS, Place, Report, bound_shares, built_of
+from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told, map_width, nodes_of
+from archsim.report.plots import KINDS, Bars, Colours, DieMap, Figure, MatrixFigure, PlotAxis, Points
+from archsim.report.tables import BOUNDS, Panel, Report, bound_shares, built_of
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -108,7 +108,7 @@ def of_column(
     return Bars(
         question=question,
         rows=shown,
-        x=Axis("value", title, log=log),
+        x=PlotAxis("value", title, log=log),
         y="name",
         panel="place",
         colours=policy_colours(row["policy"] for row in rows),
@@ -249,7 +249,7 @@ def limits(rows: Sequence[Row]) -> Bars | None:
         rows=parts,
         y="name",
         panel="place",
-        x=Axis("value", "share of the critical path, %", high=125.0, ticks=(0, 25, 50, 75, 100)),
+        x=PlotAxis("value", "share of the critical path, %", high=125.0, ticks=(0, 25, 50, 75, 100)),
         colours=cause_colours(),
         filters=_filters(known),
         tips=(*_RUN_TIPS, ("cause", "cause"), ("told", "share")),
@@ -282,7 +282,7 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
         y="cause",
         begin="begin",
         panel="panel",
-        x=Axis("value", f"time since the step began, along the critical path, {unit}"),
+        x=PlotAxis("value", f"time since the step began, along the critical path, {unit}"),
         colours=cause_colours(),
         filters=_filters(known, one=True),
         tips=(*_RUN_TIPS, ("cause", "cause"), ("label", "time"), ("share", "share")),
@@ -312,7 +312,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
     return Bars(
         question="What does HBM read and write?",
         rows=parts,
-        x=Axis("value", f"HBM traffic of the run, {unit}"),
+        x=PlotAxis("value", f"HBM traffic of the run, {unit}"),
         y="name",
         panel="place",
         colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
@@ -350,7 +350,7 @@ def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[floa
     return Bars(
         question=question,
         rows=rows,
-        x=Axis("value", title),
+        x=PlotAxis("value", title),
         y="name",
         low="low",
         high="high",
@@ -378,7 +378,7 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
             question=f"Which numbers does the answer hang on?{f' ({place})' if place else ''}",
             rows=rows,
             y="name",
-            x=Axis(
+            x=PlotAxis(
                 "value",
                 "share of the variance of the answer, %, with two standard errors",
                 high=118.0,
@@ -413,7 +413,7 @@ def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = 
     ]  # fmt: skip
     colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
     return Points(
-        question=question, rows=rows, x=Axis("x", x), y=Axis("y", y), lines=True, dots=dots,
+        question=question, rows=rows, x=PlotAxis("x", x), y=PlotAxis("y", y), lines=True, dots=dots,
         colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("told", y)),
     )  # fmt: skip
 
@@ -449,13 +449,13 @@ def maps(report: Report) -> list[DieMap]:
             kept, frames = report.steps.get(run["run"]), report.frames.get(run["run"], {})
             moments = _moments(kept, len(dies), frames.get("last")) if kept is not None else []
             shown = frames if moments and len(runs) * len(moments) * len(dies) <= MOST_SHOWN_IN_FRAMES else {}
-            placed.append(Placed(chosen, dies, report.links_of(run), moments, shown))
+            placed.append(MappedRun(chosen, dies, report.links_of(run), moments, shown))
         placed.sort(key=lambda run: not run.chosen["assumptions"].startswith(FIRST))
         found.append(die_map(f"Where is {name} busy?", placed, map_width(system), nodes_of(system), idle))
     return found
 
 
-def _moments(kept: Table, dies: int, ends: Sequence[int] | None) -> list[Moment]:
+def _moments(kept: Table, dies: int, ends: Sequence[int] | None) -> list[MapMoment]:
     """The slowest step of every iteration, or of some together. ends: the last iteration of each moment, if known."""
     step, time_ns = kept.column("step"), kept.column("time_ns")
     if ends is None:
@@ -474,7 +474,7 @@ def _moments(kept: Table, dies: int, ends: Sequence[int] | None) -> list[Moment]
         die = _known(kept, "die", at) if "die" in cell else None
         link = None if src is None or dst is None else (int(src), int(dst))
         told = f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}"
-        found.append(Moment(told, None if die is None else int(die), link))
+        found.append(MapMoment(told, None if die is None else int(die), link))
     return found
 
 
@@ -503,7 +503,7 @@ def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
     return [Idle(site, *at[site], why) for sites, why in named for site in sites]
 
 
-def pairs(report: Report) -> Matrix | None:
+def pairs(report: Report) -> MatrixFigure | None:
     """Bytes between pairs of dies, by class, of runs at the largest batch."""
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.pairs]
     cells: list[dict[str, Any]] = []
@@ -522,12 +522,12 @@ def pairs(report: Report) -> Matrix | None:
         cells += own
     if not cells:
         return None
-    return Matrix(
+    return MatrixFigure(
         question="What moved between which dies?",
         rows=cells,
-        x=Axis("dst", "to die"),
-        y=Axis("src", "from die"),
-        value=Axis("bytes", "bytes over the run", ".2s", log=True),
+        x=PlotAxis("dst", "to die"),
+        y=PlotAxis("src", "from die"),
+        value=PlotAxis("bytes", "bytes over the run", ".2s", log=True),
         panel="kind",
         square=True,
         filters=_filters(cells, one=True, policy=True),
@@ -560,8 +560,8 @@ def roofline(report: Report) -> Points | None:
         rows=marks,
         curves=roofs,
         panel="place",
-        x=Axis("flop_per_byte", "FLOP per byte of HBM", "~s", log=True),
-        y=Axis("tflop_per_s", "TFLOP/s of a die", "~s", log=True),
+        x=PlotAxis("flop_per_byte", "FLOP per byte of HBM", "~s", log=True),
+        y=PlotAxis("tflop_per_s", "TFLOP/s of a die", "~s", log=True),
         shape="phase",
         colours=policy_colours(report.policies),
         size=28,
@@ -593,7 +593,7 @@ def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
     return marks
 
 
-def steps(report: Report) -> Matrix | None:
+def steps(report: Report) -> MatrixFigure | None:
     """Time of every layer in every iteration, of runs at the largest batch whose steps were kept; the slowest step of
     a cell tells why it takes its time.
     """
@@ -610,12 +610,12 @@ def steps(report: Report) -> Matrix | None:
     cells = [cell | {"time": cell["ns"] / worth} for cell in cells]
     for cell in cells:
         del cell["ns"]
-    return Matrix(
+    return MatrixFigure(
         question="Which steps are slow, and why?",
         rows=cells,
-        x=Axis("iteration", "iteration"),
-        y=Axis("layer", "layer"),
-        value=Axis("time", f"time of the step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
+        x=PlotAxis("iteration", "iteration"),
+        y=PlotAxis("layer", "layer"),
+        value=PlotAxis("time", f"time of the step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
         panel="place",
         filters=_filters(cells, one=True),
         tall_px=min(240, 26 + 12 * len({cell["layer"] for cell in cells})),
@@ -678,7 +678,7 @@ def _told(kept: Table, at: int, dies: int) -> dict[str, str]:
     return told
 
 
-def _largest(report: Report, place: Place) -> list[Row]:
+def _largest(report: Report, place: Panel) -> list[Row]:
     """The runs of a place at its largest batch."""
     runs = report.at(place)
     most = max(run["batch"] for run in runs)
@@ -733,7 +733,7 @@ class Plots:
         for run in self._results.runs.where(system=first):
             chosen = {name: run[name] for name in ("assumptions", "model", "batch", "policy")}
             own = [{**die, "site": None} for die in dies[run["run"]]]
-            placed.append(Placed(chosen, own, links[run["run"]].rows if run["run"] in links else ()))
+            placed.append(MappedRun(chosen, own, links[run["run"]].rows if run["run"] in links else ()))
         return die_map(f"Where is {first} busy?", placed)
 
 
@@ -819,7 +819,7 @@ def _front(folder: Path) -> Figure:
     across = next((name for name in names if name.startswith("cost")), names[1])
     kinds = {"0": "dominated", "1": "on the front"}
     return Points(
-        question="Which designs are on the front?", x=Axis("x", across, log=True), y=Axis("y", up, log=True),
+        question="Which designs are on the front?", x=PlotAxis("x", across, log=True), y=PlotAxis("y", up, log=True),
         rows=[{"x": float(row[across]), "y": float(row[up]), "kind": kinds[row["front"]]} for row in rows],
         colours=Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), zero=False,
     )  # fmt: skip
@@ -848,7 +848,7 @@ def _comparison(folder: Path) -> Figure:
         raise ArchsimError(f"{folder / 'comparison.csv'}: no quantity has a value of both designs; nothing to draw")
     return Bars(
         question="How much more of each quantity has the second design?", rows=rows, y="name", begin="begin",
-        x=Axis("value", "B over A, ×", log=True), reference=1.0,
+        x=PlotAxis("value", "B over A, ×", log=True), reference=1.0,
     )  # fmt: skip
 
 

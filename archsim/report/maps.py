@@ -12,7 +12,7 @@ from math import ceil, hypot, sqrt
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.report.plots import Axis, DieMap, Metric
+from archsim.report.plots import DieMap, Metric, PlotAxis
 from archsim.report.tables import built_of
 from archsim.report.units import percent
 from archsim.runs.results import Frames, Row
@@ -84,7 +84,7 @@ def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int,
 
 MOST_LINKS = 1200  # of a run; of more, only those between neighbours are drawn
 LANE, GUTTER = 0.07, 0.45  # distance of a link from the line between two dies, in distances of dies
-_NO_AXIS = Axis("die", "")
+_NO_AXIS = PlotAxis("die", "")
 LOADS = ("prefill", "decode")
 BOTH_WAYS = "both ways"  # in the column direction
 
@@ -98,7 +98,7 @@ class Idle(NamedTuple):
     why: str
 
 
-class Moment(NamedTuple):
+class MapMoment(NamedTuple):
     """A step: what is told of it, its most loaded die and its busiest link (from, to), where they are known."""
 
     told: str
@@ -106,7 +106,7 @@ class Moment(NamedTuple):
     link: tuple[int, int] | None
 
 
-class Placed(NamedTuple):
+class MappedRun(NamedTuple):
     """A run on a map: the fields that choose it, its dies and links (rows of these tables of results; the ``site`` of a
     die only of a machine that is not perfect), its steps, and what dies and links did then.
     """
@@ -114,12 +114,16 @@ class Placed(NamedTuple):
     chosen: Mapping[str, Any]
     dies: Sequence[Row]
     links: Sequence[Row]
-    moments: Sequence[Moment] = ()
+    moments: Sequence[MapMoment] = ()
     frames: Frames = MappingProxyType({})
 
 
 def die_map(
-    question: str, runs: Sequence[Placed], width: int | None = None, nodes: int | None = None, idle: Sequence[Idle] = ()
+    question: str,
+    runs: Sequence[MappedRun],
+    width: int | None = None,
+    nodes: int | None = None,
+    idle: Sequence[Idle] = (),
 ) -> DieMap:
     """The map of one system for some of its runs, which are chosen by the fields that they differ in.
 
@@ -171,7 +175,7 @@ def die_map(
     )
 
 
-def _at_moments(run: Placed, die: int) -> dict[str, Any]:
+def _at_moments(run: MappedRun, die: int) -> dict[str, Any]:
     """What a die did at each moment, in the units of `_METRICS`, and how many stages waited for its HBM on average."""
     frames = run.frames
     if not frames:
@@ -186,14 +190,14 @@ def _at_moments(run: Placed, die: int) -> dict[str, Any]:
     return {"queue": mean, "at": found}
 
 
-def _link_at_moments(run: Placed, link: int) -> dict[str, Any]:
+def _link_at_moments(run: MappedRun, link: int) -> dict[str, Any]:
     if not run.frames:
         return {}
     busy = [float(f"{100 * each[link]:.3g}") for each in run.frames["link"]]
     return {"at": busy, "queue_at": [each[link] for each in run.frames["link_queue"]]}
 
 
-def _moment_rows(run: Placed, rows: Sequence[Mapping[str, Any]], links: Sequence[Row]) -> list[dict[str, Any]]:
+def _moment_rows(run: MappedRun, rows: Sequence[Mapping[str, Any]], links: Sequence[Row]) -> list[dict[str, Any]]:
     at = {row["die"]: {"x_at": row["x_at"], "y_at": row["y_at"]} for row in rows}
     drawn = {(link["src"], link["dst"]): link for link in links if link["src_x"] is not None}
     found = []
@@ -290,7 +294,7 @@ def _link_row(link: Row) -> dict[str, Any]:
     }
 
 
-def _cluster_rows(run: Placed, nodes: int) -> list[dict[str, Any]]:
+def _cluster_rows(run: MappedRun, nodes: int) -> list[dict[str, Any]]:
     """GPUs by node, with their ports in place of links: of 64 nodes of 8 there are 2,048 lines to switches."""
     size = len(run.dies) // nodes
     inner, nics, shared = port_utilisation(run.links, len(run.dies), nodes)

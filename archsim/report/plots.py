@@ -36,7 +36,7 @@ MOST_NUMBERS = 60  # rows of the table that stands where a browser runs no scrip
 COLUMN_IN, FONT_PT = 3.4, 8  # of print: the width of a column of a paper with two, and its text
 
 
-class Axis(NamedTuple):
+class PlotAxis(NamedTuple):
     """A field of the rows and its title with the unit. ``format``: of d3. ``low``, ``high``: ends, where given."""
 
     field: str
@@ -65,7 +65,7 @@ class Figure:
 
     question: str
     rows: Sequence[Row]
-    x: Axis
+    x: PlotAxis
     colours: Colours | None = None
     panel: str = ""
     filters: Mapping[str, Any] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Figure:
     def told(self) -> list[dict[str, str]]:
         return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
 
-    def scale(self, axis: Axis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
+    def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
         """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0."""
         values = [row[axis.field] for row in self.rows if row.get(axis.field) is not None]
         scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": zero, "nice": room == 1}
@@ -469,7 +469,7 @@ class Points(Figure):
     names, which takes the place of ``y``. ``own_scales``: each panel has axes of its own.
     """
 
-    y: Axis
+    y: PlotAxis
     lines: bool = False
     dots: bool = False
     shape: str = ""
@@ -646,11 +646,11 @@ class Ranges(Figure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix(Figure):
+class MatrixFigure(Figure):
     """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``."""
 
-    y: Axis
-    value: Axis
+    y: PlotAxis
+    value: PlotAxis
     square: bool = False
     tall_px: int = 240
 
@@ -960,7 +960,7 @@ class DieMap(Figure):
 def waterfall(
     question: str,
     changes: Sequence[tuple[str, float, str, Row]],
-    x: Axis,
+    x: PlotAxis,
     *,
     total: tuple[str, str],
     first: tuple[str, float] | None = None,

@@ -11,7 +11,7 @@ from archsim.base.files import own_folder, write_text
 from archsim.base.tables import csv_text
 from archsim.report.figures import Line, lines_of
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Points
+from archsim.report.plots import PlotAxis, Points
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 SCALE_STEPS = 64  # of the colours below a heatmap
@@ -94,7 +94,8 @@ def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> Points:
         for name, line in statistics.items() for at, value in line if np.isfinite(value)
     ]  # fmt: skip
     return Points(
-        question="How do layers differ?", rows=rows, x=Axis("layer", "layer of the model"), y=Axis("value", "value"),
+        question="How do layers differ?", rows=rows,
+        x=PlotAxis("layer", "layer of the model"), y=PlotAxis("value", "value"),
         lines=True,
         panel="statistic", own_scales=True, tips=(("statistic", "statistic"), ("layer", "layer"), ("value", "value")),
     )  # fmt: skip

@@ -206,7 +206,7 @@ What is in the files beside a page? `archsim sweep FILE` writes into the folder 
 | `results.csv`, `results.parquet` | one row for each run. With a `sweep:`, it begins with `point` and a column for every axis. |
 | `dies.csv`, `links.csv`, `pairs.csv` | one row for every die, link and pair of dies of every run. They are left out above 1,000 runs and with `details: dropped`. Pairs are those of at most 32 dies. |
 | `steps.parquet` | one row for every layer of every iteration, of runs of at most 12,000 such steps |
-| `frames.json` | what dies and links did in each iteration, or in some together: tokens, HBM, arrays, links and queues, up to 16 of a run |
+| `frames.json` | what dies and links did in each iteration, or in some together: tokens, HBM, arrays, links and queues, up to 16 of a run; a line for each run |
 | `timings.csv` | how long each run took to simulate. Only this file differs between machines. |
 | `manifest.yaml` | the full experiment. `archsim sweep manifest.yaml` reproduces the results. |
 | `results.partial.csv` | while a sweep runs: the rows of finished runs, without speed-ups |

@@ -17,7 +17,7 @@ from archsim.base.causes import CAUSES, DOING
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
-from archsim.report.tables import Place, Report, bound_shares, fastest
+from archsim.report.tables import Panel, Report, bound_shares, fastest
 from archsim.report.units import BYTE_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
@@ -58,7 +58,7 @@ def sentences(report: Report) -> list[str]:
     places = {place: found for place in own if (found := winners(report, place))}
     if not places:
         return []
-    by_system: dict[str, dict[Place, list[Winner]]] = {}
+    by_system: dict[str, dict[Panel, list[Winner]]] = {}
     for place, found in places.items():
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
@@ -71,7 +71,7 @@ def sentences(report: Report) -> list[str]:
     ]
 
 
-def _faster_systems(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> list[str]:
+def _faster_systems(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
     """``dojo decodes deepseek-v3 1.30× to 1.52× as fast as tsmc_sow.``: the systems of a sweep compared first of all,
     each with its fastest policy, over the batches that both ran. The fastest system is that of the largest batch.
     """
@@ -94,7 +94,7 @@ def _faster_systems(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> li
     return said
 
 
-def winners(report: Report, place: Place) -> list[Winner]:
+def winners(report: Report, place: Panel) -> list[Winner]:
     """The fastest policy at every batch, in ascending order. Of policies within CLOSE of the fastest, it is ep if it is
     among them, else the first of the experiment.
     """
@@ -115,7 +115,7 @@ _EP = "expert parallelism (ep)"
 _EVERY = MappingProxyType({2: "both", 3: "all three", 4: "all four", 5: "all five", 6: "all six"})
 
 
-def _won(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> list[str]:
+def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
     """``On dojo, allo decodes 1.14× to 1.33× faster than expert parallelism (ep). The exception is deepseek-v3 at batch
     16,384, where base wins by 1.51×.`` The policy that wins most often on a system is the rule, the others are
     exceptions. Systems with the same rule and models share a sentence.
@@ -142,7 +142,7 @@ def _won(by_system: Mapping[str, Mapping[Place, list[Winner]]]) -> list[str]:
     return said
 
 
-def _exceptions(others: list[tuple[Place, Winner]], places: int, several: bool) -> str:
+def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) -> str:
     """Places where another policy wins: each by name, or how many there are. ``several``: systems, which are named."""
     if len(others) > _MOST_PLACES:
         names = listed(dict.fromkeys(win.run["policy"] for _, win in others))
@@ -161,9 +161,9 @@ def _exceptions(others: list[tuple[Place, Winner]], places: int, several: bool) 
     return f"The exception is {each[0]}." if len(others) == 1 else f"The exceptions are {'; and '.join(each)}."
 
 
-def _limits(runs: Mapping[Place, Row], several: bool) -> list[str]:
+def _limits(runs: Mapping[Panel, Row], several: bool) -> list[str]:
     """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
-    groups: dict[tuple[Any, ...], dict[Place, list[float]]] = {}
+    groups: dict[tuple[Any, ...], dict[Panel, list[float]]] = {}
     for place, run in runs.items():
         shares = bound_shares(run)
         first, second, *_ = sorted(shares, key=lambda name: -shares[name])
@@ -188,7 +188,7 @@ def _limits(runs: Mapping[Place, Row], several: bool) -> list[str]:
 _PLURAL = MappingProxyType({"spends": "spend", "its": "their", "has": "have", "it": "they", "takes": "take"})
 
 
-def _steps_of(places: Sequence[Place], several: bool) -> tuple[str, Callable[[str], str]]:
+def _steps_of(places: Sequence[Panel], several: bool) -> tuple[str, Callable[[str], str]]:
     """``a step of deepseek-v3 on dojo`` or ``steps of deepseek-v3 and qwen3 on dojo``, and the form of its verbs."""
     models, systems = (list(dict.fromkeys(getattr(place, name) for place in places)) for name in ("model", "system"))
     if len(places) == 1:
@@ -200,11 +200,11 @@ def _steps_of(places: Sequence[Place], several: bool) -> tuple[str, Callable[[st
     return f"steps of {where}", lambda word: _PLURAL.get(word, word)
 
 
-def _distances(runs: Mapping[Place, Row], several: bool) -> list[str]:
+def _distances(runs: Mapping[Panel, Row], several: bool) -> list[str]:
     """How far steps are from their roofline and from the best balance: a sentence for all runs of the same batch and
     policy that have the same parts.
     """
-    groups: dict[tuple[Any, ...], dict[Place, tuple[float, float]]] = {}
+    groups: dict[tuple[Any, ...], dict[Panel, tuple[float, float]]] = {}
     for place, run in runs.items():
         over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
         kind = "" if not load or not bound else "balance" if load >= bound else "split"
@@ -250,7 +250,7 @@ _NAMES = frozenset(name for name, _, _ in policies.BALANCER_PRESETS)
 
 
 @dataclass(frozen=True)
-class Cell:
+class BalancerCell:
     """One balancer at one place. ``step``: −4 … 4 of a colour scale; ``told``: the tooltip."""
 
     text: str
@@ -287,11 +287,11 @@ class Win:
     load: str
     bound: str
     reached: str
-    cells: tuple[Cell, ...]
+    cells: tuple[BalancerCell, ...]
 
 
 @dataclass(frozen=True)
-class Cost:
+class PolicyWorth:
     """One policy over all places: geometric mean gain, where it pays, distance to the bound, and what it costs."""
 
     policy: str
@@ -457,9 +457,9 @@ def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
     )
 
 
-def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> Cell:
+def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> BalancerCell:
     if row is None:
-        return Cell("–", 0, "not run")
+        return BalancerCell("–", 0, "not run")
     value = gain(row, ep)
     step = max(-4, min(4, round(log(value) / 0.08)))
     told = f"{name}: {factor(value)} of ep"
@@ -467,10 +467,10 @@ def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> Cell:
         told += f", loses {percent(row.get('gate_mass_lost') or 0.0, 1)} of the gate mass"
     elif value < 1 + PAYS:
         told += f": {reason(row, ep)}"
-    return Cell(f"{value:.2f}{'*' if wins else ''}", step, told)
+    return BalancerCell(f"{value:.2f}{'*' if wins else ''}", step, told)
 
 
-def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
+def _cost(name: str, places: list[Mapping[str, Row]]) -> PolicyWorth:
     rows, eps = [runs[name] for runs in places], [runs[REFERENCE] for runs in places]
     gains = [gain(row, ep) for row, ep in zip(rows, eps, strict=True)]
     distances = [each for each in map(distance, rows) if each is not None]
@@ -479,7 +479,7 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> Cost:
     for row, ep, value in zip(rows, eps, gains, strict=True):
         if value < 1 + PAYS:
             reasons[reason(row, ep)] = reasons.get(reason(row, ep), 0) + 1
-    return Cost(
+    return PolicyWorth(
         name,
         factor(exp(_mean([log(value) for value in gains]))),
         f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
@@ -626,7 +626,7 @@ def copied(report: Report) -> list[Row]:
 class Excess:
     """Runs of a place whose copies exceed capacity: the most bytes that a die stores, and the room beside its homes."""
 
-    place: Place
+    place: Panel
     policies: tuple[str, ...]
     most_bytes: float
     room_bytes: int
@@ -644,7 +644,7 @@ def beyond_memory(report: Report) -> Iterator[Excess]:
             yield Excess(place, policies, max(run["replicas_max_bytes_per_die"] for run in beyond), room)
 
 
-def _room_bytes(report: Report, place: Place) -> int:
+def _room_bytes(report: Report, place: Panel) -> int:
     """Room of a die with the fewest homes, experts spread evenly; 0 if the homes alone exceed capacity."""
     system = SystemSpec.model_validate(report.systems[place.system])
     model = ModelSpec.model_validate(report.models[place.model])

@@ -47,7 +47,7 @@ def bound_shares(run: Row) -> dict[str, float]:
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
 
 
-class Place(NamedTuple):
+class Panel(NamedTuple):
     """What runs of different batches and policies share: one panel of a figure."""
 
     assumptions: str
@@ -55,8 +55,8 @@ class Place(NamedTuple):
     model: str
 
 
-def place_of(run: Row) -> Place:
-    return Place(run["assumptions"], run["system"], run["model"])
+def place_of(run: Row) -> Panel:
+    return Panel(run["assumptions"], run["system"], run["model"])
 
 
 class Report:
@@ -98,7 +98,7 @@ class Report:
             table.by("run") for table in (results.dies, results.links, results.pairs, results.steps)
         )
         self.frames = results.frames
-        self._at: dict[Place, list[Row]] = {}
+        self._at: dict[Panel, list[Row]] = {}
         for run in self.runs:
             self._at.setdefault(place_of(run), []).append(run)
         self._check_complete()
@@ -170,12 +170,12 @@ class Report:
         """Systems with their own panels: all, or the first of each family if there are more than MANY_SYSTEMS."""
         return list(self.systems) if len(self.systems) <= MANY_SYSTEMS else [names[0] for names in self.families()]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Panel]:
         """Places with runs that figures show, ordered by assumption set, system, model."""
-        order = (Place(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models)
+        order = (Panel(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models)
         return [place for place in order if place in self._at]
 
-    def at(self, place: Place) -> list[Row]:
+    def at(self, place: Panel) -> list[Row]:
         """The runs of a place, ordered by batch and policy."""
         return self._at.get(place, [])
 

@@ -32,7 +32,7 @@ from archsim.specs.assumptions import columns_of
 
 if TYPE_CHECKING:
     from archsim.engine.demand import RunDemand
-    from archsim.engine.loop import Outcome
+    from archsim.engine.loop import RunOutcome
     from archsim.runs.run import Run
     from archsim.specs.as_built import AsBuilt
     from archsim.specs.system import SystemSpec
@@ -57,7 +57,7 @@ class Finished:
     ``decode``: its iterations that have tokens and count: not the prefill, nor the warm-up. int64[n].
     """
 
-    def __init__(self, run: Run, demand: RunDemand, source: TokenSource | None, outcome: Outcome) -> None:
+    def __init__(self, run: Run, demand: RunDemand, source: TokenSource | None, outcome: RunOutcome) -> None:
         self.run, self.demand, self.source, self.outcome = run, demand, source, outcome
         routed = np.flatnonzero(demand.tokens.any(axis=(1, 2)))
         self.decode = (routed[routed > 0] if demand.has_prefill else routed)[run.workload.warmup_steps :]
@@ -421,7 +421,7 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
         if not (parts.any() and iterations and ns):
             continue
         from archsim.engine.cluster.moves import sms_share
-        from archsim.iteration.overlap import Layer
+        from archsim.iteration.overlap import ExpertLayer
         from archsim.iteration.times import COLUMNS as CAUSES_OF
         from archsim.iteration.times import batch_of, iteration_ns, laws_of
 
@@ -430,7 +430,7 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
         tokens = run.demand.tokens_of_step[0] if phase == PREFILL else scenario.batch
         all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / outcome.step_ns.shape[1]
         batch = batch_of(scenario, float(tokens) / scenario.parallel.dp, prompts=phase == PREFILL)
-        moe = Layer(*(all_ns * parts / parts.sum()).tolist())
+        moe = ExpertLayer(*(all_ns * parts / parts.sum()).tolist())
         causes = iteration_ns(scenario, laws, batch, moe, sms_share(scenario.system, scenario.assumptions))
         found["attention_law"] = "; ".join(laws.notes) or None
         found[f"{prefix}iteration_ns"] = sum(causes.values())
@@ -909,7 +909,7 @@ LLC_PORTS, HBM, ARRAYS = range(3)  # archsim.engine.state.UNITS, which loads num
 MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 
-def measure_dies(outcome: Outcome, built: AsBuilt | None = None) -> dict[str, list]:
+def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str, list]:
     """Columns over the dies of a run, list[die] each. ``built``: the machine as it is built; None: perfect."""
     from archsim.engine.loop import DECODE as DECODE_step_counts
     from archsim.engine.loop import PREFILL as PREFILL_step_counts
@@ -953,7 +953,7 @@ def measure_dies(outcome: Outcome, built: AsBuilt | None = None) -> dict[str, li
     return {name: _as_list(column) for name, column in columns.items()}
 
 
-def measure_links(outcome: Outcome) -> dict[str, list]:
+def measure_links(outcome: RunOutcome) -> dict[str, list]:
     """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
     from archsim.engine.demand import link_traffic
     from archsim.engine.state import UNITS
@@ -988,7 +988,7 @@ def measure_links(outcome: Outcome) -> dict[str, list]:
 MOST_IN_FRAMES = 1024  # dies and links of a machine whose frames are kept
 
 
-def measure_frames(outcome: Outcome) -> dict[str, list]:
+def measure_frames(outcome: RunOutcome) -> dict[str, list]:
     """What dies and links did between some iterations, list[frame] each: ``last`` iteration, ``time_ns``, and in every
     frame a list over the dies (``tokens``, ``hbm`` and ``array`` as shares of the time, ``queue``: stages that wait for
     the HBM, on average) or over the links, in the order of `measure_links` (``link``: share of the time that each is
@@ -1021,7 +1021,7 @@ def measure_frames(outcome: Outcome) -> dict[str, list]:
     return found
 
 
-def shown_links(outcome: Outcome) -> np.ndarray:
+def shown_links(outcome: RunOutcome) -> np.ndarray:
     """int64[resource]: the link of the fabric by which each is named; of an edge, the one from the lower die."""
     one_way = outcome.machine.link_resources == outcome.fabric.links
     if one_way:
@@ -1029,7 +1029,7 @@ def shown_links(outcome: Outcome) -> np.ndarray:
     return np.unique(outcome.fabric.link_edge, return_index=True)[1]  # of a die's two ports, the one out of it
 
 
-def measure_pairs(outcome: Outcome) -> dict[str, list]:
+def measure_pairs(outcome: RunOutcome) -> dict[str, list]:
     """Columns over the ordered pairs of dies between which anything moved, list[pair] each; none for more than
     MOST_DIES.
     """
@@ -1049,7 +1049,7 @@ def _as_list(column: np.ndarray) -> list:
     return values if column.dtype.kind in "iu" else [None if value != value else value for value in values]
 
 
-def per_die(outcome: Outcome, unit: int) -> np.ndarray:
+def per_die(outcome: RunOutcome, unit: int) -> np.ndarray:
     """RESOURCE[die]: LLC ports (0), HBM (1) or compute arrays (2)."""
     return outcome.tally.resources[unit * outcome.fabric.dies : (unit + 1) * outcome.fabric.dies]
 

@@ -20,7 +20,7 @@ from archsim.base.errors import CapacityError, SpecError, did_you_mean
 from archsim.base.fields import POWER, format_quantity
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import EventEngine
-from archsim.engine.loop import DECODE, PREFILL, Outcome
+from archsim.engine.loop import DECODE, PREFILL, RunOutcome
 from archsim.engine.machine import build_fabric, dies_together, link_classes
 from archsim.engine.state import UNITS
 from archsim.laws.wafer import harvested_yield
@@ -32,7 +32,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.topology import ROW_MAJOR
-from microarch.silicon.area import Cost, decision_parts, design_of, total
+from microarch.silicon.area import AreaAndPower, decision_parts, design_of, total
 from microarch.silicon.cost import (
     CARRIER_MM2,
     HBM_STACK_BYTES_PER_S,
@@ -51,8 +51,8 @@ from microarch.silicon.cost import (
 from microarch.silicon.energy import (
     SIXTEEN_BIT,
     Activity,
+    DieTemperatures,
     EnergyEstimates,
-    Heat,
     HeatEstimates,
     Temperatures,
     run_energy,
@@ -66,7 +66,7 @@ MW_PER_W = 1e3
 MATRICES = 3  # gate, up and down of an expert
 FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 PIECES = "pieces"  # block of a die: interfaces between its pieces
-NOTHING = Cost(0.0, 0.0)
+NOTHING = AreaAndPower(0.0, 0.0)
 
 
 class Coefficients(NamedTuple):
@@ -107,14 +107,14 @@ def _changed(group: Group, changes: Mapping[str, float]) -> Group:
     return group.changed({name: value for name, value in changes.items() if name in group.named()})
 
 
-class Machine(NamedTuple):
+class SystemHardware(NamedTuple):
     """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
     component; ``pieces`` of one die and ``carriers`` of the machine: those with the least price.
     """
 
     system: SystemSpec
     area_mm2: Mapping[str, float]
-    decision: Cost
+    decision: AreaAndPower
     stacks_per_die: int
     usd: Mapping[str, float]
     pieces: int
@@ -145,12 +145,12 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=256)
 def build_costs(
-    system: SystemSpec, coefficients: Coefficients = AS_PUBLISHED, without: Cost = NOTHING
-) -> Machine:
+    system: SystemSpec, coefficients: Coefficients = AS_PUBLISHED, without: AreaAndPower = NOTHING
+) -> SystemHardware:
     """The machine of a system, ``without`` some of its decision hardware. Dead and spare dies are made, too."""
     made = system.as_made
     every = total(part.cost for part in decision_parts(system.decision, design_of(made)))
-    decision = Cost(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
+    decision = AreaAndPower(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
     machine = _priced(system, float(rates.sum()), decision, stacks, coefficients)
@@ -164,7 +164,9 @@ def price_range(system: SystemSpec) -> tuple[float, float]:
     return low, high
 
 
-def costs_of_many(system: SystemSpec, own: Machine, link_class: np.ndarray, coefficients: Coefficients) -> Machine:
+def costs_of_many(
+    system: SystemSpec, own: SystemHardware, link_class: np.ndarray, coefficients: Coefficients
+) -> SystemHardware:
     """`build_costs` of many machines, for which a system with arrays of rates stands
     (`archsim.engine.analytic.machines.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of
     them; ``link_class: int32[link]``.
@@ -202,8 +204,8 @@ def carrier_note(name: str, share: float) -> str:
 
 
 def _priced(
-    system: SystemSpec, leaving: Any, decision: Cost, stacks_per_die: Any, coefficients: Coefficients
-) -> Machine:
+    system: SystemSpec, leaving: Any, decision: AreaAndPower, stacks_per_die: Any, coefficients: Coefficients
+) -> SystemHardware:
     """A machine with its price; of many that differ in rates, areas and stacks, these and prices are float64[machine].
     ``leaving``: bytes per ns of all links together.
     """
@@ -226,7 +228,7 @@ def _priced(
     groups = system.sites // together
     usd = {name: groups * each for name, each in making.usd.items()}
     area[PIECES] = interface_mm2(making.pieces, side_mm2)
-    return Machine(system, area, decision, stacks_per_die, usd, making.pieces, groups * making.carriers)
+    return SystemHardware(system, area, decision, stacks_per_die, usd, making.pieces, groups * making.carriers)
 
 
 def _share_good(
@@ -289,7 +291,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
     )
 
 
-def full_load_w(machine: Machine, coefficients: Coefficients | None = None) -> float:
+def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> float:
     """Power with every die at its peak, and HBM and links at their bandwidths, W: an upper bound, as no run does all
     of it.
     """
@@ -300,7 +302,9 @@ def full_load_w(machine: Machine, coefficients: Coefficients | None = None) -> f
     return sum(energy_of(second, machine, coefficients).values())
 
 
-def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients | None = None) -> Mapping[str, float]:
+def energy_of(
+    activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
+) -> Mapping[str, float]:
     """Block → J of a run."""
     return run_energy(
         activity,
@@ -314,7 +318,7 @@ def energy_of(activity: Activity, machine: Machine, coefficients: Coefficients |
 
 
 def economics(
-    activity: Activity, machine: Machine, coefficients: Coefficients | None = None
+    activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
 ) -> dict[str, float | None]:
     """Columns of a run: ``energy_per_token_j`` and ``power_w`` (mean), both also ``_low`` and ``_high`` with all
     coefficients of energy at these bounds; ``die_mm2``, ``silicon_mm2``, ``cost_usd``,
@@ -346,7 +350,7 @@ WAITING = "idle"  # of microarch.silicon.energy.run_energy
 
 
 def iteration_energy(
-    scenario: Scenario, activity: Activity, machine: Machine, iteration_ns: float | None
+    scenario: Scenario, activity: Activity, machine: SystemHardware, iteration_ns: float | None
 ) -> dict[str, float | None]:
     """Columns of J a token, coefficients of energy at their values, low and high bounds; None where the whole iteration
     is not known. ``activity``: of the run.
@@ -424,7 +428,7 @@ def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
     return found
 
 
-class Load(NamedTuple):
+class DieLoad(NamedTuple):
     """What dies do in a class of steps: ``time_ns`` of it; block → float64[die] J at full clock."""
 
     time_ns: float
@@ -500,7 +504,7 @@ def limited(system: SystemSpec) -> bool:
     return system.power is not None or system.cooling is not None
 
 
-def loads_of(scenario: Scenario, outcome: Outcome, costs: Machine) -> Mapping[int, Load]:
+def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> Mapping[int, DieLoad]:
     """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
     for all dies alike.
     """
@@ -534,7 +538,7 @@ def loads_of(scenario: Scenario, outcome: Outcome, costs: Machine) -> Mapping[in
             activity, dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / dies, pieces=costs.pieces,
         )  # fmt: skip
-        found[phase] = Load(
+        found[phase] = DieLoad(
             float(times_ns[phase]), {name: np.broadcast_to(each, dies).astype(float) for name, each in joule.items()}
         )
     return found
@@ -559,14 +563,14 @@ def _sent(link_bytes: np.ndarray, fabric: Fabric) -> np.ndarray:
     return sent
 
 
-class Limits:
+class PowerLimits:
     """What a system may draw and how hot it may get; asked whether a load at a clock is within."""
 
     def __init__(self, system: SystemSpec, estimates: HeatEstimates = NOMINAL):
         self.system, self.costs, self._known = system, build_costs(system), estimates.values()
         self._heat = _heat_of(system, self.costs, estimates) if system.cooling is not None else None
 
-    def at(self, load: Load, clock: float | np.ndarray) -> ClassPower:
+    def at(self, load: DieLoad, clock: float | np.ndarray) -> ClassPower:
         """Power and temperatures with ``clock``, a share of the full one (or float64[die] of them), at which ``load``
         has been simulated.
         """
@@ -642,7 +646,7 @@ class Limits:
             dies=1,
             decision_w=0.0,
         )[IDLE]
-        return self.at(Load(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
+        return self.at(DieLoad(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
 
     def told(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
         """What is wrong with limits that hold at no clock, where it is written (``places``, as of an experiment's
@@ -684,7 +688,7 @@ def _watt(watt: float) -> str:
     return f"{watt / 1000:.3g} kW" if watt >= 1000 else f"{watt:.3g} W"
 
 
-def _heat_of(system: SystemSpec, costs: Machine, estimates: HeatEstimates) -> Heat:
+def _heat_of(system: SystemSpec, costs: SystemHardware, estimates: HeatEstimates) -> DieTemperatures:
     """Of all sites of a wafer: dead dies and spare ones conduct, too."""
     cooling, together = system.cooling, dies_together(system) or 1
     assert cooling is not None
@@ -693,7 +697,7 @@ def _heat_of(system: SystemSpec, costs: Machine, estimates: HeatEstimates) -> He
     if at is not None:
         places = [(int(x), int(y)) for x, y in zip(*at, strict=True)]
     carriers = (np.arange(system.sites) // together).tolist()
-    return Heat(
+    return DieTemperatures(
         places, carriers, dict(costs.area_mm2), costs.stacks_per_die, cooling.resistance_k_per_w, cooling.coolant_c,
         cooling.cells, at is not None, estimates,
     )  # fmt: skip
@@ -703,7 +707,7 @@ def refuse_unpowered(system: SystemSpec, places: Mapping[tuple[str, str], str] =
     """Raise SpecError for limits that the machine exceeds with nothing to do, with their place and what would work."""
     if not limited(system):
         return
-    limits = Limits(system)
+    limits = PowerLimits(system)
     idle = limits.idle()
     if idle.exceeded and idle.exceeded[0][1] > 0:
         raise SpecError(limits.told(idle, "with nothing to do", places))
@@ -716,7 +720,7 @@ WORKS = {
 }  # share of the peak of arrays, and of the bandwidths of HBM and links
 
 
-def full_load(limits: Limits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
+def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[ClassPower, bool]:
     """The machine at these shares of its peaks at the highest clock within its limits, and whether there is one; else
     at the lowest clock. Arrays do less with a lower clock, HBM and links do not.
     """
@@ -731,7 +735,7 @@ def full_load(limits: Limits, arrays: float, bandwidths: float) -> tuple[ClassPo
             dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / system.dies, pieces=costs.pieces,
         )  # fmt: skip
-        load = Load(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
+        load = DieLoad(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
         above, found = found, limits.at(load, clock / STEPS)
         if found.within:
             return found._replace(held_by=above.exceeded[0][0] if above else ""), True
@@ -743,7 +747,7 @@ def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
     """A sentence for each of WORKS: the clock of a machine with limits at full load, one for all dies."""
     if not limited(system):
         return
-    limits = Limits(system, estimates)
+    limits = PowerLimits(system, estimates)
     for what, (arrays, bandwidths) in WORKS.items():
         found, within = full_load(limits, arrays, bandwidths)
         heat = "" if found.heat is None else f", with dies at {found.heat.die_c.max():.0f} C"
@@ -760,15 +764,15 @@ def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> It
             )
 
 
-def within_limits(scenario: Scenario, run: Callable[[Clocks], Outcome]) -> tuple[Outcome, Clocks, PowerState]:
+def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tuple[RunOutcome, Clocks, PowerState]:
     """The outcome at the highest clocks with which no limit is exceeded. ``run``: simulates with clocks.
 
     Raises CapacityError for work that exceeds a limit at the lowest clock.
     """
-    limits = Limits(scenario.system)
-    outcomes: dict[Clocks, Outcome] = {}
+    limits = PowerLimits(scenario.system)
+    outcomes: dict[Clocks, RunOutcome] = {}
 
-    def loads_at(clocks: Clocks) -> Mapping[int, Load]:
+    def loads_at(clocks: Clocks) -> Mapping[int, DieLoad]:
         if clocks not in outcomes:
             outcomes[clocks] = run(clocks)
         return loads_of(scenario, outcomes[clocks], limits.costs)
@@ -792,7 +796,7 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], Outcome]) -> tuple
 
 
 def _searched(
-    searches: Mapping[int, _Search], loads_at: Callable[[Clocks], Mapping[int, Load]], limits: Limits
+    searches: Mapping[int, _Search], loads_at: Callable[[Clocks], Mapping[int, DieLoad]], limits: PowerLimits
 ) -> dict[int, _Search]:
     """The same, done."""
     while not all(search.done for search in searches.values()):
@@ -827,7 +831,7 @@ def _with(searches: Mapping[int, _Search]) -> Clocks:
     return found[0], found[1]
 
 
-def _factors(loads: Mapping[int, Load], classes: Mapping[int, ClassPower]) -> tuple[float, float]:
+def _factors(loads: Mapping[int, DieLoad], classes: Mapping[int, ClassPower]) -> tuple[float, float]:
     """Energy of arrays, and of waiting, over that at full clock and without regard to temperature."""
     core = sum(float(sum(load.joule[name].sum() for name in CORE)) for load in loads.values())
     idle = sum(float(load.joule[IDLE].sum()) for load in loads.values())
@@ -847,13 +851,13 @@ class _Search:
         self.held_by, self._above = "", STEPS + 1
         self.best: int | None = None
         self.worst: ClassPower
-        self.loads: dict[int, Load] = {}
+        self.loads: dict[int, DieLoad] = {}
 
     @property
     def done(self) -> bool:
         return self._above == (self.best or LOWEST - 1) + 1
 
-    def add(self, clock: Clock, load: Load, limits: Limits) -> None:
+    def add(self, clock: Clock, load: DieLoad, limits: PowerLimits) -> None:
         """What was simulated with the clock of ``guess``."""
         assert isinstance(clock, int)
         self.loads[clock] = load
@@ -864,7 +868,7 @@ class _Search:
             self.best = clock
         self.guess = self._next(limits) if not self.done else (self.best or LOWEST)
 
-    def _next(self, limits: Limits) -> int:
+    def _next(self, limits: PowerLimits) -> int:
         low, high = (self.best or LOWEST - 1) + 1, self._above - 1
         while low < high:  # the highest that is predicted to be within
             middle = (low + high + 1) // 2
@@ -875,7 +879,7 @@ class _Search:
                 low = middle
         return low
 
-    def _predicted(self, clock: int) -> Load:
+    def _predicted(self, clock: int) -> DieLoad:
         """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""
         near = sorted(self.loads, key=lambda each: abs(each - clock))[:2]
         load = self.loads[near[0]]
@@ -885,7 +889,7 @@ class _Search:
         inverse = [1 / each for each in (*near, clock)]
         time_ns = one + (other - one) * (inverse[2] - inverse[0]) / (inverse[1] - inverse[0])
         share = max(time_ns, 1e-3 * load.time_ns) / load.time_ns
-        return Load(load.time_ns * share, {**load.joule, IDLE: load.joule[IDLE] * share})
+        return DieLoad(load.time_ns * share, {**load.joule, IDLE: load.joule[IDLE] * share})
 
 
 class _SearchEach(_Search):
@@ -916,7 +920,7 @@ class _SearchEach(_Search):
     def done(self) -> bool:
         return self._done
 
-    def add(self, clock: Clock, load: Load, limits: Limits) -> None:
+    def add(self, clock: Clock, load: DieLoad, limits: PowerLimits) -> None:
         """See ``_Search.add``; what is added first is known: one clock for all."""
         within = limits.at(load, share_of(clock)).within
         self._known[clock] = within, load.time_ns
@@ -946,7 +950,7 @@ class _SearchEach(_Search):
                     return
         self.guess, self._done = self._fastest, True
 
-    def _clocks_in(self, time_ns: float, limits: Limits) -> Clock:
+    def _clocks_in(self, time_ns: float, limits: PowerLimits) -> Clock:
         """The clocks with which a class of steps that takes so long exceeds nothing, each die's its own.
 
         From full clocks down, all dies that exceed a limit of their own at a time, so that a die counts on the heat of
@@ -954,7 +958,7 @@ class _SearchEach(_Search):
         leakage runs away, no die has a temperature: those that draw most are lowered, and raised again where they can.
         """
         longer = time_ns / self._load.time_ns
-        load = Load(time_ns, {**self._load.joule, IDLE: self._load.joule[IDLE] * longer})
+        load = DieLoad(time_ns, {**self._load.joule, IDLE: self._load.joule[IDLE] * longer})
         clocks, ran_away = np.full(limits.system.dies, STEPS), False
         while not (found := limits.at(load, clocks / STEPS)).within:
             above = clocks > LOWEST

@@ -17,16 +17,16 @@ from archsim.iteration.memory import (
     KV,
     SHARED,
     Fit,
+    KvRoom,
     counts_all,
     depends_on_requests,
     fit_of,
     memory_fit,
     refuse_misfit,
 )
-from archsim.iteration.memory import Room as KvRoom
 from archsim.policies.placement import Placement
 from archsim.policies.registry import place_experts
-from archsim.runs.energy import Machine, build_costs
+from archsim.runs.energy import SystemHardware, build_costs
 from archsim.runs.run import LONGEST, Run
 from archsim.specs.axes import Axis
 from archsim.specs.experiment import WorkloadSpec
@@ -39,7 +39,7 @@ from microarch.fabric.topology import ROW_MAJOR
 
 # ---- capacity
 
-class Room(NamedTuple):
+class MemoryUse(NamedTuple):
     """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
 
     run: Run
@@ -74,7 +74,7 @@ class Room(NamedTuple):
         return int(self.fit.parts[kind][self.fullest_die]) if kind in self.fit.parts else None
 
 
-def uncounted(rooms: Iterable[Room]) -> list[str]:
+def uncounted(rooms: Iterable[MemoryUse]) -> list[str]:
     """Sentences on what ``memory: all`` does not count: the KV cache at context 0, and models of unknown attention."""
     notes: dict[str, None] = {}
     for run, fit in ((room.run, room.fit) for room in rooms):
@@ -89,7 +89,7 @@ def uncounted(rooms: Iterable[Room]) -> list[str]:
     return list(notes)
 
 
-def rooms(runs: Iterable[Run]) -> Iterator[Room]:
+def rooms(runs: Iterable[Run]) -> Iterator[MemoryUse]:
     """The room of every run."""
     for run in runs:
         placement, fit = _placed(run)
@@ -98,7 +98,7 @@ def rooms(runs: Iterable[Run]) -> Iterator[Room]:
             refuse_misfit(run, placement)
         except CapacityError as error:
             problem = str(error)
-        yield Room(run, fit, run.assumptions.capacity == "finite", problem)
+        yield MemoryUse(run, fit, run.assumptions.capacity == "finite", problem)
 
 
 MOST_ROOMS = 8  # that are told one by one
@@ -171,7 +171,7 @@ _ASKED = 64  # points from which those of a sweep are estimated
 _GB, _GIB = 1e9, 2**30
 
 
-class Cost(NamedTuple):
+class RunCost(NamedTuple):
     """The cost of one run. events: 0 for the analytical engine; host_ns: on one core of this machine, without
     compilation; host_bytes: of its process.
     """
@@ -181,7 +181,7 @@ class Cost(NamedTuple):
     host_bytes: float
 
 
-def cost_of(point: Point) -> Cost:
+def cost_of(point: Point) -> RunCost:
     """What a run takes. Its events are those of experts that a batch activates at even popularity, and of pairs of dies
     that exchange hidden vectors.
     """
@@ -195,7 +195,7 @@ def cost_of(point: Point) -> Cost:
         pairs = dies**2 * (1 - exp(-chosen / dies**2)) if kind == "shared" else 0.0
         events = steps * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
         each_ns = _EVENT_NS[point.engine][kind]
-    return Cost(
+    return RunCost(
         events,
         _RUN_NS + steps * _STEP_NS + events * each_ns + links * _LINK_NS[kind] + route_links * _ROUTE_LINK_NS,
         _PROCESS_BYTES
@@ -353,7 +353,7 @@ class Contexts:
 # ---- machine_measures
 # Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
 
-class Measures:
+class PartMeasures:
     """Functions for the names of ``archsim.specs.plan.MEASURES``. Measures that depend on parts alone are
     computed once.
     """
@@ -397,5 +397,5 @@ class Measures:
             self._known[key] = compute()
         return self._known[key]
 
-    def _machine(self, point: Point) -> Machine:
+    def _machine(self, point: Point) -> SystemHardware:
         return self._once("machine", build_costs, point.system)

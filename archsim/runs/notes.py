@@ -26,7 +26,7 @@ MOST_NAMED = 8  # systems
 SAME = 0.005  # relative; smaller differences of rates are rounding
 
 
-class Die(NamedTuple):
+class GemmSource(NamedTuple):
     """Properties of a system that select its measured GEMMs and their scaling."""
 
     calibration: str | None
@@ -37,19 +37,19 @@ class Die(NamedTuple):
     datasheet_only: bool = False
 
 
-def die_of(system: SystemSpec) -> Die:
+def die_of(system: SystemSpec) -> GemmSource:
     """The properties of a system's die."""
     compute = system.compute
     peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
-    return Die(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
+    return GemmSource(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
 
 
-def written_die(system: Mapping[str, Any]) -> Die:
+def written_die(system: Mapping[str, Any]) -> GemmSource:
     """The properties of the die of a system as it is written in a manifest."""
     compute = system["compute"]
     peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
     told = compute.get("calibration"), compute.get("library"), compute["dtype"]
-    return Die(*told, float(peak), float(bandwidth), bool(system.get("datasheet_only")))
+    return GemmSource(*told, float(peak), float(bandwidth), bool(system.get("datasheet_only")))
 
 
 def datasheet_note(systems: Iterable[str]) -> str:
@@ -60,7 +60,7 @@ def datasheet_note(systems: Iterable[str]) -> str:
     )
 
 
-def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
     """Notes on the calibrations of some results, one sentence each. rows: of results; dies: (system, its die), a
     system once or more (points of a sweep).
     """
@@ -117,7 +117,7 @@ def _stand_in_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
+def _table_notes(dies: list[tuple[str, GemmSource]]) -> list[str]:
     """Notes on the tables that the dies use: scaled from fitted rates, or including the quantisation of activations."""
     systems: dict[str, list[str]] = {}
     read = cache(calibration_named)  # a sweep has a system a point
@@ -127,7 +127,7 @@ def _table_notes(dies: list[tuple[str, Die]]) -> list[str]:
     return [f"On {_listed(named)}, {said}." for said, named in systems.items()]
 
 
-def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
+def _of_table(die: GemmSource, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
     from archsim.laws.gemm import choose_table
 
     name = die.calibration or DEFAULT_CALIBRATION
@@ -142,7 +142,7 @@ def _of_table(die: Die, read: Callable[[str | None], CalibrationSpec]) -> list[s
     return said
 
 
-def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Die) -> list[str]:
+def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: GemmSource) -> list[str]:
     reference, said = calibration.reference, []
     for rate, mine, measured, dimension in (
         (dtype, die.peak_flop_per_s, reference.peak_flop_per_s.get(dtype), COMPUTE),
@@ -472,7 +472,7 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
 
 # ---- result_notes
 
-def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Die]]) -> list[str]:
+def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
     """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""
     rows = list(rows)
     calibrations = calibration_notes(rows, dies)

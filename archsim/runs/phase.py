@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Layer(NamedTuple):
+class PhaseLayer(NamedTuple):
     """``vectors``, ``n_bytes``: between different dies; ``busiest``: die that sends most, and its vectors; ``ns``: on
     the fabric; ``law_ns``: by the law, None without one.
     """
@@ -40,20 +40,20 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseTimes(Shown):
-    """Times of a phase, one `Layer` for each iteration and MoE layer."""
+    """Times of a phase, one `PhaseLayer` for each iteration and MoE layer."""
 
     phase: str
     law: EndpointLaw | None
-    layers: tuple[Layer, ...]
+    layers: tuple[PhaseLayer, ...]
 
     def __repr__(self) -> str:
         return f"PhaseTimes({self.phase}, {len(self.layers)} layers)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Columns as of `Layer`; bytes as ``bytes``."""
+        """Columns as of `PhaseLayer`; bytes as ``bytes``."""
         import pandas
 
-        return pandas.DataFrame(self.layers, columns=list(Layer._fields)).rename(columns={"n_bytes": "bytes"})
+        return pandas.DataFrame(self.layers, columns=list(PhaseLayer._fields)).rename(columns={"n_bytes": "bytes"})
 
     def lines(self) -> list[str]:
         """A table as aligned text."""
@@ -115,7 +115,7 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
             ).tolist()
         out = over.sum(axis=1)
         found.append(
-            Layer(
+            PhaseLayer(
                 demand.step,
                 int(model.moe_layer_ids[row]),
                 float(over.sum()),

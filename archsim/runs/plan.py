@@ -19,7 +19,15 @@ from archsim.base.fields import Spec
 from archsim.engine.gemm import refuse_unmeasured
 from archsim.engine.machine import MachineInParts, build_fabric, refuse_engine, what_is_left
 from archsim.runs.energy import build_costs, refuse_unpowered
-from archsim.runs.feasibility import Contexts, Measures, Traces, refuse_links, refuse_misroutes, refuse_unheld, rooms
+from archsim.runs.feasibility import (
+    Contexts,
+    PartMeasures,
+    Traces,
+    refuse_links,
+    refuse_misroutes,
+    refuse_unheld,
+    rooms,
+)
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -312,7 +320,7 @@ def select(
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
-    measures = Measures(maker.contexts)
+    measures = PartMeasures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
     asked = plan.combinations if among is None else len(among)
@@ -379,14 +387,14 @@ class _Checked:
         self._tell(f"checked {index:,} of {self._points:,} points, about {left} left")
 
 
-def prepare(planned: ExperimentSpec | SweepPlan) -> Prepared:
+def prepare(planned: ExperimentSpec | SweepPlan) -> PreparedRuns:
     """The runs of an experiment and its open traces; nothing is refused for lack of memory. Raises TraceError."""
     selection = select(planned, refuse=False)
-    return Prepared(selection.runs(), selection.maker.traces)
+    return PreparedRuns(selection.runs(), selection.maker.traces)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRuns:
     """The runs of an experiment in the order of the results, and its open traces."""
 
     runs: tuple[Run, ...]

@@ -200,9 +200,9 @@ LEAST_TOGETHER = 10**8  # selections of the largest: more than a second; faster 
 
 
 class Task(NamedTuple, Generic[AnyJob]):
-    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``Schedule.compiled``.
+    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``RunQueue.compiled``.
     together: one job of each group, its own among them, whose shared parts are built in one pass first
-    (``Job.gather``); then call ``Schedule.gathered``.
+    (``Job.gather``); then call ``RunQueue.gathered``.
     """
 
     job: AnyJob
@@ -210,7 +210,7 @@ class Task(NamedTuple, Generic[AnyJob]):
     together: tuple[AnyJob, ...] = ()
 
 
-class Schedule(Generic[AnyJob]):
+class RunQueue(Generic[AnyJob]):
     """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
 
     A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
@@ -321,7 +321,7 @@ def simulate_all(
     if processes > 1 or not all(job.cacheable for job in jobs):
         yield from _simulate_beside(jobs, processes, workspace)
         return
-    schedule = Schedule(jobs)
+    schedule = RunQueue(jobs)
     while task := schedule.next(0):
         job, together = task.job, task.together
         schedule.compiled(job)
@@ -334,7 +334,7 @@ def simulate_all(
 def _simulate_beside(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    schedule, heard = Schedule(jobs), queue.SimpleQueue[Told | tuple[AnyJob, Record | Failure]]()
+    schedule, heard = RunQueue(jobs), queue.SimpleQueue[Told | tuple[AnyJob, Record | Failure]]()
     workers = [Worker(workspace, heard.put) for _ in range(processes)]
     threads = [
         threading.Thread(target=_employ, args=(*each, schedule, heard.put), daemon=True) for each in enumerate(workers)
@@ -357,7 +357,7 @@ def _simulate_beside(
             thread.join()
 
 
-def _employ(number: int, worker: Worker, schedule: Schedule[AnyJob], ended: Callable[[tuple], None]) -> None:
+def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Callable[[tuple], None]) -> None:
     """Assign jobs to a worker until none waits or it is dismissed. ``ended``: gets each with its result."""
     while not worker.dismissed and (task := schedule.next(number)):
         if task.cold:

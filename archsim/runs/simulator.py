@@ -13,7 +13,7 @@ import numpy as np
 
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.engine import EventEngine, shares_plans
-from archsim.engine.loop import Outcome, Replay
+from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
 from archsim.policies.allocation import Plan
 from archsim.policies.prediction import Predictor
@@ -78,7 +78,7 @@ class Simulator:
         self._demand: tuple[Any, RunDemand] | None = None
         self._traffic: tuple[Any, TokenSource] | None = None
         self._streams: dict[tuple, list[StepTokens]] = {}  # of `Remembered`
-        self._outcomes: dict[str, tuple[Outcome, float]] = {}  # by Run.simulation, with its wall time
+        self._outcomes: dict[str, tuple[RunOutcome, float]] = {}  # by Run.simulation, with its wall time
         self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
         self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
 
@@ -108,7 +108,7 @@ class Simulator:
             "steps": packed(measure_steps(finished)),
         }
 
-    def _outcome_of(self, run: Run) -> tuple[Outcome, float]:
+    def _outcome_of(self, run: Run) -> tuple[RunOutcome, float]:
         """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.
         """
         if run.cacheable and run.simulation in self._outcomes:
@@ -133,7 +133,7 @@ class Simulator:
         engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids.tolist())
         Replay(engine, demand, routing).run()
 
-    def _within_limits(self, run: Run) -> Outcome:
+    def _within_limits(self, run: Run) -> RunOutcome:
         """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
         outcome, clocks, state = within_limits(run, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks

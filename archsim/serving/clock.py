@@ -13,14 +13,14 @@ from archsim.iteration.overlap import (
     NONE,
     PROMPTS,
     TWO_BATCH,
-    Layer,
+    ExpertLayer,
     Rest,
     Sms,
     compose,
     micro_batched,
     of_halves,
 )
-from archsim.serving.records import State
+from archsim.serving.records import ServingState
 
 IN_TURN, HALVES, PARTS = HOW[NONE], HOW[TWO_BATCH], HOW[MICRO_BATCHES]
 
@@ -28,7 +28,7 @@ OCTAVE = 4  # points of the attention tables
 HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROMPTS = range(6)
 
 
-class Beside(NamedTuple):
+class OverlapTimes(NamedTuple):
     """What an overlap takes. ``how``: of `archsim.iteration.overlap.HOW`; ``shared``: float64[tokens] ns of shared
     experts, which ``local`` is without unless nothing overlaps; ``before``: float64[tokens] ns of a rank up to
     attention, and ``before_share`` of ``decode_up`` and ``prefill_up``; ``moe_share``: of the layers, those with routed
@@ -72,7 +72,7 @@ class StepTable(NamedTuple):
     decode: np.ndarray
     prefill: np.ndarray
     host: np.ndarray
-    beside: Beside = Beside()
+    beside: OverlapTimes = OverlapTimes()
 
 
 @inner
@@ -132,7 +132,7 @@ def attention_ns(table: StepTable, rank, share, least):
 
 
 @inner
-def rank_ns(state: State, table: StepTable, k):
+def rank_ns(state: ServingState, table: StepTable, k):
     """(all, of it in layers, of that up to attention) of what a rank does by itself: all but experts and host."""
     rank = state.ranks[k]
     if rank.tokens == 0:
@@ -163,20 +163,20 @@ def rank_ns(state: State, table: StepTable, k):
     return found, found - once - drafted, before
 
 
-class Routed(NamedTuple):
-    """The experts of an instance: ns of all MoE layers, as a `Layer`; ns at peak, what dispatch and combine take of the
-    SMs, and the balance of ranks.
+class RoutedTimes(NamedTuple):
+    """The experts of an instance: ns of all MoE layers, as an `ExpertLayer`; ns at peak, what dispatch and combine
+    take of the SMs, and the balance of ranks.
     """
 
     ns: float
-    layer: Layer
+    layer: ExpertLayer
     multiply: float
     sms: tuple[Sms, Sms]
     balance: float
 
 
 @inner
-def routed_ns(state: State, table: StepTable, i, tokens, chunks, ranks):
+def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks):
     """Of ``tokens`` of all ranks, each of which has its own."""
     share = table.beside.sms_share
     if state.experts.shape[2] == 0:
@@ -185,9 +185,9 @@ def routed_ns(state: State, table: StepTable, i, tokens, chunks, ranks):
         at = int(math.ceil(tokens / ranks))
         moved = int(math.ceil(more * tokens / ranks))
         parts = looked_up(table.dispatch, moved), more * looked_up(table.experts, at), looked_up(table.combine, moved)
-        layer = Layer(parts[0], 0.0, parts[1], parts[2])
+        layer = ExpertLayer(parts[0], 0.0, parts[1], parts[2])
         multiply = table.beside.experts_multiply * at
-        return Routed(parts[1] + parts[0] + parts[2], layer, multiply, (Sms(0.0, share), Sms(0.0, share)), 0.0)
+        return RoutedTimes(parts[1] + parts[0] + parts[2], layer, multiply, (Sms(0.0, share), Sms(0.0, share)), 0.0)
     rows = state.experts[i, 1 if chunks else 0]
     last = rows.shape[0] - 1
     place = min(max(math.log2(tokens), 0.0), float(last))
@@ -202,11 +202,11 @@ def routed_ns(state: State, table: StepTable, i, tokens, chunks, ranks):
     )
     multiply = ns * ((1 - part) * low.multiply + part * high.multiply)
     balance = (1 - part) * low.balance + part * high.balance
-    return Routed(ns, Layer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
+    return RoutedTimes(ns, ExpertLayer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
 
 
 @inner
-def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before):
+def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest, before):
     """(ns, balance) of the experts of an instance, beside what overlaps with them. ``k``: its slowest rank, which takes
     ``rest`` ns for all else in layers, ``before`` of them up to attention.
     """
@@ -228,8 +228,8 @@ def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before
     first = beside.moe_share * before / 2
     found = compose(
         beside.how,
-        Layer(whole.layer.dispatch, shared, whole.layer.experts, whole.layer.combine),
-        Layer(half.layer.dispatch, half_shared, half.layer.experts, half.layer.combine),
+        ExpertLayer(whole.layer.dispatch, shared, whole.layer.experts, whole.layer.combine),
+        ExpertLayer(half.layer.dispatch, half_shared, half.layer.experts, half.layer.combine),
         (beside.shared_multiply * rank / 2, half.multiply),
         Rest(first, max(beside.moe_share * rest / 2 - first, 0.0)),
         half.sms if beside.how == HALVES else whole.sms,
@@ -239,7 +239,7 @@ def layers_ns(state: State, table: StepTable, i, k, tokens, chunks, rest, before
 
 
 @inner
-def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
+def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, ranks):
     """Experts of the layers that drafts run: of decodes for each draft, and of prompts once."""
     if state.totals[0].draft_share == 0:
         return 0.0
@@ -253,7 +253,7 @@ def drafted_ns(state: State, table: StepTable, i, decodes, chunk_tokens, ranks):
 
 
 @outer
-def iteration_ns(state: State, table: StepTable, i):
+def iteration_ns(state: ServingState, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
     slowest, rest, before, last, none = 0.0, 0.0, 0.0, instance.first, np.int64(0)

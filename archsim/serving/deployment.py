@@ -66,12 +66,12 @@ from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
 from archsim.laws.transfers import NVLINK_BYTES_PER_S
 from archsim.policies.registry import place_experts
-from archsim.serving.clock import OCTAVE, Beside, StepTable, times_of
+from archsim.serving.clock import OCTAVE, OverlapTimes, StepTable, times_of
 from archsim.serving.groups import DECODES as DECODE_ROW
-from archsim.serving.groups import Gathered, Group, Parts, Say, refuse_unserved, slots_of
-from archsim.serving.records import Transfer
+from archsim.serving.groups import ExpertGroup, Gathered, Parts, Say, refuse_unserved, slots_of
+from archsim.serving.records import KvTransfer
 from archsim.serving.requests import TokenPool, token_pool
-from archsim.serving.simulate import KvUnits, Pool, Scheduler, Store
+from archsim.serving.simulate import KvStore, KvUnits, Pool, Scheduler
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.config_files import search_folders
@@ -373,7 +373,7 @@ class Host(NamedTuple):
         return OfRequests(request_ns=self.request_ns, front_end_ns=self.front_end_ns, first_after=self.first_after)
 
 
-class Prepared(NamedTuple):
+class TabulatedTimes(NamedTuple):
     """A table; ``errors``: (median, largest) share by which it is off the laws; ``extrapolated``: share of the time of
     typical batches that laws give outside their measured sizes.
     """
@@ -408,7 +408,7 @@ ALONE = Overlap()
 def prepare(
     laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE,
     offloaded_ns: np.ndarray | float = 0.0,
-) -> Prepared:
+) -> TabulatedTimes:
     """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
     loads of experts make an iteration longer.
     """
@@ -416,7 +416,7 @@ def prepare(
     shared = whole if overlap.sharing == 1 else _attention(laws, most_requests, overlap.sharing)
     table = _table(laws, host, most_requests, overlap, shared, offloaded_ns)
     plain = _table(laws, Host(), most_requests, ALONE, whole)
-    return Prepared(table, *_judged(laws, plain, most_requests))
+    return TabulatedTimes(table, *_judged(laws, plain, most_requests))
 
 
 def _table(
@@ -477,16 +477,16 @@ def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Se
     return found
 
 
-def _beside(laws: IterationLaws, overlap: Overlap) -> Beside:
+def _beside(laws: IterationLaws, overlap: Overlap) -> OverlapTimes:
     if overlap.how == NO_OVERLAP:
-        return Beside(stages=np.float64(overlap.stages))
+        return OverlapTimes(stages=np.float64(overlap.stages))
     model, parallel = laws.model, laws.parallel
     share = before_attention(model, parallel)
     before = laws.ns(PROJECTIONS) + _more_of_halves(laws, overlap, TOKENS, (PROJECTIONS,))
     of_token = 2.0 * model.slices * model.slice_weights * model.top_k * parallel.dp / parallel.ranks
     of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
     layers = len(model.moe_layer_ids)
-    return Beside(
+    return OverlapTimes(
         HOW[overlap.how],
         laws.ns(SHARED),
         share * before,
@@ -615,7 +615,7 @@ def missing_of(model: ModelSpec, ep: int, resident: int, pool: TokenPool | None)
 _FEW_TOKENS = np.concatenate([[0], np.unique(np.rint(2 ** np.arange(0, 17.01, 0.25)))])
 
 
-class Engine(NamedTuple):
+class ServingEngine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
@@ -656,7 +656,7 @@ class Engine(NamedTuple):
         return int((self.hbm_bytes - taken) * self.utilisation)
 
 
-def offloaded_ns(engine: Engine, laws: IterationLaws) -> np.ndarray | float:
+def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
     """float64[tokens of a rank] by which loads of experts make an iteration longer. Loads that are named before, and as
     many wrong ones as are not, pass while a layer is computed; the time of attention, which depends on contexts, does
     not count for that. All others wait for the router.
@@ -686,7 +686,7 @@ class Built(NamedTuple):
     notes: tuple[str, ...]
 
 
-def build(engine: Engine, scheduler: Scheduler, host: Host = NO_HOST, instances: int = 1) -> Built:
+def build(engine: ServingEngine, scheduler: Scheduler, host: Host = NO_HOST, instances: int = 1) -> Built:
     """A pool of ``instances`` of an engine. Raises SpecError for sizes that do not divide, LawMissing for what was not
     measured, CapacityError for weights that leave no room for KV.
     """
@@ -694,7 +694,7 @@ def build(engine: Engine, scheduler: Scheduler, host: Host = NO_HOST, instances:
     return with_host(laws, notes, engine, scheduler, host, instances)
 
 
-def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
+def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
     """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words."""
     precision = engine.precision
     refuse_cut_blocks(engine.model, engine.parallel, precision)
@@ -716,7 +716,7 @@ def laws_of(engine: Engine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[
     return laws, (*found.notes, *laws.notes, told)
 
 
-def dispatches_alike(engine: Engine) -> bool:
+def dispatches_alike(engine: ServingEngine) -> bool:
     """Whether ranks send tokens to the experts that they take, and not to all ranks, and no traffic says where these
     are: beyond GATHERED_RANKS, with whole experts on every rank. SGLang's recipes of GB200 in FP8 name DeepEP for
     decodes on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
@@ -735,7 +735,7 @@ def dispatch_of(gpu: str, ranks: int, decodes_alone: bool) -> str:
     return LOW_LATENCY if decodes_alone and ranks > NVLINK_RANKS.get(gpu, NODE) else BY_RANK
 
 
-def _with_dispatch(laws: IterationLaws, engine: Engine) -> tuple[IterationLaws, str]:
+def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
     """With dispatch and combine by the laws of their kernels; and whose they are, in words."""
     parallel, model, gpu = engine.parallel, engine.model, engine.calibration.gpu
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
@@ -759,7 +759,7 @@ def experts_of(routing: str | None, library: str | None = None) -> Experts | Non
 
 
 def with_host(
-    laws: IterationLaws, notes: tuple[str, ...], engine: Engine, scheduler: Scheduler, host: Host, instances: int
+    laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
     """A pool from laws that are known."""
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
@@ -777,12 +777,12 @@ def with_host(
     return Built(pool, laws, errors, extrapolated, notes)
 
 
-def request_kv(engine: Engine) -> memory.RequestKv:
+def request_kv(engine: ServingEngine) -> memory.RequestKv:
     """What a request keeps on one rank."""
     return memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers)
 
 
-def kv_units(engine: Engine) -> KvUnits:
+def kv_units(engine: ServingEngine) -> KvUnits:
     """The same in units of a block of the layers that keep all tokens; a byte stands for each of its tokens where the
     model keeps none.
     """
@@ -794,7 +794,7 @@ def kv_units(engine: Engine) -> KvUnits:
     return KvUnits(UNITS, ceil(UNITS * kv.fixed_bytes / of_token), windows)
 
 
-def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines: int) -> Store:
+def store_of(engine: ServingEngine, blocks_of_tokens: int, given: KvStoreSpec, engines: int) -> KvStore:
     """A store of KV beside the HBM of ``engines`` engines, in blocks of a rank. A block is kept once, whatever the
     ranks that have copies of it; every device loads what it keeps. Raises SpecError for KV that is not of every token.
     """
@@ -809,23 +809,23 @@ def store_of(engine: Engine, blocks_of_tokens: int, given: KvStoreSpec, engines:
         raise SpecError(f"kv_store: a block of {blocks_of_tokens} tokens takes {whole * blocks_of_tokens / 1e6:.1f} "
                         "MB. Give more capacity")  # fmt: skip
     ns = kv.token_bytes * blocks_of_tokens / given.bandwidth_bytes_per_s * NS_PER_S
-    return Store(blocks, given.shared == "all" or engines == 1, ns, given.latency_ns)
+    return KvStore(blocks, given.shared == "all" or engines == 1, ns, given.latency_ns)
 
 
-def handed_over(engine: Engine, bytes_per_s: float, latency_ns: float, host: Host) -> Transfer:
+def handed_over(engine: ServingEngine, bytes_per_s: float, latency_ns: float, host: Host) -> KvTransfer:
     """How a prefill engine hands its requests over. Every rank sends its part of the KV cache at once, and the host
     passes the request on.
     """
     copies = engine.parallel.dp if engine.shares_prompts else 1  # each sends a part of what all have
     kv, ns_per_byte = request_kv(engine), NS_PER_S / bytes_per_s / copies
     windows = np.array([(tokens, each * ns_per_byte) for tokens, each in kv.windows], float).reshape(-1, 2)
-    return Transfer(
+    return KvTransfer(
         np.float64(latency_ns + host.handoff_ns), np.float64(kv.token_bytes * ns_per_byte),
         np.float64(kv.fixed_bytes * ns_per_byte), windows,
     )  # fmt: skip
 
 
-def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
+def kept(engine: ServingEngine, scheduler: Scheduler) -> dict[str, int]:
     """Kind → bytes on one rank that are no KV: weights, and activations of the largest step."""
     model, parallel, precision = engine.model, engine.parallel, engine.precision
     ranks = parallel.ep * parallel.expert_tp if has_experts(model) else parallel.tp
@@ -841,12 +841,12 @@ def kept(engine: Engine, scheduler: Scheduler) -> dict[str, int]:
     return weights | {memory.ACTIVATIONS: activations}
 
 
-def kv_room(engine: Engine, scheduler: Scheduler) -> memory.Room:
+def kv_room(engine: ServingEngine, scheduler: Scheduler) -> memory.KvRoom:
     """What HBM of a rank leaves for KV."""
     return memory.room_left(kept(engine, scheduler), engine.bound_bytes, int(engine.hbm_bytes), request_kv(engine))
 
 
-def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
+def kv_blocks(engine: ServingEngine, scheduler: Scheduler) -> int:
     """KV blocks of a rank: what HBM leaves after weights and activations. Raises CapacityError."""
     found = kv_room(engine, scheduler)
     # A model of linear attention alone keeps no tokens: a byte each, so that blocks stay countable.
@@ -860,7 +860,7 @@ def kv_blocks(engine: Engine, scheduler: Scheduler) -> int:
     return blocks
 
 
-def _refuse_batch(engine: Engine, batch: StaticBatch, room: memory.Room) -> None:
+def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: memory.KvRoom) -> None:
     """Raise CapacityError for a static batch whose KV does not fit beside weights and buffers."""
     each = -(-batch.requests // engine.parallel.dp)
     needed = each * room.kv.held_bytes(batch.tokens)
@@ -874,7 +874,7 @@ def _refuse_batch(engine: Engine, batch: StaticBatch, room: memory.Room) -> None
         )
 
 
-def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) -> str:
+def _no_room(engine: ServingEngine, scheduler: Scheduler, demand: int, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
     activations, bound = kept(engine, scheduler)[memory.ACTIVATIONS], engine.bound_bytes
     gap, found = demand + block - bound, []
@@ -904,7 +904,7 @@ def _no_room(engine: Engine, scheduler: Scheduler, demand: int, block: float) ->
     )
 
 
-def _fits(engine: Engine, scheduler: Scheduler, block: float) -> bool:
+def _fits(engine: ServingEngine, scheduler: Scheduler, block: float) -> bool:
     return kv_room(engine, scheduler).free_bytes >= block
 
 
@@ -912,7 +912,7 @@ def _halves(most: int, least: int = 64) -> list[int]:
     return [most >> by for by in range(1, 8) if most >> by >= least]
 
 
-def gathered(engine: Engine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
+def gathered(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
     """Hidden vectors gathered before the experts and summed after them, by the collective ``sums``, where ranks have
     requests of their own; 0 where all ranks have the same.
     """
@@ -933,7 +933,7 @@ FROM_TRAFFIC = "Experts are chosen as in traffic"  # how the note on routing beg
 NOT_MOVED = " Every rank has every token (attention dp 1), so dispatch and combine take no time under any assumption."
 
 
-class Groups(NamedTuple):
+class GroupBuilder(NamedTuple):
     """Builds the group of instance i."""
 
     scenario: Scenario
@@ -941,12 +941,12 @@ class Groups(NamedTuple):
     parts: Parts
     every: int
     alike: bool  # all ranks have all tokens
-    made: dict[int, Group]  # as they begin, by instance: drawing experts takes longer than serving few requests
+    made: dict[int, ExpertGroup]  # as they begin, by instance: drawing experts takes longer than serving few requests
 
-    def group(self, instance: int, say: Say = lambda text: None) -> Group:
+    def group(self, instance: int, say: Say = lambda text: None) -> ExpertGroup:
         """The group of instance i. ``say`` is called with what it draws."""
         if instance not in self.made:
-            self.made[instance] = Group(self.scenario, self.pool, self.parts, self.every, instance, say)
+            self.made[instance] = ExpertGroup(self.scenario, self.pool, self.parts, self.every, instance, say)
         return self.made[instance].copy(say)
 
     @property
@@ -960,7 +960,7 @@ class Groups(NamedTuple):
         )
 
 
-def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Groups:
+def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: Scheduler, host: Host) -> GroupBuilder:
     """Groups of an engine under the policy that is served. Raises SpecError, TraceError."""
     spec, parallel = serving.spec.routing, engine.parallel
     assert isinstance(spec, RoutingSpec)
@@ -982,7 +982,7 @@ def groups_of(serving: Serving, engine: Engine, built: Built, scheduler: Schedul
     moved = gathered(engine, built.laws.sizes, sums) if together else None
     parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
-    return Groups(scenario, pool_of(serving), parts, spec.every, alike, {})
+    return GroupBuilder(scenario, pool_of(serving), parts, spec.every, alike, {})
 
 
 def _parts(
@@ -1004,7 +1004,9 @@ def _refuse_unmodelled(model: ModelSpec) -> None:
         raise SpecError(f"{model.name}: {key}: {UNMODELLED}")
 
 
-def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Groups:
+def groups_apart(
+    serving: Serving, engine: ServingEngine, built: Built, scheduler: Scheduler, host: Host
+) -> GroupBuilder:
     """Groups of an engine whose experts are on another machine (attention–FFN disaggregation). All of its devices share
     the routed and shared experts. GPUs get the vectors of their experts straight from those that have attention, as in
     MegaScale-Infer (arXiv 2504.02263, section 5); a wafer gets a vector once, and its fabric spreads it. Raises
@@ -1052,7 +1054,7 @@ def groups_apart(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     scenario = Scenario(system, model, assumptions, serving.policy, _WORKLOAD, 1)
     factor = host.experts if straight else 1.0
     parts = _parts(built, scheduler, model, moved, factor)._replace(inside=True)
-    return Groups(scenario, pool, parts, routing.every, False, {})
+    return GroupBuilder(scenario, pool, parts, routing.every, False, {})
 
 
 def _devices_of_token(pool: TokenPool, placement) -> float:
@@ -1091,7 +1093,7 @@ def busy_of(built: Built, table: np.ndarray, decodes: float, context: float) -> 
     return Busy(*(parts * each / whole for each in (own, there, experts, back)))
 
 
-def pipeline_of(engine: Engine, sizes: int) -> Overlap:
+def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
     """The stages of an engine, one after the other: a micro-batch for each is on its way, and hidden vectors go from
     one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are
     those of the nearest GPU. Raises LawMissing.
@@ -1104,7 +1106,7 @@ def pipeline_of(engine: Engine, sizes: int) -> Overlap:
     return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=laws.calibration.gpu)
 
 
-def sharing_of(engine: Engine, sizes: int) -> Overlap:
+def sharing_of(engine: ServingEngine, sizes: int) -> Overlap:
     """The groups of an engine that share the tokens of every prompt: each has the keys and values of all, gathered in
     every layer before attention (SGLang, in-seq-split; Context Parallelism, arXiv 2411.01783, calls it all-gather).
     Raises SpecError for caches that are no list of tokens, and LawMissing.

@@ -68,7 +68,7 @@ class Parts(NamedTuple):
     inside: bool = False
 
 
-class Moved(NamedTuple):
+class MigrationCost(NamedTuple):
     """A migration. ``stall_ns``: how long the engine waits; ``later_ns``: after which the placement holds."""
 
     time_ns: float
@@ -84,7 +84,7 @@ class _Pending:
     at_ns: float
 
 
-class Group:
+class ExpertGroup:
     """The experts of one engine. ``table``: EXPERTS[phase, point], for 1, 2, 4, ... tokens of all ranks."""
 
     def __init__(
@@ -101,13 +101,13 @@ class Group:
         self._pending: _Pending | None = None
         points = int(np.ceil(np.log2(max(parts.most_tokens, 2)))) + 1
         self.table = np.zeros((2, points), EXPERTS)
-        self.moves: list[Moved] = []
+        self.moves: list[MigrationCost] = []
         self._busy = 0.0
         if self._rule is not None and self._rule.first_steps == AT_START:
             self._place_first()
         self._fill()
 
-    def copy(self, say: Say) -> Group:
+    def copy(self, say: Say) -> ExpertGroup:
         """One that goes on from where this one is."""
         shared = {id(each): each for each in (self._pool, self._parts)}
         found = deepcopy(self, shared)
@@ -201,7 +201,7 @@ class Group:
             later_ns = scale * (pending.decision_ns + pending.transfer.ns / max(1.0 - self._busy, 0.05))
             self._pending = _Pending(new, now_ns + later_ns)
         stall_ns *= scale
-        self.moves.append(Moved(now_ns, self._instance, n_bytes, stall_ns, later_ns))
+        self.moves.append(MigrationCost(now_ns, self._instance, n_bytes, stall_ns, later_ns))
         return stall_ns
 
     def _switch(self, placement: Placement) -> None:
@@ -297,7 +297,7 @@ def _spent(engine: EventEngine) -> Spent:
     return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE])))
 
 
-class Fixed(Group):
+class Fixed(ExpertGroup):
     """Experts as a group last had them: they are drawn no more."""
 
     next_pause = 1 << 62

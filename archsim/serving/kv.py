@@ -13,24 +13,24 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, outer
-from archsim.serving.records import Limits, State
+from archsim.serving.records import SchedulerLimits, ServingState
 from archsim.serving.requests import Requests
 
 
 @inner
-def blocks_of(tokens, limits: Limits):
+def blocks_of(tokens, limits: SchedulerLimits):
     """Units of KV that ``tokens`` take in layers that keep all of them: what more tokens of a request take."""
     return (tokens + limits.block_tokens - 1) // limits.block_tokens * limits.block_units
 
 
 @inner
-def tokens_of(units, limits: Limits):
+def tokens_of(units, limits: SchedulerLimits):
     """Tokens that units of KV hold in layers that keep all of them."""
     return units // limits.block_units * limits.block_tokens
 
 
 @inner
-def held_of(computed, tokens, limits: Limits):
+def held_of(computed, tokens, limits: SchedulerLimits):
     """Units of KV of a request of ``tokens``, all kinds of layers together, while those after the first ``computed``
     are computed: these see a window's tokens before them.
     """
@@ -43,7 +43,7 @@ def held_of(computed, tokens, limits: Limits):
 
 
 @inner
-def most_of(tokens, at_once, limits: Limits):
+def most_of(tokens, at_once, limits: SchedulerLimits):
     """Units of KV that a request holds at most until it has ``tokens``, computed so many ``at_once``."""
     found = blocks_of(tokens, limits) + limits.request_units
     for at in range(limits.windows.shape[0]):
@@ -53,13 +53,13 @@ def most_of(tokens, at_once, limits: Limits):
 
 
 @inner
-def available(state: State, k):
+def available(state: ServingState, k):
     """Free blocks, and those of the cache that no request holds."""
     return state.ranks[k].free + state.ranks[k].unheld
 
 
 @outer
-def take(state: State, k, blocks):
+def take(state: ServingState, k, blocks):
     """Take free blocks, evicting where needed. False, and nothing taken, where even that is too little."""
     rank = state.ranks[k]
     if available(state, k) < blocks:
@@ -74,7 +74,7 @@ def take(state: State, k, blocks):
 
 
 @inner
-def grow(state: State, k, r, tokens, limits: Limits):
+def grow(state: ServingState, k, r, tokens, limits: SchedulerLimits):
     """Give a request the blocks of its first ``tokens``; False if there are too few. Blocks that no window sees any
     more are free again.
     """
@@ -92,7 +92,7 @@ def grow(state: State, k, r, tokens, limits: Limits):
 
 
 @outer
-def cached_pieces(state: State, k, r, limits: Limits):
+def cached_pieces(state: ServingState, k, r, limits: SchedulerLimits):
     """(pieces, their units of KV) of the beginning of a prompt that the cache of a rank has; at least one token is
     always computed.
     """
@@ -111,7 +111,7 @@ def cached_pieces(state: State, k, r, limits: Limits):
 
 
 @outer
-def unheld_of(state: State, k, r, found):
+def unheld_of(state: ServingState, k, r, found):
     """Units of KV of the first ``found`` pieces that no request holds."""
     request, units = state.requests[r], 0
     for at in range(request.piece_from, request.piece_from + found):
@@ -121,7 +121,7 @@ def unheld_of(state: State, k, r, found):
 
 
 @outer
-def hold(state: State, k, r, found, units, limits: Limits):
+def hold(state: ServingState, k, r, found, units, limits: SchedulerLimits):
     """Let a request hold its first ``found`` pieces, of ``units``, in the cache."""
     request = state.requests[r]
     for at in range(request.piece_from, request.piece_from + found):
@@ -136,7 +136,7 @@ def hold(state: State, k, r, found, units, limits: Limits):
 
 
 @outer
-def stored_pieces(state: State, k, r, found, units, limits: Limits):
+def stored_pieces(state: ServingState, k, r, found, units, limits: SchedulerLimits):
     """(pieces, their units of KV) of the beginning of a prompt that the cache of a rank, which has the first ``found``
     of ``units``, and its store have together; those of the store are the last that it would evict.
     """
@@ -156,7 +156,7 @@ def stored_pieces(state: State, k, r, found, units, limits: Limits):
 
 
 @inner
-def _keep(state: State, store, piece):
+def _keep(state: ServingState, store, piece):
     """Copy a computed piece to a store, which evicts the one that was used longest ago."""
     if state.references[store, piece] < 0 and take(state, store, state.sizes[piece]):
         state.references[store, piece] = 0
@@ -164,7 +164,7 @@ def _keep(state: State, store, piece):
 
 
 @outer
-def insert(state: State, k, r, limits: Limits):
+def insert(state: ServingState, k, r, limits: SchedulerLimits):
     """Put computed pieces of a prompt, and of its output where a later turn repeats it, into the cache; what another
     request has put there stays private.
     """
@@ -188,7 +188,7 @@ def insert(state: State, k, r, limits: Limits):
 
 
 @outer
-def release(state: State, k, r):
+def release(state: ServingState, k, r):
     """Free the blocks of a request; what is in the cache stays there until evicted, the end of a prefix first."""
     request = state.requests[r]
     for at in range(request.piece_from + request.hashed - 1, request.piece_from - 1, -1):
@@ -206,7 +206,7 @@ def release(state: State, k, r):
 
 
 @inner
-def append(state: State, k, piece):
+def append(state: ServingState, k, piece):
     """A piece that no request holds becomes the youngest."""
     rank = state.ranks[k]
     state.older[k, piece] = rank.newest
@@ -220,7 +220,7 @@ def append(state: State, k, piece):
 
 
 @inner
-def unlink(state: State, k, piece):
+def unlink(state: ServingState, k, piece):
     """Take a piece out of the line of those that no request holds."""
     rank = state.ranks[k]
     older, younger = state.older[k, piece], state.younger[k, piece]
@@ -235,7 +235,7 @@ def unlink(state: State, k, piece):
     rank.unheld -= state.sizes[piece]
 
 
-class Pieces(NamedTuple):
+class PromptPieces(NamedTuple):
     """``pieces``: int64[n] of all prompts, with the outputs that later turns repeat; ``first``: int64[request + 1]
     where those of a request begin; ``blocks``: int64[piece] KV blocks.
     """
@@ -245,7 +245,7 @@ class Pieces(NamedTuple):
     blocks: np.ndarray
 
 
-NO_PIECES = Pieces(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+NO_PIECES = PromptPieces(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 class Chains(NamedTuple):
@@ -295,7 +295,7 @@ def with_outputs(requests: Requests) -> Chains:
     return Chains(np.concatenate(chains), np.concatenate([[0], np.cumsum(sizes)]), tokens)
 
 
-def pieces_of(requests: Requests, block_tokens: int) -> Pieces:
+def pieces_of(requests: Requests, block_tokens: int) -> PromptPieces:
     """Every full KV block of a prompt is of the hash block that has its last token. The blocks of a hash id are parted
     where a prompt may share some of them and not the others: where one ends within it, or its output does, and before
     the last block of a prompt, which is computed in any case if nothing follows.
@@ -320,7 +320,7 @@ def pieces_of(requests: Requests, block_tokens: int) -> Pieces:
     counts = high - low
     first = np.concatenate([[0], np.cumsum(counts)])
     pieces = np.repeat(low - first[:-1], counts) + np.arange(first[-1])
-    return Pieces(pieces, first[chains.first], sizes)
+    return PromptPieces(pieces, first[chains.first], sizes)
 
 
 def _up_to(ids: np.ndarray, ends: np.ndarray, of: np.ndarray, most: np.ndarray) -> np.ndarray:

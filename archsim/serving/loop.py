@@ -16,9 +16,9 @@ from archsim.serving.records import (
     PREFILL,
     STORE,
     TOGETHER,
-    Limits,
-    State,
-    Transfer,
+    KvTransfer,
+    SchedulerLimits,
+    ServingState,
 )
 from archsim.serving.schedulers import choose, empty, enqueue, is_prompt, preempt_last, sum_up
 
@@ -26,7 +26,14 @@ ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
 
 @kernel
-def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits, transfer: Transfer, schedule):
+def run(
+    state: ServingState,
+    table: StepTable,
+    decode_table: StepTable,
+    limits: SchedulerLimits,
+    transfer: KvTransfer,
+    schedule,
+):
     """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled; PAUSED before an iteration
     whose experts are to be asked for (``pause_at``, ``pause_ns``), to be called again; FAILED where a scheduler did
     what cannot be. ``schedule``: compiled (``archsim.serving.schedulers``).
@@ -58,7 +65,7 @@ def run(state: State, table: StepTable, decode_table: StepTable, limits: Limits,
 
 
 @outer
-def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, limits: Limits, schedule):
+def _begin_all(state: ServingState, now, table: StepTable, decode_table: StepTable, limits: SchedulerLimits, schedule):
     """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before, or a
     scheduler failed.
     """
@@ -76,7 +83,7 @@ def _begin_all(state: State, now, table: StepTable, decode_table: StepTable, lim
 
 
 @inner
-def _has_requests(state: State, i):
+def _has_requests(state: ServingState, i):
     for k in range(state.instances[i].first, state.instances[i].last):
         if state.ranks[k].running + state.ranks[k].waiting:
             return True
@@ -84,7 +91,7 @@ def _has_requests(state: State, i):
 
 
 @outer
-def _next(state: State, limits: Limits):
+def _next(state: ServingState, limits: SchedulerLimits):
     """(time, 0 arrival | 1 transfer | 2 end of an iteration | 3 load, instance or rank) of the next event; what is -1
     for none.
     """
@@ -109,21 +116,21 @@ def _next(state: State, limits: Limits):
 
 
 @inner
-def _more_at(state: State, now, limits: Limits):
+def _more_at(state: ServingState, now, limits: SchedulerLimits):
     """Whether another event has the same time: instances begin after all of them."""
     later, what, _ = _next(state, limits)
     return what >= 0 and later <= now
 
 
 @inner
-def _through(state: State, limits: Limits):
+def _through(state: ServingState, limits: SchedulerLimits):
     """When the next request is through the front end, which takes one after the other."""
     totals = state.totals[0]
     return max(state.requests[state.line[totals.queued]].arrival_ns, totals.through_ns) + limits.front_end_ns
 
 
 @outer
-def _queue(state: State, limits: Limits):
+def _queue(state: ServingState, limits: SchedulerLimits):
     """The next request in order of arrival waits at a rank."""
     r, does = state.line[state.totals[0].queued], state.instances[0].does
     state.totals[0].through_ns = _through(state, limits)
@@ -138,7 +145,7 @@ def _queue(state: State, limits: Limits):
 
 
 @outer
-def _loads(state: State, k, r, limits: Limits):
+def _loads(state: ServingState, k, r, limits: SchedulerLimits):
     """Whether a store has more of a prompt than its rank: then that is loaded before the request waits for the rank,
     one request after the other.
     """
@@ -163,7 +170,7 @@ def _loads(state: State, k, r, limits: Limits):
 
 
 @outer
-def _loaded(state: State, k):
+def _loaded(state: ServingState, k):
     """KV from the store has reached a rank: its request waits there."""
     rank = state.ranks[k]
     r = rank.load_head
@@ -174,7 +181,7 @@ def _loaded(state: State, k):
 
 
 @outer
-def _arrive(state: State, i, limits: Limits):
+def _arrive(state: ServingState, i, limits: SchedulerLimits):
     """The KV of a request has reached its decode rank: it waits there."""
     instance = state.instances[i]
     r = instance.head
@@ -186,7 +193,7 @@ def _arrive(state: State, i, limits: Limits):
 
 
 @outer
-def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
+def _begin(state: ServingState, i, now, table: StepTable, limits: SchedulerLimits, schedule):
     """Start an iteration if there is anything to compute."""
     instance, totals = state.instances[i], state.totals[0]
     tokens, chunks, held = 0, 0, _holds_prompts(state, i, limits)
@@ -223,7 +230,7 @@ def _begin(state: State, i, now, table: StepTable, limits: Limits, schedule):
 
 
 @outer
-def _holds_prompts(state: State, i, limits: Limits):
+def _holds_prompts(state: ServingState, i, limits: SchedulerLimits):
     """1 where the prompts of an engine wait: its ranks wait for each other, so one prompt holds all decodes up."""
     instance = state.instances[i]
     if limits.prefill == FREE or instance.quiet + 1 >= limits.prefill_every:
@@ -240,7 +247,7 @@ def _holds_prompts(state: State, i, limits: Limits):
 
 
 @outer
-def _note(state: State, i, begin, end, experts):
+def _note(state: ServingState, i, begin, end, experts):
     """A row of the log, for the timeline."""
     instance, row = state.instances[i], state.log[state.totals[0].iterations]
     row.instance, row.begin_ns, row.end_ns = i, begin, end
@@ -259,7 +266,7 @@ def _note(state: State, i, begin, end, experts):
 
 
 @outer
-def _end(state: State, i, now, limits: Limits, transfer: Transfer):
+def _end(state: ServingState, i, now, limits: SchedulerLimits, transfer: KvTransfer):
     """Tokens of an iteration are out; requests that have their last one leave."""
     instance = state.instances[i]
     instance.busy = 0
@@ -279,7 +286,7 @@ def _end(state: State, i, now, limits: Limits, transfer: Transfer):
 
 
 @inner
-def _made(state: State, r, new, limits: Limits):
+def _made(state: ServingState, r, new, limits: SchedulerLimits):
     """Count the tokens with KV. Returns those that are out: the next one, and the drafts before the first that is
     refused.
     """
@@ -301,7 +308,7 @@ def _made(state: State, r, new, limits: Limits):
 
 
 @inner
-def _sampled(state: State, r, made, now, limits: Limits):
+def _sampled(state: ServingState, r, made, now, limits: SchedulerLimits):
     """Count the tokens that a request got, all at once."""
     request = state.requests[r]
     if request.behind and request.made:
@@ -320,7 +327,7 @@ def _sampled(state: State, r, made, now, limits: Limits):
 
 
 @outer
-def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
+def _leaves(state: ServingState, i, k, r, now, limits: SchedulerLimits, transfer: KvTransfer):
     """Whether the request leaves the instance after its token: it ends, or goes on to decode elsewhere."""
     request, totals = state.requests[r], state.totals[0]
     if request.made == request.output:
@@ -340,7 +347,7 @@ def _leaves(state: State, i, k, r, now, limits: Limits, transfer: Transfer):
 
 
 @inner
-def _issue(state: State, r, at_ns, limits: Limits):
+def _issue(state: ServingState, r, at_ns, limits: SchedulerLimits):
     """A client that has seen its last token sends the next request. Some clients see their tokens later than others, so
     arrivals are sorted: a turn of a session has its own place, and requests that are alike keep their order.
     """
@@ -359,7 +366,7 @@ def _issue(state: State, r, at_ns, limits: Limits):
 
 
 @outer
-def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
+def _send(state: ServingState, i, r, now, limits: SchedulerLimits, transfer: KvTransfer):
     """KV leaves an instance one request after the other."""
     instance, request = state.instances[i], state.requests[r]
     begin = max(now, instance.link_free_ns)
@@ -376,7 +383,7 @@ def _send(state: State, i, r, now, limits: Limits, transfer: Transfer):
 
 
 @outer
-def _fill_series(state: State, now):
+def _fill_series(state: ServingState, now):
     """Integrate KV use and numbers of requests up to now; bins double when time runs beyond the last."""
     totals = state.totals[0]
     capacity, used, running, waiting = 0, 0, 0, 0
@@ -412,7 +419,7 @@ def _fill_series(state: State, now):
 
 
 @kernel
-def lose(state: State, k, leave, limits: Limits):
+def lose(state: ServingState, k, leave, limits: SchedulerLimits):
     """A rank has lost its KV: its requests compute everything anew, and so do those that wait for KV of its prefixes.
     ``leave``: whether they wait for another rank, of those that do what ``leave`` says; -1: they stay. Returns how many
     requests had KV there.

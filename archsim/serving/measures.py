@@ -19,7 +19,7 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.units import NS_PER_MS, NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.layers import SAMPLED, TOKENS, attentions, has_experts, row_flop
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.serving.deployment import Engine
+from archsim.serving.deployment import ServingEngine
 from archsim.serving.records import GAP_FIRST_NS, GAP_STEP
 from archsim.serving.simulate import Served
 from archsim.specs.system import SystemSpec
@@ -151,7 +151,7 @@ def within_limits(served: Served, slo: Slo) -> np.ndarray:
     return np.all([times[name] <= limit for name, limit in zip(("ttft", "tpot", "e2e"), limits, strict=True)], axis=0)
 
 
-class Rates(NamedTuple):
+class RequestRates(NamedTuple):
     """``requests``, ``output``, ``input`` (tokens) a second; ``counted``: bool[request], whose limits count."""
 
     requests: float
@@ -160,7 +160,7 @@ class Rates(NamedTuple):
     counted: np.ndarray
 
 
-def rates(served: Served, steady: bool) -> Rates:
+def rates(served: Served, steady: bool) -> RequestRates:
     """Of a closed loop: its clients over the mean time from arrival to last token (Little's law); where that changes,
     of whole rounds of its clients, all of whom wait for a request. Of an open loop: as requests come; where it is not
     steady, what was emitted in its middle. Of requests that come all at once: over the whole duration.
@@ -183,20 +183,22 @@ def rates(served: Served, steady: bool) -> Rates:
     return _all_in(requests, float(ends.max()) - begin)
 
 
-def _all_in(requests: np.ndarray, ns: float) -> Rates:
+def _all_in(requests: np.ndarray, ns: float) -> RequestRates:
     per_s = NS_PER_S / max(ns, 1.0)
     every = np.ones(len(requests), bool)
-    return Rates(
+    return RequestRates(
         len(requests) * per_s, float(requests["output"].sum()) * per_s, float(requests["input"].sum()) * per_s, every
     )
 
 
-def _between(requests: np.ndarray, begin: float, end: float) -> Rates:
+def _between(requests: np.ndarray, begin: float, end: float) -> RequestRates:
     """Output tokens count when they are emitted, requests and their prompts when they end."""
     ended = (requests["last_ns"] > begin) & (requests["last_ns"] <= end)
     per_s = NS_PER_S / (end - begin)
     output = emitted(requests, end) - emitted(requests, begin)
-    return Rates(float(ended.sum()) * per_s, output * per_s, float(requests["input"][ended].sum()) * per_s, ended)
+    return RequestRates(
+        float(ended.sum()) * per_s, output * per_s, float(requests["input"][ended].sum()) * per_s, ended
+    )
 
 
 def emitted(requests: np.ndarray, until_ns: float) -> float:
@@ -387,7 +389,7 @@ class Upkeep(NamedTuple):
 _NARROW_PRODUCTS = ("fp8", "fp8_block", "nvfp4", "mxfp4_mxfp8")
 
 
-def upkeep(served: Served, engine: Engine, system: SystemSpec, devices: int, gpu: str) -> Upkeep:
+def upkeep(served: Served, engine: ServingEngine, system: SystemSpec, devices: int, gpu: str) -> Upkeep:
     """The upkeep of a run of identical engines on ``devices`` GPUs, whose log has all iterations."""
     done, machine = activity(served, engine, devices), build_costs(system)
     dtype = engine.precision.experts if has_experts(engine.model) else engine.precision.products
@@ -405,7 +407,7 @@ def upkeep(served: Served, engine: Engine, system: SystemSpec, devices: int, gpu
     return Upkeep((bound[0], bound[1], bound[2]), (each_token[0], each_token[1], each_token[2]), bound[0] < watts[0])
 
 
-def activity(served: Served, engine: Engine, devices: int) -> Activity:
+def activity(served: Served, engine: ServingEngine, devices: int) -> Activity:
     """What all GPUs of engines alike did in a run with a log; ``tokens``: of outputs."""
     model, parallel, precision = engine.model, engine.parallel, engine.precision
     requests, log = served.requests, served.log

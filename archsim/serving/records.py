@@ -161,7 +161,7 @@ BINS = 512
 GAPS, GAP_FIRST_NS, GAP_STEP = 4200, 1e3, 0.005
 
 
-class Limits(NamedTuple):
+class SchedulerLimits(NamedTuple):
     """Of a scheduler. ``cached``: whether there is a prefix cache. ``params``: float64[n], its own, in the order of its
     row. ``by_length``: whether a chunk of one token is computed as a decode. ``block_units``: of KV a block of layers
     that keep all tokens; ``request_units``: what a request takes besides, however long it is; ``windows``:
@@ -194,7 +194,7 @@ class Limits(NamedTuple):
     unit_ns: np.float64  # of a unit of KV from the store
 
 
-class Transfer(NamedTuple):
+class KvTransfer(NamedTuple):
     """KV from a prefill to a decode instance. ``ns_per_token``: of layers that keep all tokens; ``ns_per_request``: of
     states; ``windows``: float64[window, 2], tokens of a window and ns of each of them.
     """
@@ -205,7 +205,7 @@ class Transfer(NamedTuple):
     windows: np.ndarray = np.zeros((0, 2))
 
 
-class State(NamedTuple):
+class ServingState(NamedTuple):
     """``pieces``: int64[n] of all prompts (``archsim.serving.kv.pieces_of``); ``held``: uint8[n], whether their request
     holds them in the cache; ``sizes``: int64[piece] units of KV; ``slots``, ``new``: int64[rank, slot] running requests
     and their tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, piece], -1: not in the

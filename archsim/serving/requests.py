@@ -301,7 +301,7 @@ _DATE = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Moment(NamedTuple):
+class WrittenTime(NamedTuple):
     """A time as written: ``value`` in the unit of its trace; of a date, in s since 1970. ``kind``: of KINDS."""
 
     value: Decimal
@@ -309,16 +309,16 @@ class Moment(NamedTuple):
 
 
 NUMBER, DATE, DATE_WITH_OFFSET = KINDS = ("a number", "a date without an offset", "a date with its offset from UTC")
-NO_ARRIVAL = Moment(Decimal(0), NUMBER)
+NO_ARRIVAL = WrittenTime(Decimal(0), NUMBER)
 
 
-class Row(NamedTuple):
+class RequestRow(NamedTuple):
     """A request as read; ``hash_ids``: of its prompt, if the format has them. ``session``: whose turn it is; a turn
     after the first waits for the one before, and comes ``think_ns`` after its last token.
     """
 
     line: int
-    arrival: Moment
+    arrival: WrittenTime
     input: int
     output: int
     hash_ids: tuple[int | str, ...] = ()
@@ -327,12 +327,12 @@ class Row(NamedTuple):
     waits: bool = False
 
 
-class Format(NamedTuple):
+class RequestFormat(NamedTuple):
     """``columns``: without which a file is not of this format; ``units``: in which tools write its times, the format's
     own first; none: dates. ``others``: columns that are read where a file has them, or that repeat what is read.
     """
 
-    read: Callable[[Path], Iterator[Row]]
+    read: Callable[[Path], Iterator[RequestRow]]
     columns: tuple[str, ...]
     units: tuple[str, ...]
     hash_tokens: int = 0
@@ -410,7 +410,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise TraceError(f"{path}: cannot be read: {error}") from None
 
 
-def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]:
+def _checked(path: Path, rows: Iterable[RequestRow], hash_tokens: int) -> Iterator[RequestRow]:
     before = None
     for row in rows:
         where = f"{path}:{row.line}"
@@ -448,7 +448,9 @@ def _checked(path: Path, rows: Iterable[Row], hash_tokens: int) -> Iterator[Row]
         yield row
 
 
-def _unit_of(path: Path, rows: list[Row], chosen: Format, *, named: bool, given: str | None) -> tuple[str, str]:
+def _unit_of(
+    path: Path, rows: list[RequestRow], chosen: RequestFormat, *, named: bool, given: str | None
+) -> tuple[str, str]:
     """The unit of a trace's times, and a sentence that says why. Raises TraceError where evidence does not decide."""
     rows = [row for row in rows if not row.waits]
     kind, values = rows[0].arrival.kind, [row.arrival.value for row in rows]
@@ -525,7 +527,7 @@ def _rate(gap: Decimal, unit: str) -> str:
     return f"{number:,g} requests/s" if per_s >= 0.1 else f"a request every {number:,g} s"
 
 
-def _as_arrays(rows: list[Row], unit_ns: int, hash_tokens: int, told: str) -> Requests:
+def _as_arrays(rows: list[RequestRow], unit_ns: int, hash_tokens: int, told: str) -> Requests:
     start = rows[0].arrival.value
     every = sorted({each for row in rows for each in row.hash_ids}, key=lambda each: (isinstance(each, str), each))
     numbers = {each: at for at, each in enumerate(every)}  # whatever the ids are: dynamo's are u64
@@ -543,7 +545,7 @@ def _as_arrays(rows: list[Row], unit_ns: int, hash_tokens: int, told: str) -> Re
     return _with_turns(found, rows) if any(row.waits for row in rows) else found
 
 
-def _with_turns(found: Requests, rows: list[Row]) -> Requests:
+def _with_turns(found: Requests, rows: list[RequestRow]) -> Requests:
     """With the next turn of each. Where a trace has no hash ids, a prompt that has room for the prompt and the output
     before it repeats them; another one is of a context that was dropped, and shares nothing.
     """
@@ -608,7 +610,7 @@ def _decimal(path: Path, line: int, row: dict[str, Any], key: str) -> Decimal:
 _NUMBER = re.compile(r"[-+]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][-+]?\d{1,2})?", re.ASCII)
 
 
-def _moment(path: Path, line: int, row: dict[str, Any], key: str) -> Moment:
+def _moment(path: Path, line: int, row: dict[str, Any], key: str) -> WrittenTime:
     """A number, or a date with seconds, any fraction of one, and an offset from UTC or none."""
     value = row.get(key)
     date = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -620,7 +622,7 @@ def _moment(path: Path, line: int, row: dict[str, Any], key: str) -> Moment:
                 f"{path}:{line}: {key} is {value!r}{what}; expected a number, or a date such as "
                 "2023-11-16 18:17:03.9799600 or 2024-05-10T02:00:00.25+02:00"
             )
-        return Moment(_decimal(path, line, row, key), NUMBER)
+        return WrittenTime(_decimal(path, line, row, key), NUMBER)
     zone = date["zone"] or ""
     offset = "+00:00" if zone.upper() in ("", "Z", "UTC", "GMT") else zone
     try:
@@ -628,7 +630,7 @@ def _moment(path: Path, line: int, row: dict[str, Any], key: str) -> Moment:
     except ValueError as error:
         raise TraceError(f"{path}:{line}: {key} is {value!r}, which is no date: {error}") from None
     whole = (at - _EPOCH) // timedelta(seconds=1)
-    return Moment(whole + Decimal(f"0.{date['fraction'] or 0}"), DATE_WITH_OFFSET if zone else DATE)
+    return WrittenTime(whole + Decimal(f"0.{date['fraction'] or 0}"), DATE_WITH_OFFSET if zone else DATE)
 
 
 def _count(path: Path, line: int, row: dict[str, Any], key: str) -> int:
@@ -642,7 +644,7 @@ def _sizes(path: Path, line: int, row: dict[str, Any], prompt: str, output: str)
     return _count(path, line, row, prompt), _count(path, line, row, output)
 
 
-def _mooncake(path: Path) -> Iterator[Row]:
+def _mooncake(path: Path) -> Iterator[RequestRow]:
     """{"timestamp", "input_length", "output_length", "hash_ids": [one a block of the prompt]}: Mooncake's (ms), and
     with the same keys GuideLLM's, those of `vllm bench serve`, and Alibaba's (s).
     """
@@ -651,14 +653,14 @@ def _mooncake(path: Path) -> Iterator[Row]:
         if not isinstance(ids, list) or not all(type(each) in (int, str) for each in ids):
             raise TraceError(f"{path}:{line}: hash_ids is not a list of whole numbers")
         arrival = _moment(path, line, row, "timestamp")
-        yield Row(line, arrival, *_sizes(path, line, row, "input_length", "output_length"), tuple(ids))
+        yield RequestRow(line, arrival, *_sizes(path, line, row, "input_length", "output_length"), tuple(ids))
 
 
-def _sessions(path: Path) -> Iterator[Row]:
+def _sessions(path: Path) -> Iterator[RequestRow]:
     """Mooncake's keys with "session_id": a first turn has "timestamp", a later one "delay" or "delay_ms", ms after the
     answer before (ai-dynamo/dynamo, docs/dynosim/trace-formats.md).
     """
-    begun: dict[str, Moment] = {}
+    begun: dict[str, WrittenTime] = {}
     for line, row in _records(path):
         session = str(row.get("session_id"))
         if "wait_for" in row:
@@ -670,15 +672,15 @@ def _sessions(path: Path) -> Iterator[Row]:
         delay = next((key for key in ("delay", "delay_ms") if key in row), None)
         if session in begun and delay:
             think_ns = float(_decimal(path, line, row, delay) * UNITS["ms"])
-            yield Row(line, begun[session], *sizes, tuple(ids), session, think_ns, waits=True)
+            yield RequestRow(line, begun[session], *sizes, tuple(ids), session, think_ns, waits=True)
             continue
         if session in begun:
             raise TraceError(f"{path}:{line}: a later turn of session {session} has no delay; expected delay, in ms")
         begun[session] = _moment(path, line, row, "timestamp")
-        yield Row(line, begun[session], *sizes, tuple(ids), session)
+        yield RequestRow(line, begun[session], *sizes, tuple(ids), session)
 
 
-def _llmservingsim_agentic(path: Path) -> Iterator[Row]:
+def _llmservingsim_agentic(path: Path) -> Iterator[RequestRow]:
     """{"session_id", "arrival_time_ns", "sub_requests": [{"input_toks", "output_toks", "tool_duration_ns"}]}: the time
     of a tool passes before the next one.
     """
@@ -688,11 +690,11 @@ def _llmservingsim_agentic(path: Path) -> Iterator[Row]:
             if not isinstance(each, dict):
                 raise TraceError(f"{path}:{line}: sub_requests[{at}] is {each!r:.40}; expected an object")
             sizes = _sizes(path, line, each, "input_toks", "output_toks")
-            yield Row(line, arrival, *sizes, (), f"{row.get('session_id')}", think_ns, waits=at > 0)
+            yield RequestRow(line, arrival, *sizes, (), f"{row.get('session_id')}", think_ns, waits=at > 0)
             think_ns = float(_decimal(path, line, each, "tool_duration_ns"))
 
 
-def _applied_compute(path: Path) -> Iterator[Row]:
+def _applied_compute(path: Path) -> Iterator[RequestRow]:
     """{"num_turns", "input_prompt_length", "assistant_response_length": [...], "tool_call_output_length": [...],
     "tool_call_latency": [s, ...], "final_assistant_response_length"}: an agent a line, all at once.
     """
@@ -708,7 +710,7 @@ def _applied_compute(path: Path) -> Iterator[Row]:
         for at in range(turns + 1):
             one = {"answer": answers[at], "tool": tools[at], "time": times[at]} if at < turns else {"answer": last}
             output = _count(path, line, one, "answer")
-            yield Row(line, NO_ARRIVAL, tokens, output, (), str(line), think_ns, waits=at > 0)
+            yield RequestRow(line, NO_ARRIVAL, tokens, output, (), str(line), think_ns, waits=at > 0)
             if at < turns:
                 tokens += output + _count(path, line, one, "tool")
                 think_ns = float(_decimal(path, line, one, "time") * UNITS["s"])
@@ -721,37 +723,37 @@ def _listed(path: Path, line: int, row: dict[str, Any], key: str) -> list[Any]:
     return found
 
 
-def _azure(path: Path) -> Iterator[Row]:
+def _azure(path: Path) -> Iterator[RequestRow]:
     """TIMESTAMP (100 ns digits, with an offset in some), ContextTokens, GeneratedTokens; Azure 2023 to 2025."""
     for line, row in _records(path):
         arrival = _moment(path, line, row, "TIMESTAMP")
-        yield Row(line, arrival, *_sizes(path, line, row, "ContextTokens", "GeneratedTokens"))
+        yield RequestRow(line, arrival, *_sizes(path, line, row, "ContextTokens", "GeneratedTokens"))
 
 
-def _burstgpt(path: Path) -> Iterator[Row]:
+def _burstgpt(path: Path) -> Iterator[RequestRow]:
     """Timestamp (s), Request tokens, Response tokens, ...; failed requests, of 0 response tokens, are left out."""
     for line, row in _records(path):
         output = _count(path, line, row, "Response tokens")
         if output:
             arrival = _moment(path, line, row, "Timestamp")
-            yield Row(line, arrival, _count(path, line, row, "Request tokens"), output)
+            yield RequestRow(line, arrival, _count(path, line, row, "Request tokens"), output)
 
 
-def _vidur(path: Path) -> Iterator[Row]:
+def _vidur(path: Path) -> Iterator[RequestRow]:
     """arrived_at (s; 0 where missing), num_prefill_tokens, num_decode_tokens."""
     for line, row in _records(path):
         arrival = _moment(path, line, row, "arrived_at") if "arrived_at" in row else NO_ARRIVAL
-        yield Row(line, arrival, *_sizes(path, line, row, "num_prefill_tokens", "num_decode_tokens"))
+        yield RequestRow(line, arrival, *_sizes(path, line, row, "num_prefill_tokens", "num_decode_tokens"))
 
 
-def _llmservingsim(path: Path) -> Iterator[Row]:
+def _llmservingsim(path: Path) -> Iterator[RequestRow]:
     """{"input_toks", "output_toks", "arrival_time_ns"}; token ids are not used."""
     for line, row in _records(path):
         arrival = _moment(path, line, row, "arrival_time_ns")
-        yield Row(line, arrival, *_sizes(path, line, row, "input_toks", "output_toks"))
+        yield RequestRow(line, arrival, *_sizes(path, line, row, "input_toks", "output_toks"))
 
 
-def _sharegpt(path: Path) -> Iterator[Row]:
+def _sharegpt(path: Path) -> Iterator[RequestRow]:
     """[{"conversations": [{"from", "value"}]}]: the first turn of a person and the answer, about 4 characters a token
     (OpenAI's rule of thumb for English); no arrivals. Conversations without both are left out, as `vllm bench` does.
     """
@@ -765,7 +767,7 @@ def _sharegpt(path: Path) -> Iterator[Row]:
         turns = [turn for turn in _turns(path, at, record) if turn.get("from") in ("human", "gpt")]
         if len(turns) >= 2 and turns[0]["from"] == "human" and turns[1]["from"] == "gpt":
             prompt, output = (max(1, round(len(turn["value"]) / 4)) for turn in turns[:2])
-            yield Row(at, NO_ARRIVAL, prompt, output)
+            yield RequestRow(at, NO_ARRIVAL, prompt, output)
 
 
 def _turns(path: Path, at: int, record: Any) -> list[dict[str, Any]]:
@@ -782,34 +784,34 @@ def _turns(path: Path, at: int, record: Any) -> list[dict[str, Any]]:
 _MOONCAKE = ("timestamp", "input_length", "output_length")
 FORMATS = MappingProxyType(
     {
-        "bailian": Format(
+        "bailian": RequestFormat(
             _mooncake, ("chat_id", "parent_chat_id", *_MOONCAKE), ("s",), BAILIAN_BLOCK, ("hash_ids", "type", "turn")
         ),
-        "sessions": Format(
+        "sessions": RequestFormat(
             _sessions, ("session_id", *_MOONCAKE), ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids", "delay", "delay_ms"),
         ),
-        "mooncake": Format(_mooncake, _MOONCAKE, ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids",)),
-        "guidellm": Format(_mooncake, _MOONCAKE, ("s",), MOONCAKE_BLOCK, ("hash_ids",)),
-        "llmservingsim_agentic": Format(
+        "mooncake": RequestFormat(_mooncake, _MOONCAKE, ("ms", "s"), MOONCAKE_BLOCK, ("hash_ids",)),
+        "guidellm": RequestFormat(_mooncake, _MOONCAKE, ("s",), MOONCAKE_BLOCK, ("hash_ids",)),
+        "llmservingsim_agentic": RequestFormat(
             _llmservingsim_agentic, ("session_id", "arrival_time_ns", "sub_requests"), ("ns",),
         ),
-        "applied_compute": Format(
+        "applied_compute": RequestFormat(
             _applied_compute, (
                 "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length",
                 "tool_call_latency", "final_assistant_response_length",
             ), ("s",),
         ),
-        "azure": Format(_azure, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ()),
-        "burstgpt": Format(
+        "azure": RequestFormat(_azure, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ()),
+        "burstgpt": RequestFormat(
             _burstgpt, ("Timestamp", "Request tokens", "Response tokens"), ("s",), 0,
             ("Total tokens", "Model", "Log Type"),
         ),
-        "sharegpt": Format(_sharegpt, (), ("s",), 0, _LIST),
-        "vidur": Format(
+        "sharegpt": RequestFormat(_sharegpt, (), ("s",), 0, _LIST),
+        "vidur": RequestFormat(
             _vidur, ("num_prefill_tokens", "num_decode_tokens"), ("s",), 0,
             ("arrived_at", "num_total_tokens", "pd_ratio"),
         ),
-        "llmservingsim": Format(
+        "llmservingsim": RequestFormat(
             _llmservingsim, ("input_toks", "output_toks", "arrival_time_ns"), ("ns",), 0,
             ("input_tok_ids", "output_tok_ids"),
         ),

@@ -40,8 +40,8 @@ from archsim.serving.records import (
     ROUND_ROBIN,
     SESSION,
     TOO_MANY,
-    Limits,
-    State,
+    SchedulerLimits,
+    ServingState,
 )
 from archsim.serving.requests import Requests
 from archsim.specs.serving import ARGUMENTS, is_function
@@ -52,20 +52,20 @@ from archsim.specs.serving import ARGUMENTS, is_function
 # Parts of a scheduler: queues, admission, preemption, and what the clock sums up.
 
 @inner
-def uncomputed(state: State, r):
+def uncomputed(state: ServingState, r):
     """Known tokens without KV: 1 of a request that decodes."""
     request = state.requests[r]
     return request.input + request.made - request.computed
 
 
 @inner
-def is_prompt(state: State, r):
+def is_prompt(state: ServingState, r):
     """Whether a request has yet to compute what it had when it was admitted: its prompt, or all anew."""
     return state.requests[r].computed < state.requests[r].known
 
 
 @inner
-def lacking(state: State, r):
+def lacking(state: ServingState, r):
     """Tokens to compute before the next one is sampled, drafts included; 0 of a prompt where its rank holds prompts."""
     request = state.requests[r]
     if not is_prompt(state, r):
@@ -74,7 +74,7 @@ def lacking(state: State, r):
 
 
 @inner
-def enqueue(state: State, k, r):
+def enqueue(state: ServingState, k, r):
     """At the end of a rank's waiting queue, or where its order has it: behind all that do not come after it."""
     rank = state.ranks[k]
     state.requests[r].rank = k
@@ -87,7 +87,7 @@ def enqueue(state: State, k, r):
 
 
 @inner
-def _put_behind(state: State, k, r, before):
+def _put_behind(state: ServingState, k, r, before):
     """Into the waiting queue of a rank, behind a request; -1: at its front."""
     rank = state.ranks[k]
     if before >= 0:
@@ -102,7 +102,7 @@ def _put_behind(state: State, k, r, before):
 
 
 @inner
-def _pop(state: State, k):
+def _pop(state: ServingState, k):
     rank = state.ranks[k]
     r = rank.head
     rank.head = state.requests[r].next
@@ -113,7 +113,7 @@ def _pop(state: State, k):
 
 
 @inner
-def preempt_last(state: State, k):
+def preempt_last(state: ServingState, k):
     """The last running request returns to the queue, before those of its order, and loses its KV."""
     rank = state.ranks[k]
     rank.running -= 1
@@ -131,7 +131,7 @@ def preempt_last(state: State, k):
 
 
 @outer
-def serve_running(state: State, k, budget, limits: Limits):
+def serve_running(state: ServingState, k, budget, limits: SchedulerLimits):
     """Tokens of running requests in order. Returns the budget left; -1 where one was preempted."""
     rank = state.ranks[k]
     i, preempted = 0, False
@@ -152,7 +152,7 @@ def serve_running(state: State, k, budget, limits: Limits):
 
 
 @outer
-def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
+def admit(state: ServingState, k, now_ns, new_most, promised, whole, limits: SchedulerLimits):
     """Admit the first waiting request with up to ``new_most`` tokens, if the blocks of its first ``whole`` tokens and
     ``promised`` others are available.
 
@@ -203,7 +203,7 @@ def admit(state: State, k, now_ns, new_most, promised, whole, limits: Limits):
 
 
 @outer
-def sum_up(state: State, k, limits: Limits):
+def sum_up(state: ServingState, k, limits: SchedulerLimits):
     """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
     scheduler gave what cannot be.
     """
@@ -237,13 +237,13 @@ def sum_up(state: State, k, limits: Limits):
 
 
 @inner
-def _fault(state: State, fault, r):
+def _fault(state: ServingState, fault, r):
     state.totals[0].failed, state.totals[0].failed_at = fault, r
     return False
 
 
 @inner
-def empty(state: State, k):
+def empty(state: ServingState, k):
     """No batch."""
     rank = state.ranks[k]
     rank.tokens, rank.decodes, rank.rows, rank.decode_context = 0, 0, 0, 0
@@ -256,7 +256,7 @@ def empty(state: State, k):
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 
 
-def compiled(name: str, params: Mapping[str, float], state: State, limits: Limits) -> Compiled:
+def compiled(name: str, params: Mapping[str, float], state: ServingState, limits: SchedulerLimits) -> Compiled:
     """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.
 
     Raises ArchsimError for a function of the user's that numba cannot compile.
@@ -277,7 +277,9 @@ def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[floa
     return tuple(float(params.get(each.name, each.default)) for each in named)
 
 
-def _bound(own: Callable[..., None], values: tuple[float, ...]) -> Callable[[State, int, float, Limits], None]:
+def _bound(
+    own: Callable[..., None], values: tuple[float, ...]
+) -> Callable[[ServingState, int, float, SchedulerLimits], None]:
     """With its parameters. ``failed`` stays set where it raises, which compiled code would pass over."""
     body = njit(boundscheck=True)(getattr(own, "py_func", own))
 
@@ -302,7 +304,7 @@ def _first_lines(error: Exception) -> str:
 # new_token_ratio). The scheduler looks for new requests after ``poll_every`` iterations of decodes, after prompts and
 # when idle (managers/scheduler_recv_skipper.py).
 
-def sglang(state: State, k, now_ns, limits: Limits):
+def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
     poll_every, kept_share = limits.params[0], limits.params[1]
@@ -343,7 +345,7 @@ def sglang(state: State, k, now_ns, limits: Limits):
 #
 # So nothing is preempted (GUARANTEED_NO_EVICT).
 
-def trtllm(state: State, k, now_ns, limits: Limits):
+def trtllm(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """Running requests, then those whose whole output has room."""
     state, limits = reference(state), reference(limits)
     rank = state.ranks[k]
@@ -369,7 +371,7 @@ def trtllm(state: State, k, now_ns, limits: Limits):
 
 
 @inner
-def _outstanding_blocks(state: State, r, limits: Limits):
+def _outstanding_blocks(state: ServingState, r, limits: SchedulerLimits):
     """Blocks that a request has yet to take until its last token, while it holds most."""
     request = state.requests[r]
     own = request.shared + request.blocks
@@ -384,7 +386,7 @@ def _outstanding_blocks(state: State, r, limits: Limits):
 # (vllm/v1/core/sched/scheduler.py). A prompt is admitted when the blocks of all of it are free, also if its first chunk
 # would fit (``scheduler_reserve_full_isl``, on by default since 2026: vllm-project/vllm#37307; 0: as before).
 
-def vllm_v1(state: State, k, now_ns, limits: Limits):
+def vllm_v1(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """Running requests, then waiting ones."""
     state, limits = reference(state), reference(limits)
     rank, reserves = state.ranks[k], limits.params[0] > 0
@@ -405,7 +407,7 @@ APART, TIMES_APART, ENOUGH_CACHED = 64, 1.5, 0.3
 
 
 @outer
-def choose(state: State, does, r, limits: Limits):
+def choose(state: ServingState, does, r, limits: SchedulerLimits):
     """The rank of request ``r``, of instances that do its work; the first of those with the least score, from the one
     after the last choice on.
     """
@@ -434,7 +436,7 @@ def choose(state: State, does, r, limits: Limits):
 
 
 @inner
-def _score(state: State, k, r, does, limits: Limits):
+def _score(state: ServingState, k, r, does, limits: SchedulerLimits):
     """Of a rank for a request; the least is chosen. Sessions, and decodes, begin where fewest requests are."""
     if limits.choice == ROUND_ROBIN:
         return 0.0
@@ -444,12 +446,12 @@ def _score(state: State, k, r, does, limits: Limits):
 
 
 @inner
-def _load(state: State, k):
+def _load(state: ServingState, k):
     return state.ranks[k].running + state.ranks[k].waiting
 
 
 @outer
-def _most_cached(state: State, does, r, limits: Limits):
+def _most_cached(state: ServingState, does, r, limits: SchedulerLimits):
     """As SGLang's router (sgl-router's `cache_aware` policy and its defaults): the shortest queue where queues differ
     much; else the rank that has most of the prompt, or, where none has enough of it, the one with the smallest cache.
     """
@@ -473,7 +475,7 @@ def _most_cached(state: State, does, r, limits: Limits):
 
 
 @outer
-def _kv_score(state: State, k, r, limits: Limits):
+def _kv_score(state: ServingState, k, r, limits: SchedulerLimits):
     """As Dynamo's KV router: blocks of prompts that the rank then has to compute, and blocks in use (ai-dynamo/dynamo,
     lib/llm/src/kv_router/scheduler.rs: overlap_score_weight 1, router_temperature 0). Events of the cache arrive at
     once.

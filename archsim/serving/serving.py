@@ -29,11 +29,11 @@ from archsim.serving.deployment import (
     PREFILL,
     WITH_KERNELS,
     Built,
-    Engine,
     Host,
     Offload,
     Overlap,
     ResidualRow,
+    ServingEngine,
     StaticBatch,
     build,
     busy_of,
@@ -62,9 +62,9 @@ from archsim.serving.measures import (
     times_ns,
     within_limits,
 )
-from archsim.serving.records import Transfer
+from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, format_of, read_requests
-from archsim.serving.simulate import SILENT, Fault, Pool, Progress, Scheduler, Served, Store, simulate
+from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
@@ -96,11 +96,11 @@ class Deployment:
     host: Host
     prefill: Built
     decode: Built | None
-    transfer: Transfer | None
+    transfer: KvTransfer | None
     devices: int
     notes: tuple[str, ...]
     machines: tuple[tuple[str, int], ...] = ()  # name, devices of it that are used
-    store: Store | None = None
+    store: KvStore | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -515,7 +515,7 @@ def deploy(serving: Serving) -> Deployment:
     )
 
 
-def kv_store_of(serving: Serving, scheduler: Scheduler, parallel: ParallelSpec | None = None) -> Store | None:
+def kv_store_of(serving: Serving, scheduler: Scheduler, parallel: ParallelSpec | None = None) -> KvStore | None:
     """The KV store of the engines that take prompts, or of an engine with other sizes. None where the file has none."""
     given, side = serving.spec.kv_store, next(iter(serving.spec.sides.items()))
     if given == "none":
@@ -564,7 +564,7 @@ def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, a
     return with_experts(serving, engine, built, scheduler, host)
 
 
-def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Scheduler, host: Host) -> Built:
+def with_experts(serving: Serving, engine: ServingEngine, built: Built, scheduler: Scheduler, host: Host) -> Built:
     """The engine with groups of experts, where experts are chosen as in traffic. Raises SpecError, TraceError."""
     if engine.routing is not None or not has_experts(engine.model):
         return built
@@ -573,7 +573,7 @@ def with_experts(serving: Serving, engine: Engine, built: Built, scheduler: Sche
     return built._replace(pool=built.pool._replace(experts=groups.group), notes=(*built.notes, groups.note))
 
 
-def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | None = None) -> Engine:
+def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | None = None) -> ServingEngine:
     """One engine on the machine of ``serving``; ``apart``: where its experts are, if not on its own devices. Raises
     SpecError for a wafer without routing from traffic, and for what does not go with experts apart.
     """
@@ -622,7 +622,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             "parallel.attention.prompts: shared: modelled on GPUs and without overlap of batches (assumptions.overlap: "
             "none). Give own"
         )
-    return Engine(
+    return ServingEngine(
         model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
@@ -806,7 +806,9 @@ def rooms_told(serving: Serving) -> list[str]:
     return [f"{name}: {room.told}" if len(sides) > 1 else room.told for name, room in rooms.items()]
 
 
-def transfer_of(serving: Serving, engine: Engine, given: TransferSpec, host: Host, devices: int = 0) -> Transfer:
+def transfer_of(
+    serving: Serving, engine: ServingEngine, given: TransferSpec, host: Host, devices: int = 0
+) -> KvTransfer:
     """Over the links that a file gives, or those of its system: of its innermost level while all engines are on one
     node, else those between nodes, if every device has its own. ``devices``: of all engines; 0: those of the file.
     """

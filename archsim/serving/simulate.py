@@ -12,7 +12,7 @@ from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.times import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
-from archsim.serving.groups import DECODES, Group, Moved, Say
+from archsim.serving.groups import DECODES, ExpertGroup, MigrationCost, Say
 from archsim.serving.kv import NO_PIECES, pieces_of
 from archsim.serving.records import (
     ARRIVAL,
@@ -44,9 +44,9 @@ from archsim.serving.records import (
     TOGETHER,
     TOO_MANY,
     TOTALS,
-    Limits,
-    State,
-    Transfer,
+    KvTransfer,
+    SchedulerLimits,
+    ServingState,
     zeros,
 )
 from archsim.serving.requests import Requests, refuse_too_long
@@ -149,7 +149,7 @@ class KvUnits(NamedTuple):
 ALIKE = KvUnits()  # all layers keep all tokens
 
 
-class Store(NamedTuple):
+class KvStore(NamedTuple):
     """KV beside HBM: memory of the host, or a store that engines share. ``blocks``: that it holds, each as one of a
     rank; ``shared``: one for all ranks, else one for each instance; ``block_ns``: of a block that is loaded by a rank,
     ``load_ns``: before the first.
@@ -186,7 +186,7 @@ class Pool(NamedTuple):
     ranks: int
     kv_blocks: int
     table: StepTable
-    experts: Callable[[int, Say], Group] | None = None
+    experts: Callable[[int, Say], ExpertGroup] | None = None
     prefilled: bool = False
     most: int = 0
     units: KvUnits = ALIKE
@@ -197,8 +197,8 @@ class Served(NamedTuple):
     column] means over ``bin_ns`` (columns of SERIES; tokens a second); ``totals``: a record of TOTALS; ``balance``:
     float64[sample, 2], time in ns and balance of an engine's mean decode before it; ``moves``: of weights; ``log``:
     ITERATION[n], if asked for. ``experts``:
-    of ``State``, at the end; ``ttft``: whether prompts were served, so that first tokens have a time. ``failed``:
-    faults.
+    of ``ServingState``, at the end; ``ttft``: whether prompts were served, so that first tokens have a time.
+    ``failed``: faults.
     """
 
     requests: np.ndarray
@@ -208,7 +208,7 @@ class Served(NamedTuple):
     totals: np.void
     concurrency: int
     balance: np.ndarray
-    moves: tuple[Moved, ...] = ()
+    moves: tuple[MigrationCost, ...] = ()
     log: np.ndarray = NO_LOG
     experts: np.ndarray | None = None
     ttft: bool = True
@@ -225,7 +225,7 @@ def simulate(
     pool: Pool,
     *,
     decode: Pool | None = None,
-    transfer: Transfer | None = None,
+    transfer: KvTransfer | None = None,
     request_ns: float = 0.0,
     front_end_ns: float = 0.0,
     first_after: int = 1,
@@ -234,7 +234,7 @@ def simulate(
     progress: Progress = SILENT,
     speculation: Speculation = NO_DRAFTS,
     layers: int = 1,
-    store: Store | None = None,
+    store: KvStore | None = None,
     faults: Sequence[Fault] = (),
 ) -> Served:
     """Serve all requests on a pool; with ``decode``, the pool only prefills and KV moves by ``transfer``.
@@ -272,7 +272,7 @@ def simulate(
     for i, group in enumerate(groups):
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
-    moved = transfer or Transfer(np.float64(0), np.float64(0))
+    moved = transfer or KvTransfer(np.float64(0), np.float64(0))
     schedule = compiled(scheduler.name, scheduler.params, state, limits)
     ended = loop.PAUSED
     while ended == loop.PAUSED:
@@ -294,7 +294,7 @@ def simulate(
     return found._replace(ttft=not pool.prefilled, failed=tuple(failing.found))
 
 
-def _fault(state: State, ended: int) -> str:
+def _fault(state: ServingState, ended: int) -> str:
     """What a scheduler did that cannot be."""
     totals = state.totals[0]
     if ended == loop.FAILED:
@@ -304,7 +304,7 @@ def _fault(state: State, ended: int) -> str:
     return f"gives no token to any of {left} requests that are left, though no other event can change that"
 
 
-def _groups(pool: Pool, decode: Pool | None, say: Say) -> list[Group]:
+def _groups(pool: Pool, decode: Pool | None, say: Say) -> list[ExpertGroup]:
     """Of every instance; none where experts are in the table."""
     if pool.experts is None:
         return []
@@ -314,20 +314,20 @@ def _groups(pool: Pool, decode: Pool | None, say: Say) -> list[Group]:
     return [build(i, say) for i, build in enumerate(kinds)]
 
 
-def _put(state: State, i: int, group: Group) -> None:
+def _put(state: ServingState, i: int, group: ExpertGroup) -> None:
     """No iteration has more tokens than the last point of its group; prefill and decode may have different ones."""
     points = group.table.shape[1]
     state.experts[i, :, :points] = group.table
     state.experts[i, :, points:] = group.table[:, -1:]
 
 
-def _go_on(state: State) -> None:
+def _go_on(state: ServingState) -> None:
     """Pause the instance again, to say how far it is."""
     instance = state.instances[int(state.totals[0]["paused"])]
     instance["pause_at"] = instance["iterations"] + SPOKEN
 
 
-def _ask(state: State, groups: list[Group]) -> tuple[float, float]:
+def _ask(state: ServingState, groups: list[ExpertGroup]) -> tuple[float, float]:
     """Draw the experts of the paused instance anew. Returns the time, and the balance at its mean decode."""
     i, now_ns = int(state.totals[0]["paused"]), float(state.totals[0]["now_ns"])
     instance = state.instances[i]
@@ -349,9 +349,9 @@ def _limits(
     first_after: int = 1,
     speculation: Speculation = NO_DRAFTS,
     units: KvUnits = ALIKE,
-    store: Store | None = None,
-) -> Limits:
-    return Limits(
+    store: KvStore | None = None,
+) -> SchedulerLimits:
+    return SchedulerLimits(
         np.int64(scheduler.max_num_seqs),
         np.int64(scheduler.max_num_batched_tokens),
         np.int64(scheduler.block_tokens),
@@ -398,12 +398,12 @@ def _state(
     scheduler: Scheduler,
     pool: Pool,
     decode: Pool | None,
-    limits: Limits,
+    limits: SchedulerLimits,
     points: int = 0,
     logged: int = 0,
-    store: Store | None = None,
+    store: KvStore | None = None,
     failing: bool = False,
-) -> State:
+) -> ServingState:
     """``points``: of the tables of experts; ``failing``: whether ranks may fail."""
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
@@ -429,7 +429,7 @@ def _state(
         records["computed"], records["made"] = requests.input, 1
     ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs, store, failing)
     seen = (len(ranks), len(cached.blocks))
-    return State(
+    return ServingState(
         records,
         ranks,
         instances,
@@ -455,7 +455,7 @@ def _state(
 
 
 def _ranks(
-    pool: Pool, decode: Pool | None, most: int, store: Store | None = None, failing: bool = False
+    pool: Pool, decode: Pool | None, most: int, store: KvStore | None = None, failing: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Behind those that serve are stores, each a rank of an instance that does nothing but to keep pieces, and last,
     with ``failing``, an instance for ranks that failed.
@@ -502,7 +502,7 @@ class Failed(NamedTuple):
 class Failing:
     """Ranks that fail and come back while requests are served: ``go_on`` changes the state of a paused loop."""
 
-    def __init__(self, state: State, limits: Limits, faults: Sequence[Fault]) -> None:
+    def __init__(self, state: ServingState, limits: SchedulerLimits, faults: Sequence[Fault]) -> None:
         self._state, self._limits = state, limits
         self._left: list[tuple[float, bool, Fault]] = sorted(
             ((each.at_ns, False, each) for each in faults), key=lambda event: event[0]
@@ -572,7 +572,9 @@ class Failing:
         instance["experts"] = len(mine) / max(int((mine == i).sum()), 1)
 
 
-def _served(state: State, totals: np.void, concurrency: int, balance: np.ndarray, moves: tuple[Moved, ...]) -> Served:
+def _served(
+    state: ServingState, totals: np.void, concurrency: int, balance: np.ndarray, moves: tuple[MigrationCost, ...]
+) -> Served:
     bin_ns, end = float(totals["bin_ns"]), float(totals["now_ns"])
     used = max(1, int(np.ceil(end / bin_ns)))
     spans = np.full(used, bin_ns)

@@ -440,7 +440,7 @@ def counted_values(given: dict[str, Any]) -> Sequence[Any]:
     if len(numbers) > _MANY:
         import numpy as np
 
-        return Counted(span, list(dict.fromkeys(span.rounded(np.array(numbers, np.float64)))))
+        return RangeValues(span, list(dict.fromkeys(span.rounded(np.array(numbers, np.float64)))))
     return tuple(dict.fromkeys(span._written(number) for number in numbers))
 
 
@@ -497,7 +497,7 @@ def _kind(dimension: Dimension | None) -> str:
 METHODS = ("latin_hypercube", "sobol", "random")
 
 
-class Counted(Sequence):
+class RangeValues(Sequence):
     """Values of a range with a count, by their numbers in the base unit."""
 
     def __init__(self, of: Range, numbers: list[float]) -> None:
@@ -625,14 +625,14 @@ class Axis:
     @property
     def telling(self) -> Sequence[int]:
         """Indices of values that are valid only if all are."""
-        return self.values.telling if isinstance(self.values, Drawn | Counted) else range(len(self.values))
+        return self.values.telling if isinstance(self.values, Drawn | RangeValues) else range(len(self.values))
 
     def __len__(self) -> int:
         return len(self.values)
 
 
 @dataclass(frozen=True)
-class Group:
+class LinkedAxes:
     """Linked axes: value i of each goes with value i of the others."""
 
     axes: tuple[Axis, ...]
@@ -650,7 +650,7 @@ class SweepSpec:
     """
 
     given: Any
-    groups: tuple[Group, ...]
+    groups: tuple[LinkedAxes, ...]
     where: tuple[tuple[Constraint, Place], ...]
 
     @property
@@ -682,7 +682,7 @@ def with_wafers(sweep: SweepSpec | None, systems: Sequence[SystemSpec], place: P
     axis = Axis(WAFER, place, range(count), (place,) * count)
     given = dict(sweep.given) if sweep is not None else {}
     given["grid"] = {**(given.get("grid") or {}), axis.name: {"from": 0, "to": count - 1, "step": 1}}
-    return SweepSpec(given, (*(sweep.groups if sweep else ()), Group((axis,))), sweep.where if sweep else ())
+    return SweepSpec(given, (*(sweep.groups if sweep else ()), LinkedAxes((axis,))), sweep.where if sweep else ())
 
 
 def read_sweep(tree: Tree) -> SweepSpec:
@@ -734,7 +734,7 @@ class _Reader:
         for key in given:
             if key not in _WAYS:
                 self._problem((*keys, key), f"unknown key{did_you_mean(key, _WAYS)} (known: {', '.join(_WAYS)})")
-        groups = [Group((axis,)) for axis in self._axes((*keys, "grid"), given.get("grid", {}))]
+        groups = [LinkedAxes((axis,)) for axis in self._axes((*keys, "grid"), given.get("grid", {}))]
         groups += self._linked((*keys, "zip"), given.get("zip", []))
         if "sample" in given:
             groups += self._sampled((*keys, "sample"), given["sample"])
@@ -794,7 +794,7 @@ class _Reader:
             self._problem(keys, str(error))
             return None
 
-    def _linked(self, keys: Keys, given: Any) -> Iterator[Group]:
+    def _linked(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
         groups = given if isinstance(given, list) else [given]
         for index, each in enumerate(groups):
             at = (*keys, index) if isinstance(given, list) else keys
@@ -803,9 +803,9 @@ class _Reader:
                 lengths = ", ".join(f"{axis.name} has {len(axis)}" for axis in axes)
                 self._problem(at, f"linked axes need the same number of values; {lengths}")
             elif axes:
-                yield Group(axes)
+                yield LinkedAxes(axes)
 
-    def _sampled(self, keys: Keys, given: Any) -> Iterator[Group]:
+    def _sampled(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
         if not isinstance(given, dict):
             self._problem(keys, f"expected a mapping with the keys {', '.join(_SAMPLE_KEYS)}, not {describe(given)}")
             return
@@ -829,7 +829,7 @@ class _Reader:
         if not axes and not self.problems:
             self._problem(keys, "needs axes in over")
         if not self.problems and isinstance(count, int):
-            yield Group(_drawn(axes, method, count, seed))
+            yield LinkedAxes(_drawn(axes, method, count, seed))
 
     def _where(self, keys: Keys, given: Any) -> Iterator[tuple[Constraint, Place]]:
         listed = given if isinstance(given, list) else [given]

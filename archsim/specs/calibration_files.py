@@ -18,11 +18,11 @@ from pydantic import Field
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Name, Spec, count, number
 from archsim.base.yaml import Keys, Place, Tree, read_yaml, validate
-from archsim.laws.tables import SECTIONS, CalibrationSpec, Reference
+from archsim.laws.tables import SECTIONS, CalibrationSpec, ReferenceRates
 from archsim.specs.config_files import display, named_files, search_folders, searched, shipped_configs
 
 if TYPE_CHECKING:
-    from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate, Residuals
+    from archsim.laws.mesh import EndpointLaw, HopLatency, LawResiduals, LinkRate
 
 
 # ---- calibration_sections
@@ -121,16 +121,16 @@ def _named_sibling(calibration: CalibrationSpec) -> str | None:
     return calibration.scaled.gpu if calibration.scaled else None
 
 
-def _octaves(one: Reference, other: Reference) -> float:
+def _octaves(one: ReferenceRates, other: ReferenceRates) -> float:
     peaks = one.peak_flop_per_s["bf16"] / other.peak_flop_per_s["bf16"]
     return abs(log2(peaks)) + abs(log2(one.hbm_bytes_per_s / other.hbm_bytes_per_s))
 
 
 @lru_cache(maxsize=32)
-def _rates_once(path: Path, changed_ns: int) -> tuple[str, Reference]:
+def _rates_once(path: Path, changed_ns: int) -> tuple[str, ReferenceRates]:
     """GPU and reference of a file, without its sections."""
     data = read_yaml(path, display(path)).data
-    return data["gpu"], Reference.model_validate(data["reference"])
+    return data["gpu"], ReferenceRates.model_validate(data["reference"])
 
 
 def find_calibration(name: str | Path) -> Path:
@@ -407,10 +407,10 @@ def _read(path: Path, changed_ns: int) -> FabricCalibration:
     return FabricCalibration(given.machine, given.source, laws, tuple(rates), tuple(hops), blocks)
 
 
-def _residuals(given: ResidualsSpec | None) -> Residuals | None:
-    from archsim.laws.mesh import Residuals
+def _residuals(given: ResidualsSpec | None) -> LawResiduals | None:
+    from archsim.laws.mesh import LawResiduals
 
-    return None if given is None else Residuals(**given.model_dump())
+    return None if given is None else LawResiduals(**given.model_dump())
 
 
 def write_fabric_calibration(found: FabricCalibration, path: Path) -> None:

@@ -16,7 +16,7 @@ from archsim.specs.fabric import LinkSpec
 from archsim.specs.library import SPECS, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
-from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES, Choice, Parameter, Text
+from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES, NamedChoice, Parameter, Text
 from archsim.specs.serving_files import Serving
 from archsim.specs.system import SystemSpec
 
@@ -191,8 +191,8 @@ def _parts(preset: Mapping[str, str]) -> str:
     return ", ".join(f"{part} {rule}" for part, rule in preset.items() if part in always or rule != NEUTRAL[part])
 
 
-def _default(parameter: Parameter | Choice | Text) -> str:
-    if isinstance(parameter, Choice) and parameter.default is not None:
+def _default(parameter: Parameter | NamedChoice | Text) -> str:
+    if isinstance(parameter, NamedChoice) and parameter.default is not None:
         return f"{parameter.default} ({' | '.join(parameter.names)}: {parameter.meaning})"
     return parameter.meaning if parameter.default is None else f"{parameter.default} ({parameter.meaning})"
 

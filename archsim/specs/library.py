@@ -23,7 +23,7 @@ from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec
-from archsim.specs.unread import Written, recorded_unread, unread_keys
+from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
 
 # ---- file_kinds
 # Recognises the kind of a file by its keys, and says where each kind belongs.
@@ -132,7 +132,7 @@ class ReadExperiment(NamedTuple):
     experiment: ExperimentSpec
     plan: SweepPlan | None
     explore: ExploreSpec | None
-    written: Written
+    written: WrittenKeys
     recorded: tuple[str, ...]
 
 
@@ -151,7 +151,7 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
     explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
     tree.data.pop(SWEEP_KEY, None)
     tree.data.pop(EXPLORE_KEY, None)
-    written = Written.of(tree, made is not None)
+    written = WrittenKeys.of(tree, made is not None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
     experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
@@ -171,7 +171,7 @@ def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperi
 
 
 def with_unread(
-    experiment: ExperimentSpec, recorded: Sequence[str], written: Written, axes: Sequence[Axis] = ()
+    experiment: ExperimentSpec, recorded: Sequence[str], written: WrittenKeys, axes: Sequence[Axis] = ()
 ) -> ExperimentSpec:
     """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
     to; ``axes``: of a sweep of which only the first values run.

@@ -30,14 +30,14 @@ _RANGE = re.compile(r"h([0-9]{3})-h([0-9]{3})")
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Bound(Spec):
+class PublishedBound(Spec):
     """A published inequality: ``{less_than: 20}`` or ``{more_than: 3}``."""
 
     less_than: float | None = None
     more_than: float | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Bound:
+    def _one(self) -> PublishedBound:
         if (self.less_than is None) == (self.more_than is None):
             raise ValueError("expected one of less_than and more_than")
         return self
@@ -47,7 +47,7 @@ class Bound(Spec):
         return self.less_than if self.less_than is not None else self.more_than  # type: ignore[return-value]
 
 
-Published = float | tuple[float, float] | Bound | str
+Published = float | tuple[float, float] | PublishedBound | str
 
 
 def parsed_quantity(text: str) -> Expression:
@@ -70,14 +70,14 @@ def listed_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Said(Spec):
+class PaperField(Spec):
     """A field of the set-up. ``place``: where the paper says it."""
 
     value: Text = Field(alias="is")
     place: Text
 
 
-class Rule(Spec):
+class PaperDifference(Spec):
     """What the paper does otherwise than ``physical``. ``runs``: name of a run → overrides, as of ``--set``.
 
     ``ends``: the same for both ends of the interval that a constant has which was fitted on a rounded number.
@@ -241,7 +241,7 @@ class PaperSpec(Spec):
     title: Text
     source: Text
     numbers: tuple[Text, ...] = Field(min_length=1)
-    setup: dict[str, Said]
+    setup: dict[str, PaperField]
     assumed: tuple[Text, ...] = ()
     # What a reader calls a column of `at`, by the last part of its name, or its values: `{fixed: tokens a prompt,
     # popularity_skew: {"0.4": MMLU}}`.
@@ -249,7 +249,7 @@ class PaperSpec(Spec):
     # Parts that runs share by YAML anchors; read by nothing else.
     shared: Any = None
     runs: dict[str, RunSpec] = Field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PaperDifference, ...] = ()
     answers: tuple[Answer, ...] = ()
     claims: tuple[ClaimGroup, ...] = ()
     outside: tuple[Outside, ...] = ()
@@ -305,7 +305,7 @@ class PaperSpec(Spec):
             found = published.get(name, at.get(name))
             if isinstance(found, tuple):
                 return sum(found) / 2
-            if isinstance(found, Bound):
+            if isinstance(found, PublishedBound):
                 return found.value
             return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
 
@@ -335,7 +335,7 @@ class PaperSpec(Spec):
         rounded numbers at this end of their interval.
         """
 
-        def of(rule: Rule) -> tuple[str, ...]:
+        def of(rule: PaperDifference) -> tuple[str, ...]:
             taken = rule.runs if end is None or rule.ends is None else rule.ends[end]
             return taken.get(run, ())
 

@@ -25,8 +25,8 @@ from archsim.specs.axes import (
     WAFER,
     Axis,
     Constraint,
-    Counted,
     Drawn,
+    RangeValues,
     SweepSpec,
     any_of,
     canonical,
@@ -528,7 +528,7 @@ class AxisColumn:
     def cells(self) -> list[Any]:
         """The cells of all values of the axis. Those of a sampled or long range are never written as text."""
         values = self.axis.values
-        numbers = values.numbers() if isinstance(values, Drawn | Counted) and self.kind == "real" else None
+        numbers = values.numbers() if isinstance(values, Drawn | RangeValues) and self.kind == "real" else None
         return [self.cell(value) for value in values] if numbers is None else numbers
 
 

@@ -47,7 +47,7 @@ class Parameter(NamedTuple):
         return self.kind(value)
 
 
-class Choice(NamedTuple):
+class NamedChoice(NamedTuple):
     """A parameter that is one of several names; ``default`` None: absent unless given."""
 
     default: str | None
@@ -77,7 +77,7 @@ class Rule(NamedTuple):
     """A rule shipped with archsim: its meaning and parameters."""
 
     meaning: str
-    parameters: Mapping[str, Parameter | Choice | Text] = MappingProxyType({})
+    parameters: Mapping[str, Parameter | NamedChoice | Text] = MappingProxyType({})
 
 
 # ---- balancers
@@ -90,7 +90,7 @@ class Rule(NamedTuple):
 
 
 
-_NEEDS = {"needs": Choice(None, ("speeds",), "what it asks beside loads: the speed of every die, and the links between them; null: nothing")}
+_NEEDS = {"needs": NamedChoice(None, ("speeds",), "what it asks beside loads: the speed of every die, and the links between them; null: nothing")}
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 
@@ -116,11 +116,11 @@ ALLOCATION: Mapping[str, Rule] = {
     "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)", _NEEDS),
     "libra": Rule("tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)", {
         "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
-        "rule": Choice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
+        "rule": NamedChoice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
     }),
     "harmoeny": Rule("overloaded dies pass tokens to the least loaded, which fetch the expert (HarMoEny)", {
         "threshold": Parameter(150, 0, 1e9, "fewest tokens for which an expert is fetched"),
-        "rule": Choice("released", ("released", "paper"), "the published code, or Algorithm 2"),
+        "rule": NamedChoice("released", ("released", "paper"), "the published code, or Algorithm 2"),
     }),
 }
 REBALANCING: Mapping[str, Rule] = {
@@ -145,7 +145,7 @@ ROUTING: Mapping[str, Rule] = {
     "as_chosen": Rule("every chosen pair of token and expert is executed"),
     "drop": Rule("an expert drops its tokens above a capacity (Token Drop)", {
         "gamma": _GAMMA,
-        "keep": Choice("score", ("score", "order", "reverse_order", "random"), "which tokens are kept"),
+        "keep": NamedChoice("score", ("score", "order", "reverse_order", "random"), "which tokens are kept"),
         "pass_tokens": _PASS,
         "seed": _SEED,
     }),
@@ -162,7 +162,7 @@ REPLICATION: Mapping[str, Rule] = {
         "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
         "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
         "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
-        "rule": Choice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
+        "rule": NamedChoice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
         "host_ns": Parameter(0, 0, 1e9, "ns of broadcasting, metadata and sharding of a layer, which run beside a die's local experts", float),
         "local_pair_ns": Parameter(0, 0, 1e6, "ns that local experts take for a pair of token and expert, and hide of `host_ns`", float),
         "seed": _SEED,
@@ -241,7 +241,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "heatmap": Rule("experts that most often followed those that a die runs now; give top_fraction or top_n", {
             "top_fraction": Parameter(0.2, 1e-6, 1, "share of experts per row of the heatmap", float),
             "top_n": Parameter(None, 1, 32767, "number of experts per row of the heatmap"),
-            "admission": Choice(None, ("reread",), "which predicted experts are copied; reread: those that save a read for their write before they are evicted; all, if not given"),
+            "admission": NamedChoice(None, ("reread",), "which predicted experts are copied; reread: those that save a read for their write before they are evicted; all, if not given"),
         }),
     },
     "rebalancing": {"none": Rule("experts stay where the placement put them"), **REBALANCING},

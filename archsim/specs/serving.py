@@ -32,7 +32,7 @@ BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits
 
 
-class Row(NamedTuple):
+class ShippedScheduler(NamedTuple):
     """A shipped scheduler. ``chunked``: splits prompts unless told otherwise; ``preempts``: may compute a request
     anew, with its output; ``by_length``: its attention takes a chunk of one token for a decode, as kernels of batches
     that mix both do (vllm/v1/attention/backends/utils.py: split_decodes_and_prefills).
@@ -45,8 +45,8 @@ class Row(NamedTuple):
     by_length: bool = False
 
 
-SCHEDULERS: Mapping[str, Row] = MappingProxyType({
-    "vllm_v1": Row(
+SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType({
+    "vllm_v1": ShippedScheduler(
         "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
         "recomputation",
         MappingProxyType({
@@ -54,28 +54,28 @@ SCHEDULERS: Mapping[str, Row] = MappingProxyType({
         }),
         by_length=True,
     ),
-    "sglang": Row(
+    "sglang": ShippedScheduler(
         "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
         MappingProxyType({
             "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
             "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
         }),
     ),
-    "trtllm": Row(
+    "trtllm": ShippedScheduler(
         "as vllm_v1, but an admission reserves the blocks of its whole output, so that nothing is preempted "
         "(GUARANTEED_NO_EVICT); takes prompts whole unless `chunked_prefill: true`",
         chunked=False,
         preempts=False,
     ),
 })
-OWN = Row("a user's own function", by_length=True)
+OWN = ShippedScheduler("a user's own function", by_length=True)
 
 
 def is_function(name: str) -> bool:
     return ":" in name
 
 
-def row_of(name: str) -> Row:
+def row_of(name: str) -> ShippedScheduler:
     return OWN if is_function(name) else SCHEDULERS[name]
 
 

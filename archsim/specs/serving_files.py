@@ -15,13 +15,13 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, folders_around, put, resolve
 from archsim.specs.serving import AxesSpec, LengthSpec, RoutingSpec, SchedulerSpec, ServeSpec
 from archsim.specs.system import SystemSpec
-from archsim.specs.unread import Written, recorded_unread, unread_of_serving
+from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
 
 DEFAULT_POLICY = "ep"
 EXPERTS_SIDE = "experts"  # of decodes whose experts are on devices of their own
 
 
-class Machine(NamedTuple):
+class DeployedMachine(NamedTuple):
     """The machine of one side of a deployment. ``assumptions`` are those of its engine, where routing comes from
     traffic.
     """
@@ -52,7 +52,7 @@ class Serving(NamedTuple):
     axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
     given: Mapping[str, Any] = MappingProxyType({})
     unread: tuple[str, ...] = ()
-    machines: Mapping[str, Machine] = MappingProxyType({})
+    machines: Mapping[str, DeployedMachine] = MappingProxyType({})
     recipe: tuple[str, ...] = ()
     off: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     side: str = ""
@@ -99,7 +99,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
         head = f"{tree.place(('sweep',))}: sweep: {path}: {value}"
         put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
-    written = Written.of(tree, made is not None)
+    written = WrittenKeys.of(tree, made is not None)
     spec = validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
     system = validate(SystemSpec, machine, ("systems", 0))
@@ -132,7 +132,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         found = resolve("systems", name, tree.place(keys), folder)
         other = validate(SystemSpec, found, ("systems", 0))
         own = resolve("assumptions", _assumptions(spec, other), tree.place(("assumptions",)), folder)
-        machines[side] = Machine(other, validate(AssumptionsSpec, own, ("assumptions", 0)))
+        machines[side] = DeployedMachine(other, validate(AssumptionsSpec, own, ("assumptions", 0)))
         there: Any = given
         for key in keys[:-1]:
             there = there.get(key) if isinstance(there, dict) else None
@@ -141,7 +141,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     files = {
         (kind, *keys[2:])
         for kind, found in (("system", machine), ("assumptions", set_))
-        for keys in Written(frozenset(), made is not None).with_files(found).keys
+        for keys in WrittenKeys(frozenset(), made is not None).with_files(found).keys
         if len(keys) > 2
     }
     unread = unread_of_serving(spec, system, model, assumptions, policies, written.keys | files)

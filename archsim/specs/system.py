@@ -261,7 +261,7 @@ class DecisionSpec(Spec):
 # run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
 # copy. ``archsim.laws`` chooses the tables and evaluates the laws.
 
-class Found(NamedTuple):
+class FromCalibration(NamedTuple):
     """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
     not.
     """
@@ -307,7 +307,7 @@ class CopyLaw(Spec):
         return not self.first_bytes <= size_bytes <= self.last_bytes
 
 
-def hbm_measured(calibration: CalibrationSpec) -> Found:
+def hbm_measured(calibration: CalibrationSpec) -> FromCalibration:
     """``latency`` and ``efficiency``, if measured."""
     from archsim.laws.laws import Laws
 
@@ -320,17 +320,17 @@ def hbm_measured(calibration: CalibrationSpec) -> Found:
     note, reference = ", ".join(values), calibration.reference
     if efficiency is not None and HBM in reference.fitted:
         note += f" (of {format_quantity(reference.hbm_bytes_per_s, BANDWIDTH)}, which was fitted)"
-    return Found(values, note, "no HBM measurements, neither latency nor reads (memory.csv)")
+    return FromCalibration(values, note, "no HBM measurements, neither latency nor reads (memory.csv)")
 
 
-def link_measured(calibration: CalibrationSpec) -> Found:
+def link_measured(calibration: CalibrationSpec) -> FromCalibration:
     """``copies``, the keys of a CopyLaw; nothing if no suitable copies were measured."""
     from archsim.laws.laws import Laws
     from archsim.laws.transfers import NVLINK_BYTES_PER_S
 
     link = Laws(calibration).link()
     if link.table is None:
-        return Found({}, "", link.why)
+        return FromCalibration({}, "", link.why)
     rate = format_quantity(link.nominal_bytes_per_s, BANDWIDTH)
     pieces = {
         key: " ".join(f"{value:.12g}" for value in getattr(link.table, key))
@@ -343,10 +343,10 @@ def link_measured(calibration: CalibrationSpec) -> Found:
         if known
         else f"copies, as a share of {rate}: the fastest copy, as no nominal rate of {calibration.gpu} is known"
     )
-    return Found({"copies": pieces | measured}, note)
+    return FromCalibration({"copies": pieces | measured}, note)
 
 
-def with_measured(given: Any, measured: Callable[[CalibrationSpec], Found]) -> Any:
+def with_measured(given: Any, measured: Callable[[CalibrationSpec], FromCalibration]) -> Any:
     """A mapping of ``hbm`` or ``d2d`` whose ``calibration`` is replaced by the values that it gives.
 
     ``measured``: ``hbm_measured`` or ``link_measured``. Raises KeyProblem at ``calibration``.

@@ -46,7 +46,7 @@ class Chosen(NamedTuple):
     serving: ServeSpec | None = None
 
 
-class Row(NamedTuple):
+class UnreadKeys(NamedTuple):
     """``keys``: patterns of keys, such as ``system.llc.*``; ``why``: why a run does not read them, a template, or what
     makes it ('' where the run reads them); ``when``: which runs do not.
     """
@@ -131,47 +131,47 @@ def _generated(run: Chosen) -> bool:
     return run.workload is not None and not isinstance(run.workload.trace, str)
 
 
-ROWS: tuple[Row, ...] = (
-    Row(("system.compute.efficiency",), _efficiency),
-    Row(("system.d2d.measured_factor",), _measured_transfers),
-    Row(("system.compute.kernels.single",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
-    Row(("system.compute.kernel_factor", *(f"system.compute.kernels.{part}" for part in ("permute", "quantise", "finalise", "multiply"))), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
-    Row(("system.compute.lanes", "system.compute.clock"), lambda run: "only `archsim sure` takes vector lanes, as a bound of kernels"),
-    Row(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
-    Row(("system.compute.calibration",), _calibration),
-    Row(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),
-    Row((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, _groups),
-    Row(("system.hbm.latency", "system.d2d.request"), _WHOLE_KERNELS, lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts),
-    Row(("assumptions.arbitration", "assumptions.rate_updates"), "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link", _groups),
-    Row(("system.llc.ways",), "llc: segments has no sets", lambda run: run.assumptions.llc == "segments"),
-    Row(("system.llc.segment",), "llc: slices keeps whole slices, not segments", lambda run: run.assumptions.llc == "slices"),
-    Row(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _AT_ONCE, _reserved),
-    Row(("assumptions.ties",), "contention: shared orders no bookings, which alone have ties", lambda run: not _reserved(run)),
-    Row(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), "engine: analytical books every transfer once, without events", lambda run: run.engine == "analytical"),
-    Row(("assumptions.overlap",), "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has", _streams),
-    Row(("assumptions.combine", "assumptions.transfer_software"), "activations: {run.assumptions.activations} moves no hidden vectors", _stays),
-    Row(("assumptions.dispatch",), "activations: {run.assumptions.activations} moves no hidden vectors", lambda run: _streams(run) and _stays(run) and not run.assumptions.receives),
-    Row(("assumptions.heatmap_update", "assumptions.prediction_rows", "assumptions.copy_writes", "assumptions.tables"), "policy {run.policy.name} predicts no experts and makes no copies", lambda run: not run.policy.predicts),
-    Row(("assumptions.migration",), "policy {run.policy.name} moves no experts", lambda run: not run.policy.moves_experts),
-    Row(("assumptions.weights",), "{run.model.name} has no shared experts", lambda run: run.model.shared_experts == 0),
-    Row(("assumptions.numbering",), "{run.system.name} has no mesh whose dies could be numbered otherwise", lambda run: run.system.mesh is None),
-    Row(("system.d2d.off_carrier.*",), "carriers: one takes links from one carrier to the next as those on one", lambda run: run.assumptions.carriers == "one"),
-    Row(("assumptions.endpoint",), "{run.system.name} names measured kernels (law), which have their own endpoints", lambda run: run.system.transfer_law is not None),
-    Row(("system.dies_as_built.router",), "no die of {run.system.name} is dead", lambda run: not _has_dead_dies(run)),
-    Row(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), "drawn.defects_per_cm2 is 0", lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2),
-    Row(("system.drawn.core_area",), "a defect anywhere kills a die without harvest", lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None),
-    Row(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is drawn", lambda run: not _draws(run)),
-    Row(("system.decision.firmware.*",), "decision.executor: {run.system.decision.executor} decides, not firmware", lambda run: run.system.decision.executor != "firmware"),
-    Row(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
-    Row(("system.decision.gpu.*",), "decision.executor: {run.system.decision.executor} decides, not gpu", lambda run: run.system.decision.executor != "gpu"),
-    Row(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), "decision.executor: {run.system.decision.executor} decides, not fsm", lambda run: run.system.decision.executor != "fsm"),
-    Row(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free"),
-    Row(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
-    Row(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
-    Row(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
-    Row(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _generated),
-    Row(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
-    Row(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given in place of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
+ROWS: tuple[UnreadKeys, ...] = (
+    UnreadKeys(("system.compute.efficiency",), _efficiency),
+    UnreadKeys(("system.d2d.measured_factor",), _measured_transfers),
+    UnreadKeys(("system.compute.kernels.single",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
+    UnreadKeys(("system.compute.kernel_factor", *(f"system.compute.kernels.{part}" for part in ("permute", "quantise", "finalise", "multiply"))), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm != "grouped" else ""),
+    UnreadKeys(("system.compute.lanes", "system.compute.clock"), lambda run: "only `archsim sure` takes vector lanes, as a bound of kernels"),
+    UnreadKeys(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
+    UnreadKeys(("system.compute.calibration",), _calibration),
+    UnreadKeys(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),
+    UnreadKeys((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, _groups),
+    UnreadKeys(("system.hbm.latency", "system.d2d.request"), _WHOLE_KERNELS, lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts),
+    UnreadKeys(("assumptions.arbitration", "assumptions.rate_updates"), "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link", _groups),
+    UnreadKeys(("system.llc.ways",), "llc: segments has no sets", lambda run: run.assumptions.llc == "segments"),
+    UnreadKeys(("system.llc.segment",), "llc: slices keeps whole slices, not segments", lambda run: run.assumptions.llc == "slices"),
+    UnreadKeys(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _AT_ONCE, _reserved),
+    UnreadKeys(("assumptions.ties",), "contention: shared orders no bookings, which alone have ties", lambda run: not _reserved(run)),
+    UnreadKeys(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), "engine: analytical books every transfer once, without events", lambda run: run.engine == "analytical"),
+    UnreadKeys(("assumptions.overlap",), "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has", _streams),
+    UnreadKeys(("assumptions.combine", "assumptions.transfer_software"), "activations: {run.assumptions.activations} moves no hidden vectors", _stays),
+    UnreadKeys(("assumptions.dispatch",), "activations: {run.assumptions.activations} moves no hidden vectors", lambda run: _streams(run) and _stays(run) and not run.assumptions.receives),
+    UnreadKeys(("assumptions.heatmap_update", "assumptions.prediction_rows", "assumptions.copy_writes", "assumptions.tables"), "policy {run.policy.name} predicts no experts and makes no copies", lambda run: not run.policy.predicts),
+    UnreadKeys(("assumptions.migration",), "policy {run.policy.name} moves no experts", lambda run: not run.policy.moves_experts),
+    UnreadKeys(("assumptions.weights",), "{run.model.name} has no shared experts", lambda run: run.model.shared_experts == 0),
+    UnreadKeys(("assumptions.numbering",), "{run.system.name} has no mesh whose dies could be numbered otherwise", lambda run: run.system.mesh is None),
+    UnreadKeys(("system.d2d.off_carrier.*",), "carriers: one takes links from one carrier to the next as those on one", lambda run: run.assumptions.carriers == "one"),
+    UnreadKeys(("assumptions.endpoint",), "{run.system.name} names measured kernels (law), which have their own endpoints", lambda run: run.system.transfer_law is not None),
+    UnreadKeys(("system.dies_as_built.router",), "no die of {run.system.name} is dead", lambda run: not _has_dead_dies(run)),
+    UnreadKeys(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), "drawn.defects_per_cm2 is 0", lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2),
+    UnreadKeys(("system.drawn.core_area",), "a defect anywhere kills a die without harvest", lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None),
+    UnreadKeys(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is drawn", lambda run: not _draws(run)),
+    UnreadKeys(("system.decision.firmware.*",), "decision.executor: {run.system.decision.executor} decides, not firmware", lambda run: run.system.decision.executor != "firmware"),
+    UnreadKeys(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
+    UnreadKeys(("system.decision.gpu.*",), "decision.executor: {run.system.decision.executor} decides, not gpu", lambda run: run.system.decision.executor != "gpu"),
+    UnreadKeys(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), "decision.executor: {run.system.decision.executor} decides, not fsm", lambda run: run.system.decision.executor != "fsm"),
+    UnreadKeys(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free"),
+    UnreadKeys(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
+    UnreadKeys(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
+    UnreadKeys(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
+    UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _generated),
+    UnreadKeys(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
+    UnreadKeys(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given in place of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
 )  # fmt: skip
 
 
@@ -207,25 +207,25 @@ def _shares_nothing(run: Chosen) -> bool:
 
 
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
-SERVED: tuple[Row, ...] = (
-    Row(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
-    Row(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
-    Row(("disaggregated.transfer.*",), "disaggregated.prefill: none brings requests with their KV", lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none"),  # type: ignore[union-attr]
-    Row(("scheduler.prefill_every",), "scheduler.prefill: free computes prompts in every iteration", lambda run: _serving(run).scheduler.prefill == "free"),
-    Row(("scheduler.balance",), "there is one rank of attention, which takes every request", lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1)),
-    Row(("scheduler.prefix_caching",), "requests are drawn and share no prefix; those of a trace with hash ids may", _shares_nothing),
-    Row(("scheduler.reserve_full_isl",), "chunked_prefill: false takes prompts whole", lambda run: _serving(run).scheduler.chunked_prefill is False),
-    Row(("requests.input.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.input) is not None and given.mean is None),
-    Row(("requests.output.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.output) is not None and given.mean is None),
-    Row(("requests.sessions.think_cv",), "turns come at once; cv goes with a time to think", lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns),
-    Row(("kv_store.shared",), "there is one engine, which has the store", lambda run: _pools(run, lambda side: side.instances == 1)),
-    Row(("requests.seed",), "nothing of these requests is drawn at random", lambda run: not _drawn_at_random(run)),
-    Row(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
-    Row(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
-    Row(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
-    Row(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none"),
-    Row(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations", lambda run: not _uniform(run)),
-    Row(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run)),
+SERVED: tuple[UnreadKeys, ...] = (
+    UnreadKeys(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
+    UnreadKeys(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
+    UnreadKeys(("disaggregated.transfer.*",), "disaggregated.prefill: none brings requests with their KV", lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none"),  # type: ignore[union-attr]
+    UnreadKeys(("scheduler.prefill_every",), "scheduler.prefill: free computes prompts in every iteration", lambda run: _serving(run).scheduler.prefill == "free"),
+    UnreadKeys(("scheduler.balance",), "there is one rank of attention, which takes every request", lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1)),
+    UnreadKeys(("scheduler.prefix_caching",), "requests are drawn and share no prefix; those of a trace with hash ids may", _shares_nothing),
+    UnreadKeys(("scheduler.reserve_full_isl",), "chunked_prefill: false takes prompts whole", lambda run: _serving(run).scheduler.chunked_prefill is False),
+    UnreadKeys(("requests.input.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.input) is not None and given.mean is None),
+    UnreadKeys(("requests.output.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.output) is not None and given.mean is None),
+    UnreadKeys(("requests.sessions.think_cv",), "turns come at once; cv goes with a time to think", lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns),
+    UnreadKeys(("kv_store.shared",), "there is one engine, which has the store", lambda run: _pools(run, lambda side: side.instances == 1)),
+    UnreadKeys(("requests.seed",), "nothing of these requests is drawn at random", lambda run: not _drawn_at_random(run)),
+    UnreadKeys(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
+    UnreadKeys(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
+    UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
+    UnreadKeys(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none"),
+    UnreadKeys(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations", lambda run: not _uniform(run)),
+    UnreadKeys(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run)),
 )  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def recorded_unread(made: Any) -> tuple[str, ...]:
     return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
 
 
-class Written(NamedTuple):
+class WrittenKeys(NamedTuple):
     """Keys of a tree that the user gave a value to, each as in the tree: ``(systems, 0, compute, efficiency)``.
     ``of_manifest``: only overrides count, since a manifest writes all defaults out.
     """
@@ -253,11 +253,11 @@ class Written(NamedTuple):
     of_manifest: bool
 
     @classmethod
-    def of(cls, tree: Tree, of_manifest: bool = False) -> Written:
+    def of(cls, tree: Tree, of_manifest: bool = False) -> WrittenKeys:
         """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
         return cls(frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest)
 
-    def with_files(self, tree: Tree) -> Written:
+    def with_files(self, tree: Tree) -> WrittenKeys:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
         found = {keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest)}
         return self._replace(keys=self.keys | found)
@@ -285,7 +285,7 @@ def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
         yield keys
 
 
-def unread_keys(plan: SweepPlan, written: Written, engine: str | None = None) -> tuple[str, ...]:
+def unread_keys(plan: SweepPlan, written: WrittenKeys, engine: str | None = None) -> tuple[str, ...]:
     """Sentences that name the written keys, axes included, that no run of a plan reads, and say why. ``engine``: in place of its own."""
     replaced = {axis.path[0] for axis in plan.sweep.axes if len(axis.path) == 1}
     asked: list[tuple[str, int | None, Keys]] = []  # kind, number in its list, and path below
@@ -349,14 +349,14 @@ def _may_choose(path: Keys) -> bool:
 _RATES = ("hbm", "d2d", "llc", "compute", "mesh", "batch", "decode_steps", "context")  # no row asks for these
 
 
-def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[Row]) -> list[Row]:
+def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[UnreadKeys]) -> list[UnreadKeys]:
     kind, _, path = asked
     key = ".".join((kind, *map(str, path)))
     return [row for row in rows if any(fnmatchcase(key, pattern) for pattern in row.keys)]
 
 
 def _told(
-    wanted: Sequence[tuple[str, int | None, Keys]], rows: Sequence[Row],
+    wanted: Sequence[tuple[str, int | None, Keys]], rows: Sequence[UnreadKeys],
     runs: Iterable[tuple[Chosen, Mapping[str, int]]], experiment: ExperimentSpec | None = None,
 ) -> Iterator[str]:
     whys: dict[tuple, dict[str, None]] = {each: {} for each in wanted}

@@ -21,14 +21,14 @@ from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, csv_text
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Bars, waterfall
+from archsim.report.plots import Bars, PlotAxis, waterfall
 from archsim.report.units import factor, listed
 from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran, layers_told
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import AXIS_UNREAD, load_assumptions, with_unread
-from archsim.specs.unread import Written
+from archsim.specs.unread import WrittenKeys
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +52,7 @@ _COMPARED = ("system", "model", "batch", "policy")
 
 
 @dataclass(frozen=True)
-class Link:
+class AblatedField:
     """A field and its two values.
 
     ``alone``: the first set with only this field changed; ``chain``: with all fields up to it changed.
@@ -66,13 +66,13 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Effect:
+class FieldEffect:
     """Effect of a link on one policy.
 
     Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s.
     """
 
-    link: Link
+    link: AblatedField
     speedup_before: float
     speedup_after: float
     speedup_alone: float
@@ -96,11 +96,11 @@ class Waterfall:
     policy: str
     start: float
     end: float
-    effects: tuple[Effect, ...]
-    beyond: Effect | None = None
+    effects: tuple[FieldEffect, ...]
+    beyond: FieldEffect | None = None
 
     @property
-    def every(self) -> tuple[Effect, ...]:
+    def every(self) -> tuple[FieldEffect, ...]:
         """``effects``, and ``beyond`` where there is one."""
         return self.effects if self.beyond is None else (*self.effects, self.beyond)
 
@@ -115,7 +115,7 @@ class Ablation(Shown):
 
     start: AssumptionsSpec
     end: AssumptionsSpec
-    links: tuple[Link, ...]
+    links: tuple[AblatedField, ...]
     waterfalls: tuple[Waterfall, ...]
     closes: bool
     runs: int
@@ -159,7 +159,7 @@ def assumptions_named(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
     return load_assumptions(name)
 
 
-def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, ...]:
+def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[AblatedField, ...]:
     """The links of the chain. Raises ArchsimError if the sets do not differ."""
     fields = [field for field in ORDER if getattr(start, field) != getattr(end, field)]
     if not fields:
@@ -170,17 +170,17 @@ def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[Link, .
         values = values | {field: after, "set": f"chain-{place:02}-{field}"}
         chain = AssumptionsSpec(**{name: values[name] for name in ("set", *ASSUMPTIONS)})
         alone = start.model_copy(update={field: after, "set": f"alone-{field}"})
-        links.append(Link(field, getattr(start, field), after, chain if place == 1 else alone, chain))
+        links.append(AblatedField(field, getattr(start, field), after, chain if place == 1 else alone, chain))
     return tuple(links)
 
 
-def beyond(start: AssumptionsSpec, end: AssumptionsSpec) -> Link | None:
+def beyond(start: AssumptionsSpec, end: AssumptionsSpec) -> AblatedField | None:
     """The row beyond the other set; None where one of the sets limits endpoints."""
     field, before, after = ENDPOINT
     if any(getattr(each, field) != before for each in (start, end)):
         return None
     alone = start.model_copy(update={field: after, "set": f"alone-{field}"})
-    return Link(field, before, after, alone, end.model_copy(update={field: after, "set": f"beyond-{field}"}))
+    return AblatedField(field, before, after, alone, end.model_copy(update={field: after, "set": f"beyond-{field}"}))
 
 
 def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
@@ -194,7 +194,7 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
     alone = [link.alone for link in links if link.alone != link.chain]
     whole = (start, *alone, *(link.chain for link in links), end)
     every = experiment.model_copy(update={"assumptions": (*whole, *((more.alone, more.chain) if more else ()))})
-    written: Written = experiment.__dict__.get("written", Written(frozenset(), of_manifest=False))
+    written: WrittenKeys = experiment.__dict__.get("written", WrittenKeys(frozenset(), of_manifest=False))
     kept = written._replace(keys=frozenset(keys for keys in written.keys if keys[0] != "assumptions"))
     axes = [each for each in experiment.unread if AXIS_UNREAD in each]
     return with_unread(every, axes, kept)
@@ -216,7 +216,12 @@ def ablate(
 
 
 def _waterfall(
-    place: tuple, rows: Mapping[tuple, Mapping[str, Any]], links: Sequence[Link], start, end, more: Link | None
+    place: tuple,
+    rows: Mapping[tuple, Mapping[str, Any]],
+    links: Sequence[AblatedField],
+    start,
+    end,
+    more: AblatedField | None,
 ) -> Waterfall:
     def of(assumptions: AssumptionsSpec) -> Mapping[str, Any]:
         return rows[(*place, assumptions.label)]
@@ -225,14 +230,14 @@ def _waterfall(
     for link in links:
         after = of(link.chain)
         alone = of(link.alone)["speedup_vs_base"]
-        effects.append(Effect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
+        effects.append(FieldEffect(link, before, after["speedup_vs_base"], alone, after["throughput_tokens_per_s"]))
         before = after["speedup_vs_base"]
     last = of(end)["speedup_vs_base"]
     further = None
     if more is not None:
         limited = of(more.chain)
         alone = of(more.alone)["speedup_vs_base"]
-        further = Effect(more, last, limited["speedup_vs_base"], alone, limited["throughput_tokens_per_s"])
+        further = FieldEffect(more, last, limited["speedup_vs_base"], alone, limited["throughput_tokens_per_s"])
     system, model, batch, policy = place
     return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], last, tuple(effects), further)
 
@@ -254,7 +259,7 @@ LEAST_CHANGE = 0.01  # relative change of a speed-up below which an assumption i
 
 
 @dataclass(frozen=True)
-class Group:
+class Waterfalls:
     """All waterfalls of a system, model and batch."""
 
     heading: str
@@ -291,17 +296,17 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
     return rendered("ablation.html.j2", context, {"factor": factor})
 
 
-def _links_of(found: Ablation) -> list[Link]:
+def _links_of(found: Ablation) -> list[AblatedField]:
     """Those of the chain, and the one beyond it."""
     return [*found.links, *(fall.beyond.link for fall in found.waterfalls[:1] if fall.beyond)]
 
 
-def groups_of(found: Ablation) -> Iterator[Group]:
+def groups_of(found: Ablation) -> Iterator[Waterfalls]:
     places = dict.fromkeys((fall.system, fall.model, fall.batch) for fall in found.waterfalls)
     for system, model, batch in places:
         falls = [fall for fall in found.waterfalls if (fall.system, fall.model, fall.batch) == (system, model, batch)]
         panels = tuple((fall.policy, drawing(fall, found)) for fall in falls)
-        yield Group(
+        yield Waterfalls(
             f"{model} on {system}, batch {batch:,}", sentence(max(falls, key=lambda fall: fall.start), found), panels
         )
 
@@ -317,7 +322,7 @@ def drawing(fall: Waterfall, found: Ablation) -> Bars:
         changes.append((link.field, by, colour, {"told": told}))
     return waterfall(
         f"{fall.policy}: how does each assumption change its speed-up?", changes,
-        Axis("value", "decode throughput relative to base under the same assumptions, ×"),
+        PlotAxis("value", "decode throughput relative to base under the same assumptions, ×"),
         first=(found.start.label, fall.start), total=(found.end.label, ".2f"), reference=1.0,
         tips=(("name", "assumption"), ("label", "change"), ("told", "in words")),
     )  # fmt: skip
@@ -351,7 +356,7 @@ def endpoint_told(fall: Waterfall, found: Ablation) -> str:
     )
 
 
-def _distance(effect: Effect) -> float:
+def _distance(effect: FieldEffect) -> float:
     """How far a factor is from 1, either way."""
     return abs(log(effect.factor)) if effect.factor > 0 else inf
 

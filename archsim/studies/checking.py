@@ -199,7 +199,7 @@ _KEYS = ("run",)  # digests of inputs, which a newer version may compute from mo
 
 
 @dataclass(frozen=True)
-class Moved:
+class ChangedColumn:
     """A column of a file that moved. ``rows``: in how many; ``at``, ``before``, ``after``: where it moved most;
     ``change``: there, relative to before; None of texts and of numbers that were or became none.
     """
@@ -222,7 +222,7 @@ class Verified(Shown):
     now: Mapping[str, Any]
     rows: int
     numbers: int
-    moved: tuple[Moved, ...]
+    moved: tuple[ChangedColumn, ...]
 
     def __repr__(self) -> str:
         told = f"{len(self.moved)} columns moved" if self.moved else "none moved"
@@ -270,7 +270,7 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
             if (found := now.get("traces", {}).get(model)) != digest:
                 raise ArchsimError(f"{folder / MANIFEST}: the trace of {model} is {digest}, but now it is {found}")
         rows = numbers = 0
-        moved: list[Moved] = []
+        moved: list[ChangedColumn] = []
         for name in (first, *(each for each in others if (folder / each).exists() and (out / each).exists())):
             after = _columns(out / name)
             before = _columns(inside(folder, name), most_rows=_rows(after))
@@ -296,14 +296,14 @@ def _rows(table: _Columns) -> int:
     return len(next(iter(table.values()), ()))
 
 
-def _moved(name: str, before: _Columns, after: _Columns) -> Iterator[Moved]:
+def _moved(name: str, before: _Columns, after: _Columns) -> Iterator[ChangedColumn]:
     """Columns of which a cell differs, and those that only one side has."""
     for column in dict.fromkeys((*after, *before)):
         if column in _KEYS:
             continue
         if column not in after or column not in before:
             there = ("a column", "no column")
-            yield Moved(name, column, _rows(after), None, "", *(there if column in before else there[::-1]))
+            yield ChangedColumn(name, column, _rows(after), None, "", *(there if column in before else there[::-1]))
             continue
         old, new = before[column], after[column]
         rows = [at for at in range(len(old)) if old[at] != new[at]]
@@ -312,7 +312,7 @@ def _moved(name: str, before: _Columns, after: _Columns) -> Iterator[Moved]:
         changes = {at: _change(old[at], new[at]) for at in rows}
         most = max(rows, key=lambda at: abs(changes[at] or 0))
         where = " ".join(before[key][most] for key in _NAMED if key in before) or f"row {most + 1}"
-        yield Moved(name, column, len(rows), changes[most], where, old[most], new[most])
+        yield ChangedColumn(name, column, len(rows), changes[most], where, old[most], new[most])
 
 
 def _change(before: str, after: str) -> float | None:

@@ -29,7 +29,7 @@ from archsim.policies.libra import libra_plan
 from archsim.policies.lina import lina_fit, prediction_accuracy
 from archsim.policies.rebalancing import look_ahead
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Colours, Points
+from archsim.report.plots import Colours, PlotAxis, Points
 from archsim.report.units import NO_BREAK, significant
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
@@ -41,10 +41,10 @@ from archsim.specs.papers import (
     NO_ROOM,
     OTHER,
     Answer,
-    Bound,
     ClaimGroup,
     ClaimRow,
     PaperSpec,
+    PublishedBound,
     SignSpec,
     listed_ids,
     parsed_quantity,
@@ -143,7 +143,7 @@ def _number(row: Row | None, column: str) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
-class Judged(NamedTuple):
+class JudgedClaim(NamedTuple):
     """A claim beside runs. ``values``: number of rules → value, from ``physical`` (0) to the paper's own experiment;
     ``guess``: the null model's value; ``ends``: values at both ends of the interval of a constant that was fitted on a
     rounded number, empty where there is none; ``place``: what it is of, beside its group, in words.
@@ -191,7 +191,7 @@ class Judged(NamedTuple):
         assert nearest is not None
         room = self._room(nearest)
         # an inequality is met or it is not
-        if isinstance(self.row.published, Bound):
+        if isinstance(self.row.published, PublishedBound):
             room = 0.0
         return abs(value - nearest) <= room and not (self.group.sign and value * nearest < 0)
 
@@ -211,7 +211,7 @@ class Judged(NamedTuple):
         published = self.row.published
         if not isinstance(value, float) or isinstance(published, str):
             return None
-        if isinstance(published, Bound):
+        if isinstance(published, PublishedBound):
             low = -math.inf if published.less_than is not None else published.value
             high = math.inf if published.more_than is not None else published.value
             return min(max(value, low), high)
@@ -271,7 +271,7 @@ class JudgedSign(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of the sign, like `Judged.kind`."""
+        """The kind of the sign, like `JudgedClaim.kind`."""
         if self.simulated is None:
             return "none"
         if self.simulated != self.published:
@@ -279,7 +279,7 @@ class JudgedSign(NamedTuple):
         return "as null" if self.guess == self.published else "better"
 
 
-def judged_signs(judged: Sequence[Judged], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
+def judged_signs(judged: Sequence[JudgedClaim], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
     """The judged signs of all pairs of rows that their groups' ``signs`` name. Pairs that are equal as published, that
     do not fit, or that were both fitted have no sign. called: what a value of a column is in words.
     """
@@ -298,7 +298,7 @@ def judged_signs(judged: Sequence[Judged], called: Callable[[str, Any], str] | N
     return found
 
 
-def _against(one: Judged, other: Judged, called: Callable[[str, Any], str]) -> str:
+def _against(one: JudgedClaim, other: JudgedClaim, called: Callable[[str, Any], str]) -> str:
     """What is compared: ``libra against ep, batch 32``."""
     first, second = one.group.at | one.row.at, other.group.at | other.row.at
     differ = [key for key in first if first[key] != second.get(key)]
@@ -307,7 +307,7 @@ def _against(one: Judged, other: Judged, called: Callable[[str, Any], str]) -> s
     return ", ".join([" against ".join(sides), *(called(key, first[key]) for key in first if key not in differ)])
 
 
-def _pairs(one: Judged, other: Judged, sign: SignSpec) -> bool:
+def _pairs(one: JudgedClaim, other: JudgedClaim, sign: SignSpec) -> bool:
     """Whether two rows differ in what ``sign`` says and in nothing else."""
     first, second = one.group.at | one.row.at, other.group.at | other.row.at
     return first.items() >= sign.of.items() and second == first | sign.over
@@ -349,7 +349,7 @@ class Claims(Shown):
     """A paper's numbers beside its runs. ``runs``: how many there are in all."""
 
     paper: PaperSpec
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedClaim, ...]
     answers: tuple[Answered, ...]
     runs: int
 
@@ -372,7 +372,7 @@ class Claims(Shown):
         ]  # fmt: skip
         return pandas.DataFrame(rows)
 
-    def of(self, kind: str) -> tuple[Judged, ...]:
+    def of(self, kind: str) -> tuple[JudgedClaim, ...]:
         """The rows of one kind: better, as null, missed, fit or none."""
         return tuple(each for each in self.judged if each.kind == kind)
 
@@ -382,11 +382,11 @@ class Claims(Shown):
         return tuple(judged_signs(self.judged, self.paper.called))
 
     @cached_property
-    def groups(self) -> list[tuple[ClaimGroup, list[Judged]]]:
+    def groups(self) -> list[tuple[ClaimGroup, list[JudgedClaim]]]:
         """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
-    def nulls_of(self, group: ClaimGroup, rows: Sequence[Judged]) -> list[tuple[str, int]]:
+    def nulls_of(self, group: ClaimGroup, rows: Sequence[JudgedClaim]) -> list[tuple[str, int]]:
         """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
         is simulated; numbers that were fitted count, too.
         """
@@ -466,11 +466,11 @@ _OF_ALL = MappingProxyType(
 
 def _judged(
     paper: PaperSpec, group: ClaimGroup, row: ClaimRow, values: Mapping[int, Value], ends: tuple[Value, ...]
-) -> Judged:
+) -> JudgedClaim:
     place = ", ".join(paper.called(key, value) for key, value in row.at.items())
     if not place and len(group.rows) > 1:
         place = _OF_ALL[row.take or group.take]
-    return Judged(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place)
+    return JudgedClaim(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place)
 
 
 def _make(
@@ -519,7 +519,7 @@ VERDICTS = MappingProxyType(
 )  # fmt: skip
 
 
-class Counts(NamedTuple):
+class VerdictCounts(NamedTuple):
     """The counts of one paper, or of all. ``better``, ``as_null``, ``missed``, ``fit``, ``none``: rows by verdict;
     ``signs``, ``signs_better``, ``signs_met``: orders of two systems, those met and better than the null, and all that
     are met.
@@ -538,23 +538,23 @@ class Counts(NamedTuple):
     signs_met: int
 
 
-def counts_of(claims: Sequence[Claims]) -> Counts:
+def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
     better, as_null, missed, fit, none = (sum(len(each.of(kind)) for each in claims) for kind in VERDICTS)
     outside = sum(len(each.outside) for each in claims)
     signs = [each.kind for paper in claims for each in paper.signs if each.kind != "none"]
     signs_better = signs.count("better")
-    return Counts(
+    return VerdictCounts(
         sum(each.numbers for each in claims), better + as_null + missed + fit, better, as_null, missed, fit, none,
         outside, len(signs), signs_better, signs_better + signs.count("as null"),
     )  # fmt: skip
 
 
-def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, Judged]]:
+def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
     """The rows that are farthest from the published value, measured in tolerances. A ratio would mean nothing for a
     gain near 0.
     """
 
-    def far(found: tuple[Claims, Judged]) -> float:
+    def far(found: tuple[Claims, JudgedClaim]) -> float:
         return found[1].tolerances
 
     missed = [(each, judged) for each in claims for judged in each.of("missed")]
@@ -624,7 +624,8 @@ def picture_of(claims: Claims) -> Points | None:
         return None
     return Points(
         question="How near are simulated values to published ones?", rows=rows, named="group",
-        x=Axis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST), y=Axis("group", ""),
+        x=PlotAxis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST),
+        y=PlotAxis("group", ""),
         colours=Colours("kind", _DOT, "against the null model"),
         tips=(
             ("row", "value"), ("published", "published"), ("simulated", "simulated"), ("kind", "verdict"),
@@ -633,7 +634,7 @@ def picture_of(claims: Claims) -> Points | None:
     )  # fmt: skip
 
 
-def _ratio(judged: Judged, value: Value) -> float | None:
+def _ratio(judged: JudgedClaim, value: Value) -> float | None:
     nearest = judged.nearest(value)
     if nearest is None or not isinstance(value, float) or nearest == 0 or value / nearest <= 0:
         return None
@@ -700,25 +701,25 @@ def shown(value: Value, unit: str) -> str:
     return f"{significant(value)}{_gap(unit)}"
 
 
-def published(judged: Judged, unit: str = "") -> str:
+def published(judged: JudgedClaim, unit: str = "") -> str:
     """The published value as it is written, with a unit."""
     value = judged.row.published
     if isinstance(value, str):
         return value
-    if isinstance(value, Bound):
+    if isinstance(value, PublishedBound):
         return f"{'less' if value.less_than is not None else 'more'} than {value.value:g}{_gap(unit)}"
     low, high = value if isinstance(value, tuple) else (value, None)
     rounded = f" ± {judged.rounded:g}" if judged.rounded else ""
     return f"{low:.10g}{'' if high is None else f' to {high:.10g}'}{rounded}{_gap(unit)}"
 
 
-def moved(judged: Judged) -> str:
+def moved(judged: JudgedClaim) -> str:
     """The assumptions that take most of the difference between ``physical`` and the paper's rules."""
     found = [(name, change) for name, change in judged.moved if change][:_SHOWN_STEPS]
     return "; ".join(f"{name} {'+' if change > 0 else '−'}{significant(abs(change))}" for name, change in found)
 
 
-def ends(judged: Judged, unit: str) -> str:
+def ends(judged: JudgedClaim, unit: str) -> str:
     """The values for both ends of a fitted constant's interval, OOM first; empty where it has none."""
     found = interval(judged)
     texts = dict.fromkeys(each for each in (judged.simulated, *judged.ends) if isinstance(each, str) and judged.ends)
@@ -726,12 +727,12 @@ def ends(judged: Judged, unit: str) -> str:
     return f"{' to '.join([*texts, *values])}{_gap(unit)}" if texts or found else ""
 
 
-def interval(judged: Judged) -> list[float]:
+def interval(judged: JudgedClaim) -> list[float]:
     """Sorted values for a fitted constant and both ends of its interval; none where it has no interval."""
     return sorted(value for value in (judged.simulated, *judged.ends) if isinstance(value, float) and judged.ends)
 
 
-def verdict(judged: Judged | JudgedSign) -> str:
+def verdict(judged: JudgedClaim | JudgedSign) -> str:
     """One of `VERDICTS`; of what is not met, by how much: ``not met: 32 % below``."""
     if judged.kind != "missed" or isinstance(judged, JudgedSign) or judged.off is None:
         return VERDICTS[judged.kind]

@@ -13,7 +13,7 @@ from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
 from archsim.report.figures import cause_colours
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Bars
+from archsim.report.plots import Bars, PlotAxis
 from archsim.report.tables import BOUNDS
 from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of, usd
 from archsim.runs.columns import BY_NAME, unpacked
@@ -62,7 +62,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Quantity:
+class DesignFigure:
     """One number of both designs; None where it is not there. ``sense``: as in GROUPS."""
 
     group: str
@@ -104,8 +104,8 @@ class DesignComparison(Shown):
     b: str
     rows: tuple[Mapping[str, Any], Mapping[str, Any]]
     spec: tuple[Difference, ...]
-    causes: tuple[Quantity, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
-    quantities: tuple[Quantity, ...]
+    causes: tuple[DesignFigure, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
+    quantities: tuple[DesignFigure, ...]
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
     )
 
 
-def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[DesignFigure]:
     """Throughput a device, a watt (of MoE layers), a square millimetre and a dollar."""
     rates = [row["tokens_per_s"] for row in rows]
     over = {
@@ -161,22 +161,22 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
     for unit, amounts in over.items():
         a, b = (rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True))
         if a or b:
-            yield Quantity("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", a, b, 1)
+            yield DesignFigure("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", a, b, 1)
 
 
 def _quantities(
     sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
-) -> Iterator[Quantity]:
+) -> Iterator[DesignFigure]:
     prices = tuple(price_range(side.systems[0]) for side in sides)
     for group, columns in GROUPS.items():
         for name, sense in columns.items():
             column, values = BY_NAME[name], (first[name], second[name])
             if any(values):
                 about = group, column.header or _NAMES[name], column.unit, column.meaning
-                yield Quantity(*about, *values, sense, prices if name == "cost_usd" else ())
+                yield DesignFigure(*about, *values, sense, prices if name == "cost_usd" else ())
 
 
-def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
+def _causes(records: Sequence[Record]) -> Iterator[DesignFigure]:
     """Time of a decode step by cause; of the whole run, where a side keeps no steps or has no decode."""
     group, sides = STEP, [_of_decode_step(record) for record in records]
     if not all(sides):
@@ -185,7 +185,7 @@ def _causes(records: Sequence[Record]) -> Iterator[Quantity]:
     for cause, about in CAUSES.items():
         a, b = (side[cause.column] for side in sides)
         if max(a, b) > least:
-            yield Quantity(group, about.label, "ns", f"that {about.meaning} takes of it", a, b, -1)
+            yield DesignFigure(group, about.label, "ns", f"that {about.meaning} takes of it", a, b, -1)
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
@@ -208,7 +208,7 @@ def _of_run(row: Mapping[str, Any]) -> dict[str, float]:
     return {cause.column: total_ns * (row[f"bound_{cause.column}"] or 0.0) for cause in CAUSES}
 
 
-def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
+def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[DesignFigure]:
     """Energy a token by block."""
     parts = []
     for side, row in zip(sides, rows, strict=True):
@@ -218,7 +218,7 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
     for name in dict.fromkeys((*parts[0], *parts[1])):
         a, b = (part.get(name) for part in parts)
         if a or b:
-            yield Quantity("energy", f"of it: {name}", "J/token", "energy a token", a, b, -1)
+            yield DesignFigure("energy", f"of it: {name}", "J/token", "energy a token", a, b, -1)
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
@@ -338,7 +338,7 @@ def answer(found: DesignComparison) -> str:
     return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
 
 
-def shown(each: Quantity, value: float | None) -> str:
+def shown(each: DesignFigure, value: float | None) -> str:
     if value is None:
         return "–"
     match each.unit:
@@ -356,14 +356,14 @@ def shown(each: Quantity, value: float | None) -> str:
     return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()
 
 
-def cell(each: Quantity, side: int) -> str:
+def cell(each: DesignFigure, side: int) -> str:
     """The value of A (side 0) or B; of a price its range, as its coefficients are known no better."""
     if each.ranges:
         return usd(*each.ranges[side])
     return shown(each, (each.a, each.b)[side])
 
 
-def change(each: Quantity) -> str:
+def change(each: DesignFigure) -> str:
     """B over A."""
     return "–" if each.ratio is None else factor(each.ratio)
 
@@ -384,6 +384,6 @@ def _causes_shown(found: DesignComparison) -> Bars | None:
                 rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": told})
     return Bars(
         question="What does each design spend its time on?", rows=rows, y="name", colours=cause_colours(),
-        x=Axis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
+        x=PlotAxis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
         tips=(("name", "design"), ("cause", "cause"), ("told", "time")),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from archsim.engine.state import SLICES, Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.report.maps import BOTH_WAYS, Placed, die_map
+from archsim.report.maps import BOTH_WAYS, MappedRun, die_map
 from archsim.report.page import rendered
 from archsim.report.plots import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
@@ -32,7 +32,7 @@ from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec, Scenario
 from archsim.workload.demand import StepDemand
-from microarch.fabric.fabric import Fabric as MachineFabric
+from microarch.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     import pandas
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 MOST_DIES = 128  # die × die × link tables are dense: 128 dies take about 60 MB
 
 
-class Fabric(NamedTuple):
+class StepConstants(NamedTuple):
     """Constants of all steps; times in ns."""
 
     dies: int
@@ -80,10 +80,10 @@ class Fabric(NamedTuple):
         return 2 * self.dies + self.fetch_ns.shape[2]
 
 
-class Problem(NamedTuple):
+class AllocationProblem(NamedTuple):
     """One step. Rows are the experts that have tokens."""
 
-    fabric: Fabric
+    fabric: StepConstants
     expert: np.ndarray  # int64[row]
     tokens: np.ndarray  # int64[row]
     home: np.ndarray  # int64[row]
@@ -123,7 +123,9 @@ class ProblemBuilder:
         self._most_tokens = most_tokens
         self._token_ns: np.ndarray | None = None
 
-    def build(self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory) -> Problem:
+    def build(
+        self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory
+    ) -> AllocationProblem:
         """The problem of a step.
 
         ``layer``: of the run; ``row``: of the placement; ``memory``: at the start of the step.
@@ -142,7 +144,7 @@ class ProblemBuilder:
         base_ns = self._base(layer, placement, origins, top_k, memory, cached)
         token_ns = SLICES * self._token_ns[tokens[expert]]
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
-        return Problem(
+        return AllocationProblem(
             self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns, asks, reads, fetches,
             None if origins is None or not dispatched else origins.T[expert].astype(np.int64), base_ns, start_ns,
             sure_ns,
@@ -209,7 +211,7 @@ class ProblemBuilder:
         return np.minimum(np.repeat([hbm_ns, lookup_ns, link_ns], [dies, dies, m.link_resources]), sure_ns), sure_ns
 
 
-def loads(problem: Problem, share: np.ndarray, opened: np.ndarray, flow: np.ndarray | None) -> np.ndarray:
+def loads(problem: AllocationProblem, share: np.ndarray, opened: np.ndarray, flow: np.ndarray | None) -> np.ndarray:
     """Load of a plan on every resource, float64[resource] in ns.
 
     ``share``: float64[row, die], the share of an expert's tokens that the die runs; ``opened``: whether it needs the
@@ -240,7 +242,7 @@ def _least_vector_bytes(system, model, assumptions) -> float:
     return least / model.top_k if assumptions.dispatch == "per_rank" else float(least)
 
 
-def _fabric(machine: Machine, vector_bytes: float) -> Fabric:
+def _fabric(machine: Machine, vector_bytes: float) -> StepConstants:
     """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
     of_pair = np.zeros((dies * dies, links))
@@ -259,11 +261,11 @@ def _fabric(machine: Machine, vector_bytes: float) -> Fabric:
     else:
         fetch_ns = passes * (machine.slice_bytes / machine.link_rates)
         move_ns = (passes + back) * (vector_bytes / machine.link_rates)
-    return Fabric(dies, float(read_ns), fetch_ns, move_ns, vector_bytes / machine.hbm_bytes_per_ns)
+    return StepConstants(dies, float(read_ns), fetch_ns, move_ns, vector_bytes / machine.hbm_bytes_per_ns)
 
 
 def _sources(home, cached, copied, copies: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(asks, reads, fetches) of `Problem`. ``cached``, ``copied``: bool[row, die, slice]."""
+    """(asks, reads, fetches) of `AllocationProblem`. ``cached``, ``copied``: bool[row, die, slice]."""
     row = np.arange(len(home))
     at_home = np.zeros(cached.shape, bool)
     at_home[row, home] = True
@@ -295,7 +297,7 @@ MARGIN = 1e-6
 HALVINGS = 6  # of the bisection for dual prices
 
 
-class Bound(NamedTuple):
+class StepBound(NamedTuple):
     """``ns``: no allocation is faster.
 
     ``share``: the relaxation's plan, whose loads (hidden vectors included) are ``loads_ns``.
@@ -315,13 +317,13 @@ class Prices(NamedTuple):
     asking: np.ndarray  # float64[row, die]: of the reads at the home
     token: np.ndarray  # float64[row, die or 1, die]: of running a token from the first die on the second
 
-    def alone(self, problem: Problem) -> np.ndarray:
+    def alone(self, problem: AllocationProblem) -> np.ndarray:
         """Price of an expert that runs entirely on one die, float64[row, die]."""
         count = problem.tokens[:, None] if problem.origins is None else problem.origins
         return self.opening + self.asking + np.einsum("ej,ejd->ed", count, self.token)
 
 
-def lower_bound(problem: Problem) -> Bound:
+def lower_bound(problem: AllocationProblem) -> StepBound:
     """The bound of a step; see the module docstring."""
     multipliers, share, iterations = _relaxation(problem._replace(origins=None))
     flow = None if problem.origins is None else problem.origins.T @ share
@@ -332,10 +334,10 @@ def lower_bound(problem: Problem) -> Bound:
             ns = proved_by(problem, other, best_ns)
             if ns > best_ns:
                 best_ns, multipliers = ns, other
-    return Bound(max(best_ns, problem.sure_ns) * (1 - MARGIN), multipliers, share, loads_ns, iterations)
+    return StepBound(max(best_ns, problem.sure_ns) * (1 - MARGIN), multipliers, share, loads_ns, iterations)
 
 
-def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
+def proved_by(problem: AllocationProblem, multipliers: np.ndarray, known_ns: float = -np.inf) -> float:
     """The bound that multipliers (float64[resource], not negative, sum 1) prove, ns.
 
     -inf if it cannot exceed ``known_ns``.
@@ -347,7 +349,7 @@ def proved_by(problem: Problem, multipliers: np.ndarray, known_ns: float = -np.i
     return float(every_ns + _least(problem, prices, alone).sum())
 
 
-def prices_at(problem: Problem, multipliers: np.ndarray) -> Prices:
+def prices_at(problem: AllocationProblem, multipliers: np.ndarray) -> Prices:
     """Prices of every decision."""
     fabric, dies = problem.fabric, problem.fabric.dies
     hbm, array, link = multipliers[:dies], multipliers[dies : 2 * dies], multipliers[2 * dies :]
@@ -361,7 +363,7 @@ def prices_at(problem: Problem, multipliers: np.ndarray) -> Prices:
     )
 
 
-def _least(problem: Problem, prices: Prices, alone: np.ndarray) -> np.ndarray:
+def _least(problem: AllocationProblem, prices: Prices, alone: np.ndarray) -> np.ndarray:
     """A lower bound of the price of any division of an expert, float64[row].
 
     Dividing an expert among dies is facility location: any dual prices v of tokens with Σ max(0, v - token) ≤ opening
@@ -386,7 +388,7 @@ def _least(problem: Problem, prices: Prices, alone: np.ndarray) -> np.ndarray:
     return prices.asking.min(axis=1) + (problem.origins * (nearest + low[:, None] * wanted)).sum(axis=1)
 
 
-def _softer(problem: Problem, loads_ns: np.ndarray):
+def _softer(problem: AllocationProblem, loads_ns: np.ndarray):
     """Multipliers that grow with powers of the loads: of all resources, and of links alone."""
     links = np.arange(len(loads_ns)) >= 2 * problem.fabric.dies
     for among in (np.ones(len(loads_ns), bool), links):
@@ -396,7 +398,7 @@ def _softer(problem: Problem, loads_ns: np.ndarray):
                 yield weights / weights.sum()
 
 
-def _relaxation(problem: Problem) -> tuple[np.ndarray, np.ndarray, int]:
+def _relaxation(problem: AllocationProblem) -> tuple[np.ndarray, np.ndarray, int]:
     """(multipliers, share, iterations) of a step without hidden vectors."""
     chosen, iterations = _first_choices(problem), 0
     for _ in range(ROUNDS):
@@ -411,14 +413,14 @@ def _relaxation(problem: Problem) -> tuple[np.ndarray, np.ndarray, int]:
     return multipliers, share, iterations
 
 
-def _first_choices(problem: Problem) -> np.ndarray:
+def _first_choices(problem: AllocationProblem) -> np.ndarray:
     """Home, holders of any slice, and the dies nearest to the home, bool[row, die]."""
     links = (problem.fabric.fetch_ns > 0).sum(axis=2)
     near = np.where(links > 0, links, links.max(initial=0) + 1).min(axis=1, keepdims=True)
     return (links <= near)[problem.home] | (problem.fetches < problem.fetches.max(axis=1, keepdims=True))
 
 
-def _programme(problem: Problem, chosen: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, int]:
+def _programme(problem: AllocationProblem, chosen: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, int]:
     """(value in ns, multipliers, share, iterations) of the linear programme over the chosen (row, die)."""
     from scipy.optimize import linprog
     from scipy.sparse import csc_array, hstack
@@ -439,7 +441,7 @@ def _programme(problem: Problem, chosen: np.ndarray) -> tuple[float, np.ndarray,
     return solved.fun * scale, multipliers / multipliers.sum(), share / share.sum(axis=1, keepdims=True), solved.nit
 
 
-def _whole_loads(problem: Problem, row, die):
+def _whole_loads(problem: AllocationProblem, row, die):
     """Load of experts that run entirely on one die: sparse[resource, column]."""
     from scipy.sparse import csc_array, vstack
 
@@ -471,7 +473,7 @@ class _Columns(NamedTuple):
     time: int
 
 
-def exact_bound(problem: Problem, bound: Bound, most_nodes: int = NODES) -> Bound:
+def exact_bound(problem: AllocationProblem, bound: StepBound, most_nodes: int = NODES) -> StepBound:
     """The bound of a small step, raised to the optimum over integers (or to what the search proved)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -560,8 +562,8 @@ class StepDistance:
     layer: int  # index among the demand's MoE layers
     step_ns: float
     exposed_ns: float
-    bound: Bound
-    problem: Problem
+    bound: StepBound
+    problem: AllocationProblem
     loads_ns: np.ndarray  # float64[resource]
 
     @property
@@ -600,9 +602,9 @@ class StepDistance:
 class Bounds:
     """Bounds of the steps of one demand on one machine, shared by policies with the same placement."""
 
-    known: dict[tuple, Bound] = field(default_factory=dict)
+    known: dict[tuple, StepBound] = field(default_factory=dict)
 
-    def of(self, at: tuple[int, int], problem: Problem) -> Bound:
+    def of(self, at: tuple[int, int], problem: AllocationProblem) -> StepBound:
         arrays = (problem.home, problem.asks, problem.reads, problem.fetches, problem.base_ns, problem.start_ns)
         key = (at, *(array.tobytes() for array in arrays))
         if key not in self.known:
@@ -639,7 +641,7 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
             yield _compare(result, problem, bounds.of((step, layer), problem), engine.fabric.hops)
 
 
-def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarray) -> StepDistance:
+def _compare(result: StepResult, problem: AllocationProblem, bound: StepBound, hops: np.ndarray) -> StepDistance:
     times = result.times
     return StepDistance(
         result.step, result.layer, times.end_ns - times.begin_ns, times.exposed_ns, bound, problem,
@@ -647,7 +649,7 @@ def _compare(result: StepResult, problem: Problem, bound: Bound, hops: np.ndarra
     )
 
 
-def plan_loads(problem: Problem, plan: Plan, hops: np.ndarray) -> np.ndarray:
+def plan_loads(problem: AllocationProblem, plan: Plan, hops: np.ndarray) -> np.ndarray:
     """Loads of a policy's plan (hidden vectors sent as the engine sends them), float64[resource] in ns."""
     row = np.searchsorted(problem.expert, plan.expert)
     given = np.zeros((len(problem.expert), problem.fabric.dies))
@@ -686,7 +688,7 @@ class Measured:
 
     run: Run
     layer_ids: np.ndarray
-    fabric: MachineFabric
+    fabric: Fabric
     steps: tuple[StepDistance, ...]
 
     def summary(self) -> tuple[float, float, float]:
@@ -821,14 +823,14 @@ def _picture(each: Measured) -> dict:
     }
 
 
-def _map(fabric: MachineFabric, step: StepDistance) -> DieMap:
+def _map(fabric: Fabric, step: StepDistance) -> DieMap:
     """Loads under the policy's plan and under the relaxation's, as shares of the bound."""
     plans = (("the policy's plan", step.loads_ns), ("the relaxation's plan", step.bound.loads_ns))
-    placed = [Placed({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
+    placed = [MappedRun({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
     return die_map("How loaded are dies and links, in percent of the bound?", placed)
 
 
-def _loads(fabric: MachineFabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row]]:
+def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row]]:
     """Rows of the tables of dies and links: where each is, and how much of the bound it is used."""
     dies = fabric.dies
     x: list[int | None] = [None] * fabric.nodes

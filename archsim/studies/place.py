@@ -127,7 +127,7 @@ MOST_WINDOWS = 256  # of a trace of tokens, so that memory stays below 256 x 61 
 
 
 @dataclass(frozen=True)
-class History:
+class RecordedLoads:
     """counts: float64[time, layer, expert], in the order of the recording. layer_ids: the model's numbering.
 
     steps: whether every matrix is one forward pass.
@@ -139,7 +139,7 @@ class History:
     source: str
 
 
-def read_history(sources: Sequence[Path], model: ModelSpec) -> History:
+def read_history(sources: Sequence[Path], model: ModelSpec) -> RecordedLoads:
     """Raises TraceError for sources that are unreadable, unknown, or of another model."""
     for source in sources:
         if not source.exists():
@@ -157,7 +157,7 @@ def read_history(sources: Sequence[Path], model: ModelSpec) -> History:
     return _of_tokens(open_trace(sources[0], model), name)
 
 
-def _of_store(path: Path, model: ModelSpec, name: str) -> History:
+def _of_store(path: Path, model: ModelSpec, name: str) -> RecordedLoads:
     store = open_store(path)
     shape = store.shape
     trace.check_name(str(path), model, shape.model)
@@ -167,12 +167,12 @@ def _of_store(path: Path, model: ModelSpec, name: str) -> History:
     return _history(columns["counts"], shape.layer_ids, about.get("series", about["names"]), name)
 
 
-def _history(counts: np.ndarray, layer_ids, series: Sequence[str], name: str) -> History:
+def _history(counts: np.ndarray, layer_ids, series: Sequence[str], name: str) -> RecordedLoads:
     steps = len(series) > 1 and len(set(series)) < len(series)
-    return History(counts.astype(np.float64), tuple(map(int, layer_ids)), steps, name)
+    return RecordedLoads(counts.astype(np.float64), tuple(map(int, layer_ids)), steps, name)
 
 
-def _of_tokens(trace: Trace, name: str) -> History:
+def _of_tokens(trace: Trace, name: str) -> RecordedLoads:
     """Loads by iteration, all requests together; long traces in windows of several iterations."""
     last = int(trace.iteration.max())
     every = -(-(last + 1) // MOST_WINDOWS)
@@ -183,7 +183,7 @@ def _of_tokens(trace: Trace, name: str) -> History:
         cell = (window[:, None] * experts + trace.experts[:, layer]).ravel()
         counts[:, layer] = np.bincount(cell, minlength=windows * experts).reshape(windows, experts)
     busy = counts.any(axis=(1, 2))
-    return History(counts[busy], tuple(trace.layer_ids.tolist()), every == 1, name)
+    return RecordedLoads(counts[busy], tuple(trace.layer_ids.tolist()), every == 1, name)
 
 
 # ---- judging
@@ -196,7 +196,7 @@ PRODUCTS = 3  # gate, up and down
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPlacement:
     """A placement on held-out loads.
 
     max_over_mean: sum of the ranks' largest loads over the sum of their means; 1 is perfect. balancedness: mean over
@@ -211,7 +211,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlacementCost:
     """expert_bytes: of one expert. rank_bytes: of the experts of a rank, all layers; extra_bytes: of them for slots
     beyond one an expert. hbm_share: of a rank's HBM that extra_bytes take. moved: experts that a rank gets over the
     default placement, all ranks together; moved_bytes, and those of the rank that gets most: busiest_bytes.
@@ -233,11 +233,11 @@ def rank_loads(placed: PhysicalMap, loads: np.ndarray) -> np.ndarray:
     return np.einsum("tle,ler->tlr", loads, share, optimize=True)
 
 
-def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm | None) -> Judged:
+def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm | None) -> JudgedPlacement:
     """loads: float64[time, layer, expert]; experts: law of an expert's products, None: no time."""
     of_rank = rank_loads(placed, loads)
     mean = of_rank.mean(axis=2).sum()
-    return Judged(
+    return JudgedPlacement(
         name,
         float(of_rank.max(axis=2).sum() / mean),
         float(np.mean(balancedness(of_rank))),
@@ -271,7 +271,7 @@ def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str
     return found, ""
 
 
-def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model: ModelSpec) -> Cost:
+def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model: ModelSpec) -> PlacementCost:
     """Memory, and moves from ``before``."""
     layers = len(placed.experts)
     expert_bytes = system.compute.bytes_of(PRODUCTS * model.slice_weights)
@@ -280,7 +280,7 @@ def cost_of(placed: PhysicalMap, before: PhysicalMap, system: SystemSpec, model:
     new = ((placed.copies() > 0) & (before.copies() == 0)).sum(axis=(0, 1))
     share = extra_bytes / system.hbm.capacity_bytes
     moved = int(new.sum())
-    return Cost(
+    return PlacementCost(
         expert_bytes, rank_bytes, extra_bytes, share, moved, moved * expert_bytes, int(new.max()) * expert_bytes
     )
 
@@ -306,8 +306,8 @@ class Placed(Shown):
     model: ModelSpec
     system: str
     map: PhysicalMap
-    rows: tuple[Judged, ...]
-    cost: Cost
+    rows: tuple[JudgedPlacement, ...]
+    cost: PlacementCost
     trained: int
     held_out: int
     notes: tuple[str, ...]
@@ -333,7 +333,7 @@ class Placed(Shown):
 
 
 def place_experts(
-    history: History, model: ModelSpec, system: SystemSpec, policy: str, slots: int, ranks: int, held_out: float,
+    history: RecordedLoads, model: ModelSpec, system: SystemSpec, policy: str, slots: int, ranks: int, held_out: float,
     tokens: int | None,
 ) -> Placed:  # fmt: skip
     """See ``archsim.api.place``. slots: of a layer in all."""
@@ -371,7 +371,7 @@ def place_experts(
     return Placed(policy, model, system.name, chosen, judged, cost, split, last, tuple(notes))
 
 
-def odd_layers(history: History) -> list[str]:
+def odd_layers(history: RecordedLoads) -> list[str]:
     """Notes on layers with ODD times the pairs of the median layer or more, and on those with none: every token passes
     all MoE layers, so that all have as many.
     """
@@ -402,14 +402,14 @@ def write_placed(placed: Placed, folder: Path) -> Placed:
     return replace(placed, files=(*files, folder / MANIFEST))
 
 
-def _of_all_layers(rows: np.ndarray, history: History, model: ModelSpec) -> np.ndarray:
+def _of_all_layers(rows: np.ndarray, history: RecordedLoads, model: ModelSpec) -> np.ndarray:
     """int32[MoE layer of the model, slot]; layers without loads have the default."""
     whole = np.tile(sglang_default(rows.shape[1], model.experts), (len(model.moe_layer_ids), 1)).astype(np.int32)
     whole[[model.moe_layer_ids.index(layer) for layer in history.layer_ids]] = rows
     return whole
 
 
-def _law(history: History, system: SystemSpec, model: ModelSpec, tokens: int | None):
+def _law(history: RecordedLoads, system: SystemSpec, model: ModelSpec, tokens: int | None):
     """The law of an expert's products if the loads are those of steps, and notes if there is no time."""
     if tokens is None and not history.steps:
         return None, [NO_STEPS]
@@ -423,7 +423,7 @@ def _scaled(loads: np.ndarray, pairs: int) -> np.ndarray:
     return np.divide(loads * pairs, total, out=np.zeros_like(loads), where=total > 0)
 
 
-def _refuse_too_large(cost: Cost, placed: PhysicalMap, system: SystemSpec, model: ModelSpec) -> None:
+def _refuse_too_large(cost: PlacementCost, placed: PhysicalMap, system: SystemSpec, model: ModelSpec) -> None:
     """Raise CapacityError if the experts of a rank exceed its HBM."""
     usable = int(system.hbm.capacity_bytes * (1 - system.hbm.reserved_fraction))
     if cost.rank_bytes <= usable:

@@ -109,7 +109,7 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
 # Stimulus of the components in RTL, recorded in a run of an experiment on the interpreted engine: what its steps ask
 # of sorter, allocator, selector, heatmap store, PDU and ATU.
 
-class Recorded(NamedTuple):
+class BenchRun(NamedTuple):
     """``changes``: parameters of the component, as the run has them; ``given``: its stimulus, as a bench takes it."""
 
     run: str
@@ -159,7 +159,7 @@ class AtuLog(blocks.Atu):
         return self.memory.translate(die, key)
 
 
-def recorded(block: str, runs: list[Run], replay_of: Callable[[Run], Replay], events: int) -> Recorded:
+def recorded(block: str, runs: list[Run], replay_of: Callable[[Run], Replay], events: int) -> BenchRun:
     """The stimulus of a component in the first of the runs that has any, of about as many events at least, if its steps
     have them. Raises SpecError where no run has one.
     """
@@ -191,7 +191,7 @@ def _go(replay: Replay, enough: Callable[[], bool]) -> None:
             return
 
 
-def _views(replay: Replay, events: int) -> Recorded:
+def _views(replay: Replay, events: int) -> BenchRun:
     engine, rule = replay.engine, replay.engine.scenario.policy.allocation
     decide, size, found, blocks_of = engine.decision.decide, rule.params["block_tokens"], [], []
 
@@ -204,19 +204,19 @@ def _views(replay: Replay, events: int) -> Recorded:
     _go(replay, lambda: sum(blocks_of) >= events)
     fsm, speeds = engine.scenario.system.decision.fsm, engine.scenario.policy.needs_speeds("allocation")
     sizes = {"dies": engine.machine.dies, "pipeline": fsm.pipeline, "cost_bits": fsm.cost_bits, "speeds": speeds}
-    return Recorded("", sizes, found)
+    return BenchRun("", sizes, found)
 
 
-def _tokens(replay: Replay, events: int) -> Recorded:
+def _tokens(replay: Replay, events: int) -> BenchRun:
     views = _views(replay, events).given
     tokens = [view.tokens[view.tokens > 0] for view, _ in views]
     experts = 1 << max(1, (replay.engine.scenario.model.experts - 1).bit_length())
     comparators = min(replay.engine.scenario.system.decision.fsm.comparators, experts // 2)
     changes = {"experts": experts, "comparators": 1 << (comparators.bit_length() - 1)}
-    return Recorded("", changes, [each for each in tokens if len(each) > 1])
+    return BenchRun("", changes, [each for each in tokens if len(each) > 1])
 
 
-def _rows(replay: Replay, events: int) -> Recorded:
+def _rows(replay: Replay, events: int) -> BenchRun:
     from archsim.policies.prediction import TopFraction
 
     assert replay._heatmap is not None, "of a run with heatmap_update: limited"
@@ -237,10 +237,10 @@ def _rows(replay: Replay, events: int) -> Recorded:
     heatmap._predictor = noting
     cycles = 1 + 17 * -(-changes["experts"] // changes["comparators"])  # of a row
     _go(replay, lambda: len(rows) * cycles >= events)
-    return Recorded("", changes, rows)
+    return BenchRun("", changes, rows)
 
 
-def _updates(replay: Replay, events: int) -> Recorded:
+def _updates(replay: Replay, events: int) -> BenchRun:
     assert replay._heatmap is not None, "of a run with heatmap_update: limited"
     heatmap: Any = replay._heatmap._map  # whose parts are replaced by ones that note what they are asked
     found: list[tuple[int, int, int]] = []
@@ -259,20 +259,20 @@ def _updates(replay: Replay, events: int) -> Recorded:
 
     heatmap.take_in = noting
     _go(replay, lambda: len(found) >= events)
-    return Recorded("", {"experts": replay.engine.scenario.model.experts, "port_bits": 16 * per_word}, found)
+    return BenchRun("", {"experts": replay.engine.scenario.model.experts, "port_bits": 16 * per_word}, found)
 
 
-def _of_busiest_die(kind: type, replay: Replay, events: int) -> Recorded:
+def _of_busiest_die(kind: type, replay: Replay, events: int) -> BenchRun:
     log = Log()
     own = OwnObject(kind.__name__, REPLACES, partial(kind, log=log), kind.SERVES)  # type: ignore[attr-defined]
     kernel = replay.engine.execution.kernel  # type: ignore[attr-defined]
     kernel._own = (*kernel._own, own)
 
     _go(replay, lambda: len(log.longest()) >= events)
-    return Recorded("", dict(log.sizes), log.longest())
+    return BenchRun("", dict(log.sizes), log.longest())
 
 
-_RECORDS: Mapping[str, tuple[str, Callable[[Replay, int], Recorded]]] = {
+_RECORDS: Mapping[str, tuple[str, Callable[[Replay, int], BenchRun]]] = {
     "allocator": (PAPER, _views),
     "sorter": (PAPER, _tokens),
     "select": (LIMITED, _rows),

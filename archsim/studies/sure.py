@@ -36,7 +36,7 @@ from archsim.uncertainty.estimate import (
     Expansion,
     Index,
     Interval,
-    Pair,
+    OptionPair,
     expand,
     fastest_shares,
     indices,
@@ -106,7 +106,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Place:
+class ComparedOptions:
     """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against
     each other; ``further``: the others against each other; ``headline``: the pair of the sentence, None with one
     option; ``told``: its sentence; ``unknown``: why there are no ``indices`` and ``measurements``, or ''.
@@ -114,13 +114,13 @@ class Place:
 
     of: Mapping[str, Any]
     options: tuple[Option, ...]
-    pairs: tuple[Pair, ...]
-    headline: Pair | None
+    pairs: tuple[OptionPair, ...]
+    headline: OptionPair | None
     told: str
     indices: tuple[Index, ...]
     measurements: tuple[Measurement, ...]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
-    further: tuple[Pair, ...] = ()
+    further: tuple[OptionPair, ...] = ()
     unknown: str = ""
 
     @property
@@ -142,7 +142,7 @@ class Sure(Shown):
 
     name: str
     samples: int
-    places: tuple[Place, ...]
+    places: tuple[ComparedOptions, ...]
     quantities: tuple[Quantity, ...]
     exact: tuple[str, ...]
     notes: tuple[str, ...]
@@ -306,7 +306,7 @@ def _places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[st
 
 def _place(
     of: dict[str, Any], found: Mapping[str, InWorlds], worlds: Worlds, named: Mapping[str, Quantity]
-) -> Place:
+) -> ComparedOptions:
     ns = {name: each.ns for name, each in found.items()}
     names = order(ns)
     pairs = tuple(pair(names[0], name, ns) for name in names[1:])
@@ -326,13 +326,13 @@ def _place(
     told_by = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
     told = _told(names, ties, rest, options, worlds.samples)
     if unknown := refuse_shares(len(draws), worlds.samples):
-        return Place(of, options, pairs, headline, told, (), (), ns, further, unknown)
+        return ComparedOptions(of, options, pairs, headline, told, (), (), ns, further, unknown)
     expansion = expand(draws, told_by)
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     found_indices = _with_layers(indices(expansion, draws, told_by), told_by, values)
-    return Place(of, options, pairs, headline, told, found_indices, measured, ns, further)
+    return ComparedOptions(of, options, pairs, headline, told, found_indices, measured, ns, further)
 
 
 def _with_layers(found: Sequence[Index], told_by: np.ndarray, values: np.ndarray) -> tuple[Index, ...]:
@@ -401,7 +401,11 @@ def measurements(
 # ---- words
 
 def _told(
-    names: Sequence[str], ties: Sequence[Pair], rest: Sequence[Pair], options: Sequence[Option], samples: int
+    names: Sequence[str],
+    ties: Sequence[OptionPair],
+    rest: Sequence[OptionPair],
+    options: Sequence[Option],
+    samples: int,
 ) -> str:
     if not ties and not rest:
         ns = options[0].ns
@@ -443,13 +447,13 @@ def written_ends(ratio: Interval) -> tuple[str, str]:
     return low, high
 
 
-def order_told(each: Pair) -> str:
+def order_told(each: OptionPair) -> str:
     """``faster in 97 % of worlds``, or that it is a tie."""
     said = f"faster in {percent(each.probability)}, slower in {percent(each.reverse)} of worlds"
     return said if each.sure else f"a tie: {said}"
 
 
-def measured_told(each: Measurement, place: Place) -> str:
+def measured_told(each: Measurement, place: ComparedOptions) -> str:
     """``Measuring grouped expert kernels of your die takes 40 minutes (`…`). It would narrow 1.02–1.68 to 1.2–1.4.``"""
     less = place.ratio.width - each.narrowed.width
     digits = max(2, 1 - int(np.floor(np.log10(max(less, 1e-4))))) if less > 0 else 2
@@ -500,7 +504,7 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
 
 # ---- files
 
-def _row(place: Place, option: Option) -> dict[str, Any]:
+def _row(place: ComparedOptions, option: Option) -> dict[str, Any]:
     kind = "policy" if "system" in place.of else "option"
     row: dict[str, Any] = {key: str(value) for key, value in place.of.items()} | {kind: option.name}
     row |= {"decode_ns": option.value_ns} | ends_of("decode_ns", option.ns)
@@ -519,7 +523,7 @@ def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
     return {f"{name}_{end}": None if found is None else getattr(found, end) for end in Interval._fields}
 
 
-def _plain(place: Place) -> dict[str, Any]:
+def _plain(place: ComparedOptions) -> dict[str, Any]:
     return {
         "of": dict(place.of), "told": place.told, "unknown": place.unknown,
         "options": [_row(place, each) for each in place.options],
@@ -587,12 +591,12 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 
 # ---- pictures
 
-def whiskers(place: Place) -> Bars:
+def whiskers(place: ComparedOptions) -> Bars:
     """Time of every option: its median and its central 90 %."""
     return option_times(place.name, [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options])
 
 
-def tornado(place: Place) -> Bars | None:
+def tornado(place: ComparedOptions) -> Bars | None:
     """Total indices of the draws on which the headline hangs, with two standard errors to each side."""
     return tornado_of(place.indices, place.name)
 

@@ -23,7 +23,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.engine import WeightMover
 from archsim.engine.state import new_tally
 from archsim.policies.placement import Placement, moves_between
-from archsim.report.plots import Axis, Ranges
+from archsim.report.plots import PlotAxis, Ranges
 from archsim.report.units import percent, signed_percent, significant
 from archsim.runs.plan import plan_of, prepare, why_scrapped
 from archsim.runs.simulator import Simulator
@@ -170,7 +170,9 @@ def drawing(found: Sequence[Wafers]) -> Ranges:
         rows.append({"name": each.name, "low": low, "value": middle, "high": high, "best": each.best, "told": told})
     return Ranges(
         question="How much do machines differ that were built to the same design?", rows=rows, y="name",
-        x=Axis("value", "tokens/s of drawn machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0),
+        x=PlotAxis(
+            "value", "tokens/s of drawn machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0
+        ),
         low="low", high="high", best="best", tips=(("name", "machine"), ("told", "tokens/s")),
     )  # fmt: skip
 

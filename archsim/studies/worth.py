@@ -37,8 +37,8 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.place import (
     NO_STEPS,
     POLICIES,
-    History,
     Placed,
+    RecordedLoads,
     place_experts,
     policy_named,
     read_history,
@@ -48,7 +48,7 @@ from archsim.studies.serving.page import serve_all
 from archsim.studies.serving.runs import ServePlan, serve_plan
 from archsim.studies.serving.sure import find_sure
 from archsim.uncertainty.estimate import SURE, Interval, interval
-from microarch.silicon.area import Cost, added_cost, speeds_part
+from microarch.silicon.area import AreaAndPower, added_cost, speeds_part
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +71,7 @@ BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation"
 SPEEDS = "speeds"  # what rules that ask for them see of dies and links
 WORDS = MappingProxyType({"mm2": "area", "w": "power", "usd": "price"})
 RESOURCES = tuple(WORDS)
-NOTHING_ADDED = Cost(0.0, 0.0)
+NOTHING_ADDED = AreaAndPower(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class BlockRun:
 
 
 @dataclass(frozen=True)
-class InWorlds:
+class GainInWorlds:
     """A gain in many worlds (`archsim sure`). ``pays``: share of them in which it is worth what it costs."""
 
     of: str
@@ -135,7 +135,7 @@ class BlockWorth(Shown):
     block: str
     costs: tuple[BlockCost, ...]
     rows: tuple[BlockRun, ...]
-    worlds: tuple[InWorlds, ...] = ()
+    worlds: tuple[GainInWorlds, ...] = ()
 
     @property
     def gains(self) -> tuple[float, float]:
@@ -257,7 +257,11 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     usd, before = [], 0.0
     for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
         # the machine has all blocks but that of speeds
-        every = (NOTHING_ADDED, Cost(-added.area_mm2, -added.power_mw)) if block == SPEEDS else (added, NOTHING_ADDED)
+        every = (
+            (NOTHING_ADDED, AreaAndPower(-added.area_mm2, -added.power_mw))
+            if block == SPEEDS
+            else (added, NOTHING_ADDED)
+        )
         prices = [sum(build_costs(system, bound, left).usd.values()) for left in every]
         usd.append(prices[1] - prices[0])
         before = prices[0] if bound == Coefficients() else before
@@ -305,7 +309,7 @@ def in_worlds(found: BlockWorth, sure: Sure) -> BlockWorth:
         gains = place.samples[row.without] / place.samples[row.policy] - 1
         pays = float((gains >= max(PAYS, *costs[row.system].values())).mean())
         where = f"{row.policy} over {row.without}, {row.system}, {row.model}, batch {row.batch:,}, {row.assumptions}"
-        told.append(InWorlds(where, sure.samples, interval(gains), pays))
+        told.append(GainInWorlds(where, sure.samples, interval(gains), pays))
     return replace(found, worlds=tuple(told))
 
 
@@ -355,7 +359,7 @@ WITHOUT = "ep"
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedVariant:
     """A deployment with so many ``spares`` a rank, or without the balancer. Times in ms; ``kv_blocks`` of a rank."""
 
     name: str
@@ -376,8 +380,8 @@ class Worth(Shown):
     """
 
     policy: str
-    rows: tuple[Served, ...]
-    best: Served
+    rows: tuple[ServedVariant, ...]
+    best: ServedVariant
     tpot: tuple[float, float]
     ttft: tuple[float, float]
     goodput: tuple[float, float]
@@ -385,7 +389,7 @@ class Worth(Shown):
     stall_ms: float
     placed: Placed
     notes: tuple[str, ...]
-    worlds: InWorlds | None = None
+    worlds: GainInWorlds | None = None
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per deployment served."""
@@ -482,7 +486,9 @@ def worth(
     )  # fmt: skip
 
 
-def _candidates(policy: str, history: History, serving: Serving, ranks: int, held_out: float) -> dict[int, Placed]:
+def _candidates(
+    policy: str, history: RecordedLoads, serving: Serving, ranks: int, held_out: float
+) -> dict[int, Placed]:
     """Spares a rank → placement, of those that fit. Raises CapacityError where none does."""
     model, found, refused = serving.model, {}, None
     least = -(-model.experts // ranks)
@@ -498,7 +504,12 @@ def _candidates(policy: str, history: History, serving: Serving, ranks: int, hel
 
 
 def _served(
-    serving: Serving, model: ModelSpec, history: History, loads: np.ndarray, folders: Mapping[int, Path], seed: int
+    serving: Serving,
+    model: ModelSpec,
+    history: RecordedLoads,
+    loads: np.ndarray,
+    folders: Mapping[int, Path],
+    seed: int,
 ) -> dict[int | None, Outcome]:
     """Spares (None: without the balancer) → what serving gives, with one draw of tokens and requests."""
     with _planned(serving, model, history, loads, folders, seed) as plan:
@@ -507,7 +518,12 @@ def _served(
 
 @contextmanager
 def _planned(
-    serving: Serving, model: ModelSpec, history: History, loads: np.ndarray, folders: Mapping[int, Path], seed: int
+    serving: Serving,
+    model: ModelSpec,
+    history: RecordedLoads,
+    loads: np.ndarray,
+    folders: Mapping[int, Path],
+    seed: int,
 ) -> Iterator[ServePlan]:
     """The deployment without the balancer and with these placements; its traffic is a file while this is open."""
     given = deepcopy(dict(serving.given))
@@ -527,7 +543,7 @@ def _planned(
         yield serve_plan(given)
 
 
-def _in_worlds(policy: str, plan: ServePlan, samples: int) -> InWorlds:
+def _in_worlds(policy: str, plan: ServePlan, samples: int) -> GainInWorlds:
     """What the second policy of a plan gains over the first: of goodput or of the time of a token, whichever is more,
     as `Worth.verdict` judges it.
     """
@@ -538,7 +554,7 @@ def _in_worlds(policy: str, plan: ServePlan, samples: int) -> InWorlds:
     goodput = after["goodput_per_s"] / np.maximum(before["goodput_per_s"], 1e-12) - 1
     goodput = np.where(before["goodput_per_s"] > 0, goodput, 0.0)
     gains = np.maximum(1 - after["tpot_mean_ms"] / before["tpot_mean_ms"], goodput)
-    return InWorlds(policy, found.samples, interval(gains), float((gains >= PAYS).mean()))
+    return GainInWorlds(policy, found.samples, interval(gains), float((gains >= PAYS).mean()))
 
 
 def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: np.ndarray, seed: int) -> None:
@@ -562,10 +578,10 @@ def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: 
     )  # fmt: skip
 
 
-def _row(outcome: Outcome, spares: int | None, placed: Placed) -> Served:
+def _row(outcome: Outcome, spares: int | None, placed: Placed) -> ServedVariant:
     judged = placed.rows[0] if spares is None else placed.rows[-1]
     measures, ns = outcome.measures, judged.experts_ns
-    return Served(
+    return ServedVariant(
         WITHOUT if spares is None else placed.policy, spares, judged.max_over_mean,
         None if ns is None else ns / NS_PER_MS, measures.ttft.mean, measures.tpot.mean, measures.goodput_per_s,
         outcome.deployment.prefill.pool.kv_blocks,

@@ -92,7 +92,7 @@ def agreement(low: np.ndarray, high: np.ndarray) -> float:
 
 # ---- order
 
-class Pair(NamedTuple):
+class OptionPair(NamedTuple):
     """Two options. ``ratio``: time of ``slower`` over that of ``faster``; ``probability``: that the order is this one,
     by more than NO_DIFFERENCE; ``reverse``: that it is the other.
     """
@@ -108,11 +108,11 @@ class Pair(NamedTuple):
         return self.probability >= SURE
 
 
-def pair(faster: str, slower: str, ns: Mapping[str, np.ndarray]) -> Pair:
+def pair(faster: str, slower: str, ns: Mapping[str, np.ndarray]) -> OptionPair:
     """Compares two options by their times. ``faster`` names the one that is expected to be faster."""
     ratio = ns[slower] / ns[faster]
     won, lost = float((ratio > 1 + NO_DIFFERENCE).mean()), float((ratio < 1 - NO_DIFFERENCE).mean())
-    return Pair(faster, slower, interval(ratio), won, lost)
+    return OptionPair(faster, slower, interval(ratio), won, lost)
 
 
 def order(ns: Mapping[str, np.ndarray]) -> list[str]:

@@ -60,7 +60,7 @@ _MEASURED_BY = {
 }  # fmt: skip
 
 
-class Found(NamedTuple):
+class SystemQuantity(NamedTuple):
     """A quantity of a scenario's system. ``path``: of attributes, where its value stands; ``factors``: whether a draw
     multiplies what stands there, in place of being it.
     """
@@ -72,7 +72,9 @@ class Found(NamedTuple):
 
 # ---- quantities
 
-def quantities_of(scenario: Scenario, engine: str = "event", widths: UncertaintySpec | None = None) -> list[Found]:
+def quantities_of(
+    scenario: Scenario, engine: str = "event", widths: UncertaintySpec | None = None
+) -> list[SystemQuantity]:
     """What is uncertain in a scenario and read by its run, in the order of its file. Raises SpecError."""
     widths = widths or load_widths()
     unread = _unread(scenario, engine)
@@ -109,7 +111,7 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
     return [pattern for row in ROWS if row.told(run) for pattern in row.keys]
 
 
-def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[Found]:
+def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     """Numbers with a range of their own, and those whose kind has a default; without those of links between carriers,
     where one carrier has room for all dies.
     """
@@ -126,7 +128,7 @@ def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintyS
             distribution, source = widths.defaults[kind].of(value), f"default of {kind}: {widths.defaults[kind].source}"
             distribution = _within(spec, name, distribution)
         if distribution is not None:
-            yield Found(Quantity(key, value, _unit(dimension), source, distribution, group), path)
+            yield SystemQuantity(Quantity(key, value, _unit(dimension), source, distribution, group), path)
 
 
 def _numbers(system: SystemSpec) -> Iterator[tuple[str, tuple[str, ...], Spec, str, Dimension]]:
@@ -191,7 +193,7 @@ def measurable(quantity: Quantity) -> Quantity:
     return quantity
 
 
-def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     """What laws of kernels may be off: those of a die that is no GPU, and those measured on a GPU."""
     system, gemm = scenario.system, scenario.assumptions.gemm
     yield from _of_transfers(scenario, widths)
@@ -208,7 +210,7 @@ def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
         yield from _off(scenario, widths, "gemm", "fit", None, ("compute", "kernels", "single"))
 
 
-def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
     rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
@@ -223,13 +225,13 @@ def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Fou
         kind = "multiply" if _PARTS[part] == PRODUCTS else "vectors"
         source = f"roofline of the die, and {slowest[kind].source}"
         spread = Distribution("loguniform", min(least, value), value, max(most, value))
-        yield Found(
+        yield SystemQuantity(
             Quantity(f"system.compute.kernels.{part}", value, "", source, spread, _PARTS[part]),
             ("compute", "kernels", part),
         )
 
 
-def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found]:
+def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     """What measured transfers may be off: kernels of dispatch and combine and collectives of GPUs, or copies of slices
     over the links of a die.
     """
@@ -246,7 +248,9 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Found
     told = f"{levels.source} ({levels.points} points that no fit saw)"
     for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
         key = f"measured.{table}.{way}.{level}{of}"
-        yield Found(Quantity(key, 1.0, "", told, levels.level(level)), ("d2d", "measured_factor"), factors=True)
+        yield SystemQuantity(
+            Quantity(key, 1.0, "", told, levels.level(level)), ("d2d", "measured_factor"), factors=True
+        )
 
 
 def _carried(scenario: Scenario) -> bool:
@@ -256,7 +260,7 @@ def _carried(scenario: Scenario) -> bool:
 
 def _off(
     scenario: Scenario, widths: UncertaintySpec, table: str, way: str, scaled_from: str | None, path: tuple[str, ...]
-) -> Iterator[Found]:
+) -> Iterator[SystemQuantity]:
     """Two levels of a measured law: common to its table, and of the shape of the model."""
     compute = scenario.system.compute
     reference = calibration_named(compute.calibration).reference
@@ -267,7 +271,7 @@ def _off(
     for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
         of_shape = f".{scenario.model.name}" if level == "shape" else ""
         told = f"{levels.source} ({levels.points} points that no fit saw)"
-        yield Found(Quantity(f"{name}{of_shape}", 1.0, "", told, levels.level(level)), path, factors=True)
+        yield SystemQuantity(Quantity(f"{name}{of_shape}", 1.0, "", told, levels.level(level)), path, factors=True)
 
 
 def economics_of(coefficients: Coefficients) -> list[Quantity]:
@@ -311,7 +315,7 @@ class Worlds:
     def __init__(self, runs: Iterable[Run], samples: int, seed: int = 0) -> None:
         """Raises SpecError, and ArchsimError for few samples."""
         self.samples, self._widths = samples, load_widths()
-        self._found: dict[tuple[int, ...], tuple[Scenario, list[Found]]] = {}
+        self._found: dict[tuple[int, ...], tuple[Scenario, list[SystemQuantity]]] = {}
         self._systems: dict[tuple, list[SystemSpec]] = {}
         self._runs: dict[tuple[object, ...], tuple[Run, list[Run]]] = {}
         runs = list(runs)
@@ -320,7 +324,7 @@ class Worlds:
         names |= {TRAFFIC} if self.traffics else set()
         self.draws = draws_of(sorted(names), samples, seed)
 
-    def quantities(self, scenario: Scenario, engine: str) -> list[Found]:
+    def quantities(self, scenario: Scenario, engine: str) -> list[SystemQuantity]:
         """What is uncertain in a scenario of the experiment."""
         parts = scenario.system, scenario.model, scenario.assumptions, scenario.policy
         key = (*map(id, parts), hash(engine))
@@ -354,7 +358,9 @@ def _drawn_anew(run: Run) -> bool:
     return run.cacheable
 
 
-def drawn(system: SystemSpec, found: Sequence[Found], draws: Mapping[str, np.ndarray], sample: int) -> SystemSpec:
+def drawn(
+    system: SystemSpec, found: Sequence[SystemQuantity], draws: Mapping[str, np.ndarray], sample: int
+) -> SystemSpec:
     """The system with the numbers of a world. ``draws``: as of `draws_of`."""
     factors: dict[tuple[str, ...], float] = {}
     for each in found:
@@ -451,7 +457,7 @@ def propagate(
     every = planned(runs, worlds)
     failures: list[str] = []
     records = complete(
-        every, RecordStore(folder), Shares(watcher, len(every)), failures, jobs or available_cores(), scheduler,
+        every, RecordStore(folder), SharedProgress(watcher, len(every)), failures, jobs or available_cores(), scheduler,
         workspace=Workspace(traces=traces), kept_from_s=KEPT_FROM_S,
     )  # fmt: skip
     cache.remove_oldest()
@@ -460,7 +466,7 @@ def propagate(
     return _over_layers(_over_traffic(found, worlds, records), traces)
 
 
-class Shares(Unwatched):
+class SharedProgress(Unwatched):
     """Tells a watcher how much of many short runs is done, and not each of them."""
 
     def __init__(self, watcher: Watcher, runs: int) -> None:

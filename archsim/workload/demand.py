@@ -1,7 +1,7 @@
 """The demand of a batch by iteration and MoE layer: tokens per expert, independent of machine and policy.
 
-One pass over a token source; a `Watcher` sees the routing itself in the same pass. Batches that are the first requests
-of a larger one are summed in the pass of that one.
+One pass over a token source; a `DemandObserver` sees the routing itself in the same pass. Batches that are the first
+requests of a larger one are summed in the pass of that one.
 """
 
 import hashlib
@@ -125,7 +125,7 @@ def _append(file: Path, steps: np.ndarray) -> None:
 
 # ---- demand
 
-class Watcher(Protocol):
+class DemandObserver(Protocol):
     """Sees the routing of a batch while it is summed."""
 
     def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
@@ -176,7 +176,7 @@ class BatchSum:
     """
 
     def __init__(
-        self, source: TokenSource, batch: int, decode_steps: int, seed: int, watchers: Sequence[Watcher] = (),
+        self, source: TokenSource, batch: int, decode_steps: int, seed: int, watchers: Sequence[DemandObserver] = (),
         folder: Path | None = None,
     ) -> None:  # fmt: skip
         self.source, self.batch, self.decode_steps, self.seed = source, batch, decode_steps, seed

@@ -272,7 +272,7 @@ def vllm_options(placed: PhysicalMap, path: Path) -> str:
 # ---- files
 
 @dataclass(frozen=True)
-class Engine:
+class PlacementFormat:
     """``written(map, model)``: text of a file. ``read(path, model, ranks)``: raises PlacementError as the engine's
     loader would. ``options(map, path)``: how the engine is started with the file.
     """
@@ -285,9 +285,9 @@ class Engine:
 
 
 ENGINES = (
-    Engine("SGLang", SGLANG_FILE, written_for_sglang, read_sglang, sglang_options),
-    Engine("vLLM", VLLM_FILE, written_for_vllm, read_vllm, vllm_options),
-    Engine("TensorRT-LLM", TRTLLM_FILE, written_for_trtllm, read_trtllm, trtllm_options),
+    PlacementFormat("SGLang", SGLANG_FILE, written_for_sglang, read_sglang, sglang_options),
+    PlacementFormat("vLLM", VLLM_FILE, written_for_vllm, read_vllm, vllm_options),
+    PlacementFormat("TensorRT-LLM", TRTLLM_FILE, written_for_trtllm, read_trtllm, trtllm_options),
 )
 _BY_SUFFIX = {".json": read_sglang, ".jsonl": read_vllm, ".yaml": read_trtllm, ".yml": read_trtllm}
 

@@ -16,7 +16,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
-from archsim.serving.deployment import Engine, Host, HostFile, host_of, kv_blocks, laws_of, with_host
+from archsim.serving.deployment import Host, HostFile, ServingEngine, host_of, kv_blocks, laws_of, with_host
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate
@@ -93,7 +93,7 @@ class Case(NamedTuple):
     """A group of points with the engine that serves them, before host constants."""
 
     rows: Sequence[Mapping[str, Any]]
-    engine: Engine
+    engine: ServingEngine
     scheduler: Scheduler
     laws: IterationLaws
     notes: tuple[str, ...]
@@ -106,7 +106,7 @@ def case_of(rows: Sequence[Mapping[str, Any]], decodes_alone: bool = False) -> C
     sizes = (row["moe_ep"], row["moe_tp"]) if row["is_moe"] else (1, 1)
     parallel = Parallelism(*(int(each) for each in (row["tp"], row["attention_dp"], *sizes)))
     model, precision = load_model(MODELS[row["model"]]), precision_of(row)
-    engine = Engine(model, calibration_named(gpu), hbm_bytes, parallel, precision, library=row["backend"])
+    engine = ServingEngine(model, calibration_named(gpu), hbm_bytes, parallel, precision, library=row["backend"])
     engine = engine._replace(decodes_alone=decodes_alone)
     schedulers = [scheduler_of(each) for each in rows]
     scheduler = schedulers[0]._replace(

@@ -15,7 +15,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.serving.deployment import Host, HostFile, PoolRow, handed_over, kv_blocks
 from archsim.serving.measures import times_ns
-from archsim.serving.records import Transfer
+from archsim.serving.records import KvTransfer
 from archsim.serving.simulate import Pool, simulate
 from archsim.specs.serving import TransferSpec
 from archsim.studies.serving.accuracy import as_served, decode_batches
@@ -181,7 +181,7 @@ def _handoff(points: Sequence[Point], weights: np.ndarray) -> tuple[float, int]:
     return float(HANDOFFS_MS[handoff]), int(LATE[late])
 
 
-def _point(row: Mapping[str, Any], prefill: Pool, decode: Pool, moved: Transfer, host: Host) -> Point:
+def _point(row: Mapping[str, Any], prefill: Pool, decode: Pool, moved: KvTransfer, host: Host) -> Point:
     requests = requests_of_row(row, MOST_TOKENS)
     scheduler = scheduler_of(_side(row, DECODE))
     times = times_ns(simulate(requests, scheduler, prefill, decode=decode, transfer=moved, **host.of_requests))

@@ -240,7 +240,7 @@ def model_of(kind: str, model: str, heads: int) -> tuple[int, AttentionKind]:
     return MINIMAX_HIDDEN, read_kind({"kind": "block_sparse", **keys})
 
 
-def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: blocks.Machine) -> pd.DataFrame:
+def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: blocks.GpuRates) -> pd.DataFrame:
     parts = []
     for (model, heads, gemm, kv), mine in rows.groupby(["model", "q_heads", "gemm_type", "kv_dtype"]):
         hidden, attention = model_of(kind, model, int(heads))
@@ -251,7 +251,7 @@ def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: blocks.Mach
     return pd.concat(parts).loc[rows.index]
 
 
-def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: blocks.Machine) -> pd.DataFrame:
+def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: blocks.GpuRates) -> pd.DataFrame:
     """Terms of every row of one kernel."""
     columns, parts = [*_heads(kind), "phase"], []
     for values, mine in rows.groupby(columns):
@@ -315,7 +315,7 @@ def _floor_of(rows: pd.DataFrame, floors: dict[str, float]) -> np.ndarray | floa
     return np.array([blocks.floor_ns(floors, DTYPES[name]) for name in rows["gemm_type"]]) if floors else 0.0
 
 
-class Fit(NamedTuple):
+class AttentionFit(NamedTuple):
     """One law of some rows, and predicted / measured by laws that had not seen their group; nan where none could."""
 
     rows: pd.DataFrame
@@ -324,7 +324,7 @@ class Fit(NamedTuple):
     unseen: np.ndarray
 
 
-def _fitted(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floored: bool) -> Fit:
+def _fitted(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floored: bool) -> AttentionFit:
     """``groups``: columns that tell what is left out together."""
     ns, unseen = rows["latency_us"].to_numpy() * NS_PER_US, np.full(len(rows), np.nan)
     of = rows.groupby(list(groups)).ngroup().to_numpy()
@@ -332,16 +332,18 @@ def _fitted(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floore
         out = of == group
         if (~out).sum() > terms.shape[1]:
             unseen[out] = _law_of(rows[~out], terms[~out], floored).ns(rows[out], terms[out]) / ns[out]
-    return Fit(rows, _law_of(rows, terms, floored), terms, unseen)
+    return AttentionFit(rows, _law_of(rows, terms, floored), terms, unseen)
 
 
-def _error(fits: Sequence[Fit]) -> float:
+def _error(fits: Sequence[AttentionFit]) -> float:
     """Mean of |ln|, at most CAPPED each, of what was left out."""
     off = np.abs(np.log(np.concatenate([fit.unseen for fit in fits])))
     return float(np.minimum(off[np.isfinite(off)], CAPPED).mean())
 
 
-def block_laws(rows: pd.DataFrame, terms: np.ndarray, short: np.ndarray, prompts: bool) -> dict[tuple[str, str], Fit]:
+def block_laws(
+    rows: pd.DataFrame, terms: np.ndarray, short: np.ndarray, prompts: bool
+) -> dict[tuple[str, str], AttentionFit]:
     """(dtype of KV, reach), '' for all → the fit; divided, and floored, as leaves least errors in what was left out.
     ``short``: bool[row], of contexts.
     """
@@ -366,7 +368,7 @@ def block_laws(rows: pd.DataFrame, terms: np.ndarray, short: np.ndarray, prompts
     return best
 
 
-def table_of(fit: Fit, columns: Sequence[str], named: dict) -> BlockTable:
+def table_of(fit: AttentionFit, columns: Sequence[str], named: dict) -> BlockTable:
     """One table."""
     rows, prices = fit.rows, fit.law.prices
     context = rows["past_tokens"] + rows["input_tokens"] if "past_tokens" in rows else rows["num_tokens"]
@@ -392,7 +394,7 @@ def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sample(min(len(rows), MOST_ROWS), random_state=0).reset_index(drop=True)
 
 
-def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
+def fit_blocks(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[BlockTable]:
     """Tables of one GPU, as the set names it."""
     for stem, kinds in FILES.items():
         for word, phase in (("context", "prefill"), ("generation", "decode")):
@@ -413,7 +415,7 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[Bloc
                         yield table_of(fit, terms.columns, named | {"kv_dtype": kv_dtype, "reach": reach})
 
 
-def fit_linear(folder: Path, gpu: str, machine: blocks.Machine) -> Iterator[BlockTable]:
+def fit_linear(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[BlockTable]:
     """Like `fit_blocks`, but for linear attention."""
     for stem, kind in LINEAR.items():
         rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")

@@ -77,7 +77,7 @@ BEGIN, END, DIAGRAM = "<!-- coverage -->", "<!-- end of coverage -->", "img/cove
 EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: other kernels than fused ones
 
 
-class Residuals(NamedTuple):
+class TableResiduals(NamedTuple):
     """``of``: float64[point], ln(measured / predicted) of one table, had in one way."""
 
     section: str
@@ -88,7 +88,7 @@ class Residuals(NamedTuple):
 
 # ---- residuals
 
-class _Section(NamedTuple):
+class _CoveredSection(NamedTuple):
     """Of a calibration. ``kind``: of measurements; ``table``: columns that tell tables apart; ``shape``: columns of a
     shape; ``ask(laws, points)``: ns, float64[point]; ``thin``: a table without every other point of its shapes, and the
     sizes left, or None; ``without(table, shapes)``: a table without shapes, None if nothing is left.
@@ -217,16 +217,16 @@ def _longer(flop: Any, n_bytes: Any, gpu: str, dtype: str) -> np.ndarray:
 
 
 _SHAPE = ["heads", "kv_heads", "head_dim", "window"]
-SECTIONS: Mapping[str, _Section] = {
-    "gemm": _Section(
+SECTIONS: Mapping[str, _CoveredSection] = {
+    "gemm": _CoveredSection(
         "gemm", ["library", "dtype", "quant_included"], ["n", "k"], "m", _gemm, _thin_gemm, lambda table: table.m,
         _gemm_without, _gemm_roofline,
     ),
-    "moe": _Section(
+    "moe": _CoveredSection(
         "moe", ["library", "dtype", "distribution", "eplb_slots", "model"], ["hidden", "ffn"], "tokens_total", _moe,
         _thin_moe, lambda table: table.tokens, _moe_without, _moe_roofline,
     ),
-    "attention": _Section(
+    "attention": _CoveredSection(
         "attention", ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"], _SHAPE,
         "tokens", _attention, _thin_attention, lambda table: table.tokens, _attention_without, _attention_roofline,
     ),
@@ -236,7 +236,7 @@ SECTIONS: Mapping[str, _Section] = {
 KINDS = (*(given.kind for given in SECTIONS.values()), "collective", "p2p")
 
 
-def residuals(measurements: Measurements, said: Callable[[str], None] = lambda text: None) -> Iterator[Residuals]:
+def residuals(measurements: Measurements, said: Callable[[str], None] = lambda text: None) -> Iterator[TableResiduals]:
     """The residuals of every table of measurements, for every way in which it could be predicted."""
     for section, given in SECTIONS.items():
         if given.kind not in measurements.tables:
@@ -280,7 +280,7 @@ def _prepared(section: str, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(products=rows["products"].fillna("")) if section == "attention" else rows
 
 
-def _newest_rows(rows: pd.DataFrame, given: _Section) -> Iterator[tuple[str, pd.DataFrame]]:
+def _newest_rows(rows: pd.DataFrame, given: _CoveredSection) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of every table, in the version with most points: (name, rows), at most `MOST_POINTS` each."""
     for name, mine in rows.groupby(given.table, dropna=False, sort=True):
         version = mine["library_version"].value_counts().index[0]
@@ -289,10 +289,10 @@ def _newest_rows(rows: pd.DataFrame, given: _Section) -> Iterator[tuple[str, pd.
         yield " ".join(map(str, name)), mine.iloc[at]
 
 
-def _all(section: str, how: str, table: str, found: np.ndarray) -> Iterator[Residuals]:
+def _all(section: str, how: str, table: str, found: np.ndarray) -> Iterator[TableResiduals]:
     found = found[np.isfinite(found)]
     if len(found) >= THIRDS:
-        yield Residuals(section, how, table, found)
+        yield TableResiduals(section, how, table, found)
 
 
 def _asked(ask: Callable[[], Any], points: pd.DataFrame) -> np.ndarray:
@@ -347,7 +347,7 @@ def _from_another(own: CalibrationSpec, base: CalibrationSpec, section: str, poi
     return _by_shape(section, points, asked) if getattr(asked, section) else np.zeros(0)
 
 
-def _collectives_of_others(rows: pd.DataFrame) -> Iterator[Residuals]:
+def _collectives_of_others(rows: pd.DataFrame) -> Iterator[TableResiduals]:
     there = [gpu for gpu in GENERATIONS if (rows["gpu"] == gpu).any() and find_calibration(gpu).is_file()]
     calibrations = {gpu: read_calibration(find_calibration(gpu)) for gpu in there}
     tables = ["library", "op", "num_gpus", "variant"]
@@ -377,7 +377,7 @@ def _text(value: Any) -> str:
 
 # ---- widths
 
-def levels_of(tables: list[Residuals]) -> tuple[np.ndarray, np.ndarray]:
+def levels_of(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
     """(common, shape): factors at the quantiles `KNOTS` of both levels; see the module."""
     points, weights = _pooled(tables)
     wanted = _quantiles(points, weights)
@@ -426,7 +426,7 @@ def _ascending(level: np.ndarray, centre: int) -> np.ndarray:
     return level
 
 
-def _pooled(tables: list[Residuals]) -> tuple[np.ndarray, np.ndarray]:
+def _pooled(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
     """(residuals of all tables, weights by which tables count equally)."""
     return (
         np.concatenate([each.of for each in tables]),
@@ -480,7 +480,7 @@ class Coverage(NamedTuple):
     weights: np.ndarray
 
 
-def judged(tables: list[Residuals]) -> Coverage:
+def judged(tables: list[TableResiduals]) -> Coverage:
     """Coverage of intervals by tables that they were not learned from."""
     parts = _divided(tables)
     within, widths, pits, weights = [[] for _ in LEVELS], [], [], []  # type: ignore[var-annotated]
@@ -507,7 +507,7 @@ def judged(tables: list[Residuals]) -> Coverage:
     )
 
 
-def _divided(tables: list[Residuals]) -> list[list[Residuals]]:
+def _divided(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
     """The tables in `FOLDS` parts; the points of each, where they are few."""
     if len(tables) >= LEAST_TABLES:
         order = sorted(tables, key=lambda each: zlib.crc32(each.table.encode()))
@@ -516,8 +516,8 @@ def _divided(tables: list[Residuals]) -> list[list[Residuals]]:
     return [[each._replace(of=each.of[fold::FOLDS]) for each in large] for fold in range(FOLDS)]
 
 
-def by_way(found: list[Residuals]) -> dict[tuple[str, str], list[Residuals]]:
-    groups: dict[tuple[str, str], list[Residuals]] = {}
+def by_way(found: list[TableResiduals]) -> dict[tuple[str, str], list[TableResiduals]]:
+    groups: dict[tuple[str, str], list[TableResiduals]] = {}
     for each in found:
         groups.setdefault((each.section, each.how), []).append(each)
     return groups
@@ -575,7 +575,7 @@ def reliability(found: list[Coverage]) -> str:
     ])
 
 
-def with_widths(text: str, groups: Mapping[tuple[str, str], list[Residuals]]) -> str:
+def with_widths(text: str, groups: Mapping[tuple[str, str], list[TableResiduals]]) -> str:
     """The text of a file of widths (`archsim.specs.uncertainty`) with those learned from all residuals."""
     section, lines = "", []
     for line in text.splitlines():
@@ -627,12 +627,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _known(file: Path) -> list[Residuals]:
+def _known(file: Path) -> list[TableResiduals]:
     if not file.exists():
         return []
     rows = pd.read_parquet(file)
     tables = rows.groupby(["section", "how", "table"], sort=False)
-    return [Residuals(section, how, table, own["of"].to_numpy()) for (section, how, table), own in tables]
+    return [TableResiduals(section, how, table, own["of"].to_numpy()) for (section, how, table), own in tables]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from archsim.laws.tables import (
     GemmLaw,
     GemmTable,
     MoeTable,
-    Reference,
+    ReferenceRates,
     ScalarTable,
     TransferTable,
 )
@@ -165,7 +165,9 @@ def _fit_moe(measurements: Measurements, gpu: str, named: Nominal | None) -> tup
     return fit_moe(measurements.table("moe", gpu), hbm, lambda dtype: peaks.flop_per_s(gpu, dtype), like)
 
 
-def _reference(measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...], named: Nominal | None) -> Reference:
+def _reference(
+    measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...], named: Nominal | None
+) -> ReferenceRates:
     laws = _laws_in_use(gpu, gemm)
     rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
     bandwidth = hbm_read_bytes_per_s(measurements.table("memory", gpu)) or max(
@@ -224,7 +226,7 @@ class _Covered:
     sizes: dict[str, set[float]] = field(default_factory=dict)
 
 
-def name_of(section: str, table: tables.Fitted) -> str:
+def name_of(section: str, table: tables.TableOrigin) -> str:
     """Section and configuration of a table, without its version: 'gemm torch bf16 apart'."""
     fields = type(table).model_fields
     words = [
@@ -285,7 +287,7 @@ def _covered(calibration: tables.CalibrationSpec) -> dict[str, _Covered]:
     return found
 
 
-def _points(table: tables.Fitted) -> tuple[set[str], dict[str, set[float]]]:
+def _points(table: tables.TableOrigin) -> tuple[set[str], dict[str, set[float]]]:
     if isinstance(table, tables.GemmTable):
         return set(table.shapes), {"m": set(table.m)}
     if isinstance(table, tables.MoeTable):
@@ -304,7 +306,7 @@ MOST_LOST = 5  # tables that a message names
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedCalibration:
     """The calibration of one GPU. ``path``: its file, None where none was written; ``note``: on its rates, or empty."""
 
     gpu: str
@@ -324,9 +326,13 @@ class Fitted:
 
 
 def calibrate_gpus(
-    measurements: Measurements, out: str | None, gpu: str | None, named: Nominal, told: Callable[[Fitted], None],
+    measurements: Measurements,
+    out: str | None,
+    gpu: str | None,
+    named: Nominal,
+    told: Callable[[FittedCalibration], None],
     only: Collection[str] = SECTIONS,
-) -> tuple[Fitted, ...]:
+) -> tuple[FittedCalibration, ...]:
     """Fit every GPU of the measurements, or one: as named by ``gpu``, or by ``out`` where that is a file.
 
     out: YAML file, or folder for one file a GPU; None: nothing is written. A calibration without tables is not written.
@@ -352,18 +358,20 @@ def calibrate_gpus(
     return tuple(found)
 
 
-def _fit_one(measurements: Measurements, gpu: str, named: Nominal, path: Path | None, only: Collection[str]) -> Fitted:
+def _fit_one(
+    measurements: Measurements, gpu: str, named: Nominal, path: Path | None, only: Collection[str]
+) -> FittedCalibration:
     before = None if path is None else _before(path)
     calibration = fit_measurements(measurements, gpu, named, before if set(only) != set(SECTIONS) else None, only)
     if not any(getattr(calibration, kind) for kind in SECTIONS):
-        return Fitted(gpu, calibration, None, "")
+        return FittedCalibration(gpu, calibration, None, "")
     if before is not None and not calibration.blocks:
         calibration = calibration.model_copy(update={"blocks": before.blocks})  # calibration.fit.attention fits them
     if path is not None and before is not None:
         _refuse_less(before, calibration, path)
     written = None if path is None else write_calibration(calibration, path, only)
     fits_rates = calibration.gemm or calibration.hbm
-    return Fitted(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
+    return FittedCalibration(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
 
 
 def _before(path: Path) -> CalibrationSpec | None:

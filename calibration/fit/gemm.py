@@ -14,7 +14,7 @@ import pandas as pd
 
 from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import CORRECTION_UNIT, law_ns, left_out
-from archsim.laws.tables import GemmLaw, GemmTable, Quantiles
+from archsim.laws.tables import GemmLaw, GemmTable, ResidualQuantiles
 from calibration.fit.parameters import least_squares, significant
 from calibration.measurements.reading import consensus, note_of, off_the_others, pools, release
 from calibration.measurements.schema import fingerprints
@@ -95,16 +95,16 @@ def _law(values: np.ndarray) -> GemmLaw:
     )
 
 
-def quantiles(residuals: np.ndarray) -> Quantiles:
+def quantiles(residuals: np.ndarray) -> ResidualQuantiles:
     """5, 50 and 95 % of measured / predicted - 1."""
     residuals = np.asarray(residuals)
     if not residuals.size:
-        return Quantiles(p05=0.0, p50=0.0, p95=0.0, points=0)
+        return ResidualQuantiles(p05=0.0, p50=0.0, p95=0.0, points=0)
     p05, p50, p95 = (significant(value) for value in np.quantile(residuals, (0.05, 0.5, 0.95)))
-    return Quantiles(p05=p05, p50=p50, p95=p95, points=residuals.size)
+    return ResidualQuantiles(p05=p05, p50=p50, p95=p95, points=residuals.size)
 
 
-def _repeatability(sweeps: pd.DataFrame) -> Quantiles | None:
+def _repeatability(sweeps: pd.DataFrame) -> ResidualQuantiles | None:
     """Residuals of single sweeps against the median of the others; None with one sweep."""
     residuals = off_the_others(sweeps).to_numpy()
     residuals = residuals[np.isfinite(residuals)]

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import nnls
 
-from archsim.laws.mesh import COMBINE, DISPATCH, EndpointLaw, HopLatency, LinkRate, Residuals, quantities
+from archsim.laws.mesh import COMBINE, DISPATCH, EndpointLaw, HopLatency, LawResiduals, LinkRate, quantities
 from archsim.specs.calibration_files import FabricCalibration
 from calibration.measurements.mesh import BLACKHOLE, EVEN, MI300X, TPU7X, Case, Latency, Meshes, Rate
 
@@ -136,7 +136,7 @@ def fit_law(cases: Sequence[Case], terms: tuple[str, ...], why: str) -> Endpoint
     errors = _columns_of(cases, terms) @ constants / _times(cases) - 1
     out = np.abs(left_out(cases, terms))
     of = dict(zip(terms, constants.tolist(), strict=True))
-    residuals = Residuals(
+    residuals = LawResiduals(
         len(cases), len({case.whole for case in cases}), float(np.abs(errors).mean()), float(np.abs(errors).max()),
         float(out.mean()) if len(out) else None, float(out.max()) if len(out) else None,
     )  # fmt: skip
@@ -198,7 +198,7 @@ def link_rates(rates: Sequence[Rate]) -> tuple[LinkRate, ...]:
         law = _rate_law(machine, pattern, own)
         errors = np.abs([law.rate(each.packet_bytes) / each.bytes_per_s - 1 for each in own])
         sizes = len({each.packet_bytes for each in own})
-        found.append(law._replace(residuals=Residuals(len(own), sizes, float(errors.mean()), float(errors.max()))))
+        found.append(law._replace(residuals=LawResiduals(len(own), sizes, float(errors.mean()), float(errors.max()))))
     return tuple(found)
 
 
@@ -239,7 +239,7 @@ def hop_latencies(latencies: Sequence[Latency]) -> tuple[HopLatency, ...]:
         constants = np.where(used, nnls(terms / times[:, None] / scale, np.ones(len(own)))[0] / scale, 0.0)
         errors = np.abs(terms @ constants / times - 1)
         cases = len({each.payload_bytes for each in own})
-        residuals = Residuals(len(own), cases, float(errors.mean()), float(errors.max()))
+        residuals = LawResiduals(len(own), cases, float(errors.mean()), float(errors.max()))
         ns, ns_per_byte, atomic_ns = constants.tolist()
         found.append(HopLatency(machine, ns, ns_per_byte, atomic_ns, residuals))
     return tuple(found)

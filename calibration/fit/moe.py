@@ -32,7 +32,7 @@ from archsim.laws.moe import (
     seen_tokens,
     time_of_load,
 )
-from archsim.laws.scaling import Layer, Scale, scaled_law
+from archsim.laws.scaling import MeasuredLayer, Scale, scaled_law
 from archsim.laws.tables import Kriging, MoeLaw, MoeTable
 from calibration.fit.gemm import LEAST_OF_ROW, PRIOR, ROBUST, apart, quantiles, spread_of
 from calibration.fit.parameters import least_squares, significant
@@ -187,7 +187,7 @@ def _on(law: MoeLaw, named: dict, measured: float, wanted: float) -> MoeLaw:
     """A law of a GPU whose HBM has the bandwidth ``measured``, on one with ``wanted``."""
     if wanted == measured:
         return law
-    layer = Layer(named["hidden"], named["ffn"], named["dtype"], measured)
+    layer = MeasuredLayer(named["hidden"], named["ffn"], named["dtype"], measured)
     return scaled_law(law, layer, Scale(1.0, wanted / measured))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from archsim.base.files import drafted, write_text
 from archsim.base.yaml import dump_yaml
 from archsim.laws.stored import STORED, digest, packed, save
-from archsim.laws.tables import SECTIONS, CalibrationSpec, Fitted
+from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
 from archsim.specs.calibration_files import NUMBERS, TABLES
 from calibration.measurements.reading import CalibrationError
 
@@ -54,7 +54,7 @@ def write_calibration(calibration: CalibrationSpec, path: str | Path, only: Coll
     return path
 
 
-def _write_section(tables: Sequence[Fitted], file: Path) -> None:
+def _write_section(tables: Sequence[TableOrigin], file: Path) -> None:
     beside = file.with_suffix(".npz")
     if not tables:
         file.unlink(missing_ok=True)

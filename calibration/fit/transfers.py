@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from archsim.laws.tables import Quantiles, ScalarTable, TransferTable
+from archsim.laws.tables import ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import PAYLOAD_OF, PiecewiseLaw
 from calibration.measurements.reading import Measurements
 
@@ -397,7 +397,7 @@ def transfer_table(series: Series) -> TransferTable:
         ns_per_byte=law.ns_per_byte,
         first_bytes=law.first_bytes,
         last_bytes=law.last_bytes,
-        residuals=Quantiles(p05=low, p50=middle, p95=high, points=law.points),
+        residuals=ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
         held_out_error=law.held_out_error,
     )
 

@@ -27,7 +27,7 @@ class PointError(ArchsimError):
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeasuredMachine:
     """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before the first
     measurement.
     """
@@ -43,7 +43,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Timing:
+class MeasuredTime:
     """Time of one operation, us, over the repeats; ``notes``: further columns (clocks, weight_copies, ...)."""
 
     median_us: float
@@ -57,9 +57,9 @@ class Backend(Protocol):
     """Measures points. One GPU is used at a time, except for copies between two."""
 
     @property
-    def machine(self) -> Machine: ...
+    def machine(self) -> MeasuredMachine: ...
 
-    def time(self, kind: str, point: Point) -> Timing:
+    def time(self, kind: str, point: Point) -> MeasuredTime:
         """Warm up and measure one point of a table of the schema. Raises PointError if that is not possible."""
         ...
 

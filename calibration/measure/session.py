@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from archsim.base.files import write_text
 from archsim.specs.model import ModelSpec
-from calibration.measure.points import PLANS, Backend, Machine, MeasureError, Point, PointError, Timing
+from calibration.measure.points import PLANS, Backend, MeasuredMachine, MeasuredTime, MeasureError, Point, PointError
 from calibration.measurements.schema import TABLES
 
 # ---- recording
@@ -29,7 +29,7 @@ class Recording:
     Raises MeasureError if the file is from another GPU or has other columns.
     """
 
-    def __init__(self, folder: Path, kind: str, run_id: str, machine: Machine) -> None:
+    def __init__(self, folder: Path, kind: str, run_id: str, machine: MeasuredMachine) -> None:
         self.path = folder / f"{kind}.csv"
         self._table, self._run_id, self._machine = TABLES[kind], run_id, machine
         self._columns = [column.name for column in self._table.columns]
@@ -46,7 +46,7 @@ class Recording:
         """Whether this run has the point, from this call or an earlier one."""
         return self._key(self._row(point)) in self._done
 
-    def add(self, point: Point, timing: Timing) -> None:
+    def add(self, point: Point, timing: MeasuredTime) -> None:
         """Append the row; it is on disk when this returns."""
         row = self._row(point) | {"iters": timing.repeats, **timing.notes}
         if self._table.value == "value":
@@ -94,7 +94,7 @@ class Recording:
         os.fsync(self._stream.fileno())
 
 
-def value_of(point: Point, timing: Timing) -> str:
+def value_of(point: Point, timing: MeasuredTime) -> str:
     """Value of a memory point: bytes/s of one pass (read and write move the working set once), or ns per load."""
     if point["quantity"] == "latency_ns":
         return f"{timing.median_us * 1e3:.6g}"
@@ -109,7 +109,7 @@ WORD_EVERY_S = 30.0  # progress interval without a terminal
 
 
 @dataclass
-class Tally:
+class SessionTally:
     """Numbers of points of a table kept from earlier calls, measured now, and left out (reason → number)."""
 
     kind: str
@@ -128,7 +128,7 @@ class Tally:
 
 def measure(
     backend: Backend, kinds: Sequence[str], models: Sequence[ModelSpec], out: Path, run_id: str, console: Console
-) -> list[Tally]:
+) -> list[SessionTally]:
     """Measure the missing points of some tables into ``out/<kind>.csv``. Raises MeasureError."""
     tallies = []
     for kind in kinds:
@@ -143,9 +143,11 @@ def measure(
     return tallies
 
 
-def _measure_kind(backend: Backend, kind: str, points: list[Point], recording: Recording, console: Console) -> Tally:
+def _measure_kind(
+    backend: Backend, kind: str, points: list[Point], recording: Recording, console: Console
+) -> SessionTally:
     missing = [point for point in points if not recording.has(point)]
-    tally = Tally(kind, kept=len(points) - len(missing))
+    tally = SessionTally(kind, kept=len(points) - len(missing))
     for point in _watched(kind, missing, console):
         try:
             recording.add(point, backend.time(kind, point))
@@ -174,7 +176,7 @@ def _watched(kind: str, points: list[Point], console: Console) -> Iterator[Point
         yield point
 
 
-def write_manifest(out: Path, run_id: str, machine: Machine) -> None:
+def write_manifest(out: Path, run_id: str, machine: MeasuredMachine) -> None:
     """``manifest.json``: run_id → machine. Raises MeasureError if an existing one is unreadable."""
     path = out / MANIFEST
     try:

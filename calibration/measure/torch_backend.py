@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calibration.measure.points import POWER_READ_BYTES, POWER_SIDE, Machine, MeasureError, Point, PointError, Timing
+from calibration.measure.points import (
+    POWER_READ_BYTES,
+    POWER_SIDE,
+    MeasuredMachine,
+    MeasuredTime,
+    MeasureError,
+    Point,
+    PointError,
+)
 from calibration.measurements.schema import IDLE_US
 
 # ---- driver
@@ -324,7 +332,7 @@ class TorchBackend:
         uuid = getattr(properties, "uuid", None)
         gpu = f"GPU-{uuid}" if uuid else "0"  # GPU 0 of this process need not be GPU 0 of the driver
         self._architecture = properties.major
-        self.machine = Machine(
+        self.machine = MeasuredMachine(
             gpu_name=properties.name,
             gpus=torch.cuda.device_count(),
             library="torch",
@@ -342,7 +350,7 @@ class TorchBackend:
         except OSError as error:
             raise MeasureError(f"measuring needs NVIDIA's driver: {error}") from error
 
-    def time(self, kind: str, point: Point) -> Timing:
+    def time(self, kind: str, point: Point) -> MeasuredTime:
         """Median and percentiles of the repeats.
 
         Raises PointError if this point cannot be measured, MeasureError if no further point can: after some errors CUDA
@@ -360,7 +368,9 @@ class TorchBackend:
         if problem:
             raise PointError(problem)
         tenths = statistics.quantiles(times_us, n=10, method="inclusive")
-        return Timing(statistics.median(times_us), tenths[0], tenths[-1], len(times_us), self._watch.clocks | notes)
+        return MeasuredTime(
+            statistics.median(times_us), tenths[0], tenths[-1], len(times_us), self._watch.clocks | notes
+        )
 
     def _clear(self, kind: str, point: Point, problem: str | None) -> None:
         """Release GPU memory and page-locked memory."""

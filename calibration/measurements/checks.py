@@ -13,7 +13,7 @@ import pandas as pd
 from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.moe import BALANCED
 from archsim.laws.transfers import COMBINE, DISPATCH, NOTIFY_OF, NVLINK_BYTES_PER_S, nodes_away
-from calibration.measurements.schema import DATASHEETS, IDLE_US, Nominal, Table, gpu_key, peak_of
+from calibration.measurements.schema import DATASHEETS, IDLE_US, MeasurementKind, Nominal, gpu_key, peak_of
 
 # ---- plausible
 # Times in the wrong unit: rows, series and whole tables that are far from any plausible time.
@@ -201,7 +201,7 @@ def runs_in_another_unit(kind: str, rows: pd.DataFrame, value: str) -> np.ndarra
     return ((run - most_plausible).abs() > np.log(APART)).to_numpy()
 
 
-def throttled_runs(rows: pd.DataFrame, table: Table) -> Iterator[tuple[np.ndarray, str]]:
+def throttled_runs(rows: pd.DataFrame, table: MeasurementKind) -> Iterator[tuple[np.ndarray, str]]:
     """(bool[row], reason) of every run that is off the others of its GPU, library and version: over a whole way of
     measuring, and then over what would be a table of its own.
 
@@ -224,7 +224,7 @@ def throttled_runs(rows: pd.DataFrame, table: Table) -> Iterator[tuple[np.ndarra
                 yield there, reason
 
 
-def _times(rows: pd.DataFrame, point: list[str], table: Table) -> pd.DataFrame:
+def _times(rows: pd.DataFrame, point: list[str], table: MeasurementKind) -> pd.DataFrame:
     """ln of the measured times (of the inverse of a bandwidth), a column a run; no column where there is one run."""
     if rows["run_id"].nunique() < LEAST_RUNS:
         return pd.DataFrame()
@@ -293,7 +293,7 @@ CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was 
 
 
 @dataclass(frozen=True)
-class Problem:
+class MeasurementProblem:
     """``kind``: 'refused' (the file is not used), 'quarantined' (the row is not used) or 'warning'."""
 
     file: str
@@ -305,7 +305,9 @@ class Problem:
         return f"{self.file}:{self.line}: {self.kind}: {self.reason}"
 
 
-def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem], own: bool) -> pd.DataFrame:
+def checked(
+    rows: pd.DataFrame, table: MeasurementKind, label: str, problems: list[MeasurementProblem], own: bool
+) -> pd.DataFrame:
     """Rows within the ranges of their columns, each point once, with ``gpu``, ``file`` and ``line``.
 
     Whole series in another unit are removed first, so that single rows can be judged by the remaining ones.
@@ -314,7 +316,7 @@ def checked(rows: pd.DataFrame, table: Table, label: str, problems: list[Problem
 
     def quarantine(wrong: np.ndarray, reason) -> None:
         for at in np.flatnonzero(wrong & ~bad):
-            problems.append(Problem(label, int(rows.index[at]), reason(rows.iloc[at])))
+            problems.append(MeasurementProblem(label, int(rows.index[at]), reason(rows.iloc[at])))
         bad[wrong] = True
 
     for column in table.columns:
@@ -367,7 +369,7 @@ def _slip(name: str, row: pd.Series) -> str:
     return f"{name}: {row[name]:g} differs from its neighbours by a factor above {UNIT_SLIP:g}: another unit?"
 
 
-def _odd(table: Table, row: pd.Series) -> str:
+def _odd(table: MeasurementKind, row: pd.Series) -> str:
     return (
         f"{table.value}: {row[table.value]:g} is far from any plausible GPU time, or from other points of its kind: "
         f"another unit?"
@@ -378,21 +380,21 @@ def _odd_size(row: pd.Series) -> str:
     return f"bytes: {row['bytes']:g} and others: time rises with size as on no link of a node: another unit?"
 
 
-def _other_run(table: Table, row: pd.Series) -> str:
+def _other_run(table: MeasurementKind, row: pd.Series) -> str:
     return (
         f"{table.value}: {row[table.value]:g}: run {row['run_id']!r} is far from the other runs of its kind: another "
         f"unit?"
     )
 
 
-def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
+def without_contradictions(rows: pd.DataFrame, table: MeasurementKind) -> tuple[pd.DataFrame, list[MeasurementProblem]]:
     """(rows of several files, each point once, without points on which files disagree and without runs in another unit
     or throttled; those points and runs)
     """
     rows, problems = _without_odd_runs(rows, table)
     bad = _disagreeing(rows, table)
     problems += [
-        Problem(
+        MeasurementProblem(
             row["file"], int(row["line"]), f"a row of another file for the same point disagrees: {row[table.value]:g}"
         )
         for row in rows[bad].to_dict("records")
@@ -401,8 +403,8 @@ def without_contradictions(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFra
     return rows, [*problems, *warnings]
 
 
-def _without_odd_runs(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
-    problems: list[Problem] = []
+def _without_odd_runs(rows: pd.DataFrame, table: MeasurementKind) -> tuple[pd.DataFrame, list[MeasurementProblem]]:
+    problems: list[MeasurementProblem] = []
     odd = runs_in_another_unit(table.kind, rows, table.value)
     found = [(odd & (rows["run_id"] == run).to_numpy(), "") for run in rows["run_id"][odd].unique()]
     rest = np.flatnonzero(~odd)
@@ -411,12 +413,12 @@ def _without_odd_runs(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, l
     for there, why in found:
         first = rows[there].iloc[0]
         reason = f"{why or _other_run(table, first)} ({there.sum()} rows)"
-        problems.append(Problem(first["file"], int(first["line"]), reason))
+        problems.append(MeasurementProblem(first["file"], int(first["line"]), reason))
         odd = odd | there
     return rows[~odd].reset_index(drop=True), problems
 
 
-def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, list[Problem]]:
+def _each_point_once(rows: pd.DataFrame, table: MeasurementKind) -> tuple[pd.DataFrame, list[MeasurementProblem]]:
     """(one row per point: the first one, with the median of the measured values; a warning if rows differ by more than
     REPORTED_SPREAD_OF_COPIES). ``rows``: with ``file`` and ``line``."""
     key = list(table.key)
@@ -429,7 +431,7 @@ def _each_point_once(rows: pd.DataFrame, table: Table) -> tuple[pd.DataFrame, li
     found = points[table.value].agg(["min", "max", "size"]).reset_index(drop=True)
     odd = found["max"] / found["min"] > REPORTED_SPREAD_OF_COPIES
     return first, [
-        Problem(
+        MeasurementProblem(
             row["file"],
             int(row["line"]),
             f"{of['size']:g} rows for this point, {of['min']:g} to {of['max']:g}: their median, {row[table.value]:g}, "
@@ -454,12 +456,12 @@ def _outside(cells: pd.Series, column) -> np.ndarray:
     return below | broken | (np.isnan(values) if column.required else False)
 
 
-def _refuse_second_gpu(rows: pd.DataFrame, label: str, problems: list[Problem]) -> None:
+def _refuse_second_gpu(rows: pd.DataFrame, label: str, problems: list[MeasurementProblem]) -> None:
     other = rows["gpu_name"] != rows["gpu_name"].iloc[0] if len(rows) else pd.Series(dtype=bool)
     if other.any():
         line = int(other.idxmax())
         names = f"{rows['gpu_name'].iloc[0]!r} and {rows['gpu_name'][line]!r}"
-        problems.append(Problem(label, line, f"two GPUs in one file: {names}", "refused"))
+        problems.append(MeasurementProblem(label, line, f"two GPUs in one file: {names}", "refused"))
 
 
 def _unit_slips(rows: pd.DataFrame, series: list[str], size: str, value: str) -> np.ndarray:
@@ -484,7 +486,9 @@ def _off_neighbours(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return np.abs(values - np.nanmedian(window, axis=0))
 
 
-def _warn_cut_off(rows: pd.DataFrame, series: list[str], size: str, label: str, problems: list[Problem]) -> None:
+def _warn_cut_off(
+    rows: pd.DataFrame, series: list[str], size: str, label: str, problems: list[MeasurementProblem]
+) -> None:
     """A last series with only a fraction of the sizes of the other series of its run."""
     number = rows.groupby(series, dropna=False, sort=False).ngroup()
     last = number.iloc[-1]
@@ -493,10 +497,10 @@ def _warn_cut_off(rows: pd.DataFrame, series: list[str], size: str, label: str, 
     largest = rows.loc[rows["run_id"] == rows["run_id"].iloc[-1], size].max()
     if len(counts) > 2 and len(mine) < CUT_OFF * counts.median() and mine[size].max() < largest:
         reason = f"the sweep seems truncated: {len(mine)} sizes in its last series, {counts.median():g} in others"
-        problems.append(Problem(label, int(rows.index[-1]), reason, "warning"))
+        problems.append(MeasurementProblem(label, int(rows.index[-1]), reason, "warning"))
 
 
-def _disagreeing(rows: pd.DataFrame, table: Table) -> np.ndarray:
+def _disagreeing(rows: pd.DataFrame, table: MeasurementKind) -> np.ndarray:
     values = rows.reset_index(drop=True).groupby(list(table.key), dropna=False, sort=False)[table.value]
     spread = values.transform("max") / values.transform("min")
     return (spread > MOST_SPREAD_OF_COPIES).to_numpy(bool)
@@ -532,7 +536,7 @@ class Peaks:
         return self.named if self.gpu in (None, gpu) else Nominal()
 
 
-def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> pd.DataFrame:
+def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementProblem]) -> pd.DataFrame:
     """The rows of one file that are not above the peaks; the others are problems, each for itself, or the file is
     refused if more than MOST_BEYOND of its rows are.
 
@@ -550,12 +554,12 @@ def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Pro
     if beyond.sum() > MOST_BEYOND * share.notna().sum():
         first = rows[beyond].iloc[0]
         told = "; ".join(reason for _, reason in found)
-        problems.append(Problem(first["file"], int(first["line"]), f"{told}: {_ASKED[kind]}", "refused"))
+        problems.append(MeasurementProblem(first["file"], int(first["line"]), f"{told}: {_ASKED[kind]}", "refused"))
         return rows
     for over, reason in found:
         for at, times in over.items():
             told = f"{times:.1f} times its peak ({reason}): {_ASKED[kind]}"
-            problems.append(Problem(rows["file"][at], int(rows["line"][at]), told))
+            problems.append(MeasurementProblem(rows["file"][at], int(rows["line"][at]), told))
     return rows[~beyond].reset_index(drop=True)
 
 
@@ -566,12 +570,16 @@ _ASKED = {
 }
 
 
-def _gemm_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
+def _gemm_shares(
+    rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementProblem]
+) -> Iterator[tuple[pd.Series, str]]:
     groups, m, n, k = (rows[name].astype(float) for name in ("groups", "m", "n", "k"))
     return _shares_of_flop(rows, 2 * groups * m * n * k, peaks)
 
 
-def _moe_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
+def _moe_shares(
+    rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementProblem]
+) -> Iterator[tuple[pd.Series, str]]:
     """Of a rank with its equal part of the pairs; with skewed routing the slowest one has more, after EPLB as many."""
     tokens, top_k, hidden, ffn, ep, tp = (
         rows[name].astype(float) for name in ("tokens_total", "top_k", "hidden", "ffn", "ep", "tp")
@@ -587,7 +595,9 @@ def _shares_of_flop(rows: pd.DataFrame, flop: pd.Series, peaks: Peaks) -> Iterat
             yield 1e6 * flop[mine.index] / mine["latency_us_median"].astype(float) / peak, named
 
 
-def _memory_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) -> Iterator[tuple[pd.Series, str]]:
+def _memory_shares(
+    rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementProblem]
+) -> Iterator[tuple[pd.Series, str]]:
     of_hbm = (rows["level"] == "hbm") | (
         (rows["level"] == "any") & (rows["working_set_bytes"].astype(float) >= PAST_CACHES_BYTES)
     )
@@ -598,7 +608,7 @@ def _memory_shares(rows: pd.DataFrame, peaks: Peaks, problems: list[Problem]) ->
         share, rate = mine["value"].astype(float) / peak, format_quantity(peak, BANDWIDTH)
         if share.median() < LEAST_OF_HBM:
             told = f"HBM of {gpu}: {op} at {share.median():.0%} of its {rate}: was the whole GPU measured, and alone?"
-            problems.append(Problem(mine["file"].iloc[0], int(mine["line"].iloc[0]), told, "warning"))
+            problems.append(MeasurementProblem(mine["file"].iloc[0], int(mine["line"].iloc[0]), told, "warning"))
         yield share, f"{gpu}, {op}, are faster than its HBM of {rate}"
 
 
@@ -622,12 +632,12 @@ MOST_NOTIFY = 2.0  # times the shortest of a number of nodes
 _SERIES = ["gpu", "library", "library_version", "variant", "sms", "hidden", "top_k", "experts", "dtype"]
 
 
-def without_congested(rows: pd.DataFrame, problems: list[Problem]) -> pd.DataFrame:
+def without_congested(rows: pd.DataFrame, problems: list[MeasurementProblem]) -> pd.DataFrame:
     """Rows of collectives without those that a congested network slowed; each of these is a problem (quarantined)."""
     between = rows[(rows["variant"] == "normal") & (rows["nodes"].astype(float) > 1)]
     bad = np.zeros(len(rows), bool)
     for at, reason in [*_slow_vectors(between), *_late_notifies(between)]:
-        problems.append(Problem(rows["file"][at], int(rows["line"][at]), reason))
+        problems.append(MeasurementProblem(rows["file"][at], int(rows["line"][at]), reason))
         bad[at] = True
     return rows[~bad].reset_index(drop=True)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.tables import Row, csv_rows
+from archsim.base.tables import CsvLine, csv_rows
 from archsim.laws.mesh import COMBINE, DISPATCH, FULL, LINEAR, MESH, RING
 from archsim.workload.formats.source_destination import COLUMNS as MATRICES
 from archsim.workload.formats.source_destination import matrices_of
@@ -79,7 +79,7 @@ class Latency(NamedTuple):
     ns: float
 
 
-class Block(NamedTuple):
+class TransformerBlock(NamedTuple):
     """A whole transformer block: the sum over operations of each one's maximum over chips."""
 
     name: str
@@ -101,7 +101,7 @@ class Meshes(NamedTuple):
     cases: list[Case]
     rates: list[Rate]
     latencies: list[Latency]
-    blocks: list[Block]
+    blocks: list[TransformerBlock]
     ratios: list[tuple[str, str, str, float]]
     zero_routing: list[tuple[str, int, float]]
     unread: list[str]
@@ -117,7 +117,7 @@ def read_meshes(*folders: str | Path) -> Meshes:
     has none.
     """
 
-    def rows_of(name: str, columns: tuple[str, ...]) -> list[Row]:
+    def rows_of(name: str, columns: tuple[str, ...]) -> list[CsvLine]:
         return [row for folder in folders for row in csv_rows(Path(folder) / f"{name}.csv", columns, CalibrationError)]
 
     for folder in folders:
@@ -175,7 +175,7 @@ UNREAD = {
 
 # --- cases -----------------------------------------------------------------------------------------------------------
 
-Tables = Mapping[str, list[Row]]
+Tables = Mapping[str, list[CsvLine]]
 
 
 def _replay(tables: Tables) -> Iterator[Case]:
@@ -185,7 +185,7 @@ def _replay(tables: Tables) -> Iterator[Case]:
         tables["replay_expert_counts"],
         MISTRAL["top_k"],
     )
-    runs: dict[tuple[str, str], list[Row]] = {}
+    runs: dict[tuple[str, str], list[CsvLine]] = {}
     for row in tables["replay_timings"]:
         runs.setdefault((row.text("case"), row.text("op", (DISPATCH, COMBINE))), []).append(row)
     for (case, kernel), rows in runs.items():
@@ -310,14 +310,14 @@ def even(assignments: float, chips: int) -> np.ndarray:
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
-def _rates(rows: list[Row]) -> Iterator[Rate]:
+def _rates(rows: list[CsvLine]) -> Iterator[Rate]:
     for row in rows:
         machine, test, packet = row.text("machine"), row.text("test"), row.number("packet_bytes", whole=True)
         name = f"{test}, {row.count('links')} links, {packet:g} B, {row.text('op')}"
         yield Rate(name, machine, test, packet, 1e9 * row.number("gigabytes_per_s"))
 
 
-def _latencies(rows: list[Row]) -> Iterator[Latency]:
+def _latencies(rows: list[CsvLine]) -> Iterator[Latency]:
     for row in rows:
         name = f"{row.text('test')}, {row.text('payload_bytes')} B, {row.text('op')}"
         yield Latency(
@@ -330,12 +330,12 @@ def _latencies(rows: list[Row]) -> Iterator[Latency]:
         )
 
 
-def _blocks(rows: list[Row]) -> Iterator[Block]:
+def _blocks(rows: list[CsvLine]) -> Iterator[TransformerBlock]:
     for row in rows:
         mesh, fabric, kind = row.text("mesh"), row.text("fabric"), row.text("kind", ("dense", "moe"))
         if not re.fullmatch(r"\d+x\d+", mesh):
             raise row.fault("mesh", "expected two sides, such as 8x4")
-        yield Block(
+        yield TransformerBlock(
             f"{kind} block, {mesh}, {fabric}",
             mesh,
             fabric,
@@ -347,13 +347,13 @@ def _blocks(rows: list[Row]) -> Iterator[Block]:
         )
 
 
-def _relative(rows: list[Row]) -> Iterator[tuple[str, str, str, float]]:
+def _relative(rows: list[CsvLine]) -> Iterator[tuple[str, str, str, float]]:
     for row in rows:
         kernel = row.text("op", (DISPATCH, COMBINE))
         yield row.text("case"), kernel, row.text("relative_to"), row.number("change_percent", -100)
 
 
-def _zero_routing(rows: list[Row]) -> Iterator[tuple[str, int, float]]:
+def _zero_routing(rows: list[CsvLine]) -> Iterator[tuple[str, int, float]]:
     for row in rows:
         mesh = re.search(r"\b8 ?x ?(\d+)", row.text("item"))
         if row.text("item").startswith("zero routing") and mesh and row.cells["before"] and row.cells["after"]:

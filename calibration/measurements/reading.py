@@ -18,14 +18,14 @@ from archsim.base.files import UNREADABLE, unpacked
 from archsim.laws.tables import newest_first
 from calibration.measurements.adapters import LAYOUTS
 from calibration.measurements.checks import (
+    MeasurementProblem,
     Peaks,
-    Problem,
     checked,
     within_peaks,
     without_congested,
     without_contradictions,
 )
-from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, Layout, Table, gpu_key
+from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, FileLayout, MeasurementKind, gpu_key
 
 # ---- cells
 # CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
@@ -51,33 +51,33 @@ def header_of(file: Path) -> list[str]:
         return []
 
 
-def read_cells(file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
+def read_cells(file: Path, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame | None:
     """All cells as text; index = line number. Lines with the wrong number of cells are quarantined."""
     try:
         data = file.read_bytes()
         text = (unpacked(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
     except UNREADABLE as error:
-        problems.append(Problem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
+        problems.append(MeasurementProblem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
         return None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     written, whole = text.split("\n"), text.endswith("\n")
     header = _cells(written[0])
     if not header or len(set(header)) < len(header):
-        problems.append(Problem(label, 1, "no header, or a column appears twice", "refused"))
+        problems.append(MeasurementProblem(label, 1, "no header, or a column appears twice", "refused"))
         return None
     rows, lines, last = [], [], len(written) - whole
     for line, given in enumerate(written[1:], 2):
         cells = _cells(given) if given.strip() else []
         if cells is None:
-            problems.append(Problem(label, line, "unbalanced quotation mark, or a cell that never ends"))
+            problems.append(MeasurementProblem(label, line, "unbalanced quotation mark, or a cell that never ends"))
         elif len(cells) == len(header) and (line < last or whole):
             rows.append(cells)
             lines.append(line)
         elif cells and len(cells) == len(header):
-            problems.append(Problem(label, line, "the last line has no line end: the file may be truncated"))
+            problems.append(MeasurementProblem(label, line, "the last line has no line end: the file may be truncated"))
         elif cells:
             why = "the file is truncated here" if line == last else "cells missing or extra"
-            problems.append(Problem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
+            problems.append(MeasurementProblem(label, line, f"{len(cells)} of {len(header)} cells: {why}"))
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name="line"), dtype=object)
 
 
@@ -97,7 +97,7 @@ def _cells(line: str) -> list[str] | None:
 MANIFEST = "manifest.json"  # {run_id: {"gpu_name": ..., "driver": ...}}, or a single such machine
 
 
-def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[Problem]) -> pd.DataFrame | None:
+def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame | None:
     """Cells with ``gpu_name``, and ``driver`` if the folder names one; None, and a problem, if the
     folder names no GPU or several.
     """
@@ -116,7 +116,7 @@ def with_machine(raw: pd.DataFrame, file: Path, label: str, problems: list[Probl
             if not gpus
             else "add the column, or use one folder per GPU"
         )
-        problems.append(Problem(label, 1, f"no column gpu_name, and {why}; {remedy}", "refused"))
+        problems.append(MeasurementProblem(label, 1, f"no column gpu_name, and {why}; {remedy}", "refused"))
         return None
     drivers = {machine.get("driver", "") for machine in machines} - {""}
     raw = raw.assign(gpu_name=next(iter(gpus.values())))
@@ -187,7 +187,7 @@ class Measurements:
     """
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[MeasurementProblem] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
 
@@ -254,7 +254,7 @@ def _read_file(
     file: Path, label: str, peaks: Peaks, kinds: Collection[str], found: Measurements
 ) -> list[tuple[str, pd.DataFrame]]:
     """(kind, rows) of one file: several only for layouts of several kinds."""
-    problems: list[Problem] = []
+    problems: list[MeasurementProblem] = []
     if not _may_be_of(file, kinds):
         return []
     raw = read_cells(file, label, problems)
@@ -263,7 +263,7 @@ def _read_file(
     if not layouts:  # problems of other files do not matter
         problems = [problem for problem in problems if problem.kind == "refused"]
     elif not count and not problems:
-        problems.append(Problem(label, 1, "a header and no rows", "warning"))
+        problems.append(MeasurementProblem(label, 1, "a header and no rows", "warning"))
     if any(layout.of_user for layout in layouts):
         found.own.add(label)
         raw = with_machine(raw, file, label, problems)
@@ -271,33 +271,33 @@ def _read_file(
     for layout in layouts if raw is not None else []:
         rows = checked(_rows_of(raw, layout, label, problems), TABLES[layout.kind], label, problems, own=layout.of_user)
         if layout.kind == "gemm" and layout.of_user and len(rows) and (why := swapped_columns(rows)):
-            problems.append(Problem(label, 1, why, "refused"))
+            problems.append(MeasurementProblem(label, 1, why, "refused"))
         rows = within_peaks(layout.kind, rows, peaks, problems)
         if layout.kind == "collective" and len(rows):
             rows = without_congested(rows, problems)
         if len(rows):
             read.append((layout.kind, rows))
         elif layout.of_user and count:
-            problems.append(Problem(label, 1, "no row of this file can be used", "refused"))
+            problems.append(MeasurementProblem(label, 1, "no row of this file can be used", "refused"))
     found.problems += sorted(set(problems), key=lambda problem: (problem.line, problem.reason))
     return [] if any(problem.kind == "refused" for problem in problems) else read
 
 
-def _rows_of(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
+def _rows_of(raw: pd.DataFrame, layout: FileLayout, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame:
     """The rows of a layout in the columns of the schema; unused rows and unknown versions are reported."""
     figures = _figures(raw, layout, label, problems)
     rows = layout.convert(figures.assign(file=Path(label).name))
     unused = figures.index.difference(rows.index)
     if layout.leaves_out and len(unused):
         reason = f"{len(unused)} rows from this line on are not used: {layout.leaves_out}"
-        problems.append(Problem(label, int(unused[0]), reason, "warning"))
+        problems.append(MeasurementProblem(label, int(unused[0]), reason, "warning"))
     if layout.of_user and "library_version" not in raw and len(rows):
         nameless = rows.index[rows["library_version"] == UNKNOWN_VERSION]
         if len(nameless):
             reason = (
                 f"no version of the library: recorded as {UNKNOWN_VERSION!r}, so different versions are fitted together"
             )
-            problems.append(Problem(label, int(nameless[0]), reason, "warning"))
+            problems.append(MeasurementProblem(label, int(nameless[0]), reason, "warning"))
     return rows
 
 
@@ -314,11 +314,13 @@ def _may_be_of(file: Path, kinds: Collection[str]) -> bool:
     return not named or not named.isdisjoint(kinds)
 
 
-def _own_layout(table: Table) -> Layout:
-    return Layout(table.kind, table.kind, table.required, table.figures, lambda rows: rows.copy(), of_user=True)
+def _own_layout(table: MeasurementKind) -> FileLayout:
+    return FileLayout(table.kind, table.kind, table.required, table.figures, lambda rows: rows.copy(), of_user=True)
 
 
-def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: Measurements) -> list[Layout]:
+def _layouts_of(
+    raw: pd.DataFrame, label: str, problems: list[MeasurementProblem], found: Measurements
+) -> list[FileLayout]:
     """The layouts whose columns the file has. A file that nearly matches one is refused, others are skipped."""
     header = set(raw.columns)
     known = [*map(_own_layout, TABLES.values()), *LAYOUTS]
@@ -327,13 +329,13 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
         most = max(len(layout.required) for layout in fitting)
         odd = _odd_header(raw, [layout for layout in known if len(layout.required) > most])
         if odd:
-            problems.append(Problem(label, 1, odd, "refused"))
+            problems.append(MeasurementProblem(label, 1, odd, "refused"))
         largest = [layout for layout in fitting if len(layout.required) == most and not odd]
         found.skipped.update((label, layout.skip) for layout in largest if layout.skip)
         return [layout for layout in largest if not layout.skip]
     odd = _odd_header(raw, known)
     if odd:
-        problems.append(Problem(label, 1, odd, "refused"))
+        problems.append(MeasurementProblem(label, 1, odd, "refused"))
         return []
     nearest = max(
         (layout for layout in known if not layout.skip),
@@ -344,14 +346,16 @@ def _layouts_of(raw: pd.DataFrame, label: str, problems: list[Problem], found: M
         extra = sorted(header - set(nearest.required))
         hint = f"; it has {', '.join(extra[:4])}" if extra else ""
         problems.append(
-            Problem(label, 1, f"layout {nearest.name}: column {', '.join(missing)} is missing{hint}", "refused")
+            MeasurementProblem(
+                label, 1, f"layout {nearest.name}: column {', '.join(missing)} is missing{hint}", "refused"
+            )
         )
     else:
         found.skipped[label] = UNKNOWN_LAYOUT
     return []
 
 
-def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
+def _odd_header(raw: pd.DataFrame, known: list[FileLayout]) -> str:
     """What is wrong with a header that matches a layout except for its spelling; '' if it does not."""
     if len(raw.columns) == 1 and any(mark in raw.columns[0] for mark in ";\t|"):
         return f"columns are not separated by commas: {raw.columns[0][:60]!r}"
@@ -363,7 +367,7 @@ def _odd_header(raw: pd.DataFrame, known: list[Layout]) -> str:
     return ""
 
 
-def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Problem]) -> pd.DataFrame:
+def _figures(raw: pd.DataFrame, layout: FileLayout, label: str, problems: list[MeasurementProblem]) -> pd.DataFrame:
     """Figures as float64; rows with a cell that is not a number are quarantined (a unit in a cell
     would mean mixed units).
     """
@@ -377,7 +381,7 @@ def _figures(raw: pd.DataFrame, layout: Layout, label: str, problems: list[Probl
         wrong = ~np.isfinite(values) & ~empty
         for line, cell in cells[wrong].items():
             reason = f"{name}: {cell!r} is not a plain number; the unit is that of the column"
-            problems.append(Problem(label, line, reason))
+            problems.append(MeasurementProblem(label, line, reason))
         raw[name], bad = values, bad | wrong
     return raw[~bad]
 
@@ -530,7 +534,7 @@ def fittable(measurements: Measurements) -> Measurements:
     return replace(measurements, tables=tables or measurements.tables, problems=problems)
 
 
-def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[Problem]]]:
+def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[MeasurementProblem]]]:
     """(positions of the rows of a table, its problems) of the tables with too few points."""
     named = rows.assign(release=rows["library_version"].map(release))
     for (gpu, library, version, dtype, *_), at in named.groupby(_TABLE, sort=True).indices.items():
@@ -545,7 +549,7 @@ def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[Problem]]]:
                 f"{name}: {len(points)} points, at most {most} sizes of m at a shape (n, k); no law can be judged with "
                 f"fewer than {LEAST_POINTS} points, or than {LEAST_SIZES_OF_LAW} sizes: {REMEDY}"
             )
-            yield at, [Problem(file, int(line), reason, "refused") for file, line in lines]
+            yield at, [MeasurementProblem(file, int(line), reason, "refused") for file, line in lines]
         elif (sizes < LEAST_FITTED_SIZES).any():
             few = sizes[sizes < LEAST_FITTED_SIZES]
             n, k = few.index[0]
@@ -554,4 +558,4 @@ def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[Problem]]]:
                 f"(n {n:g}, k {k:g} "
                 f"has {few.iloc[0]}); between and beyond them, only the law predicts: {REMEDY}"
             )
-            yield at, [Problem(file, int(line), reason, "warning") for file, line in lines]
+            yield at, [MeasurementProblem(file, int(line), reason, "warning") for file, line in lines]

@@ -19,7 +19,7 @@ from archsim.base.errors import did_you_mean
 from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from archsim.base.units import DTYPES as KNOWN
 from archsim.base.units import DTYPES as KNOWN_DTYPES
-from archsim.laws.tables import HBM, Reference, ScaledSections
+from archsim.laws.tables import HBM, ReferenceRates, ScaledSections
 
 # ---- schema
 
@@ -34,7 +34,7 @@ FIGURES = {"count": "whole number >= 0", "size": "whole number >= 1", "time": "n
 
 
 @dataclass(frozen=True)
-class Column:
+class MeasuredColumn:
     """``kind``: 'text', one of FIGURES, or a tuple of the accepted words. ``required``: the column must be present."""
 
     name: str
@@ -48,14 +48,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasurementKind:
     """A kind of measurement. ``key``: columns that identify a point within a run; ``value``: the measured column;
     ``not_above``: pairs of columns (a, b) with a <= b.
     """
 
     kind: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[MeasuredColumn, ...]
     key: tuple[str, ...]
     value: str = "latency_us_median"
     not_above: tuple[tuple[str, str], ...] = ()
@@ -67,8 +67,8 @@ class Table:
         object.__setattr__(self, "required", tuple(column.name for column in self.columns if column.required))
 
 
-def _table(kind: str, meaning: str, columns: tuple[Column, ...], key: str, timed: bool = True) -> Table:
-    return Table(
+def _table(kind: str, meaning: str, columns: tuple[MeasuredColumn, ...], key: str, timed: bool = True) -> MeasurementKind:
+    return MeasurementKind(
         kind,
         meaning,
         (*_WHO, *columns, *(_TIMES if timed else ()), *_NOTES),
@@ -83,41 +83,41 @@ def _table(kind: str, meaning: str, columns: tuple[Column, ...], key: str, timed
 
 
 _WHO = (
-    Column("run_id", "text", "the repetition, a separate process"),
-    Column("gpu_name", "text", "as the driver reports it; one per file"),
-    Column("library", "text", "the timed library: torch, trtllm, nccl, cuda, ..."),
-    Column("library_version", "text", "its version; versions of a library are calibrated separately"),
+    MeasuredColumn("run_id", "text", "the repetition, a separate process"),
+    MeasuredColumn("gpu_name", "text", "as the driver reports it; one per file"),
+    MeasuredColumn("library", "text", "the timed library: torch, trtllm, nccl, cuda, ..."),
+    MeasuredColumn("library_version", "text", "its version; versions of a library are calibrated separately"),
 )
 _TIMES = (
-    Column("latency_us_median", "time", "median of the repeats within the run, us"),
-    Column("latency_us_p10", "time", "10th percentile, us", required=False),
-    Column("latency_us_p90", "time", "90th percentile, us", required=False),
+    MeasuredColumn("latency_us_median", "time", "median of the repeats within the run, us"),
+    MeasuredColumn("latency_us_p10", "time", "10th percentile, us", required=False),
+    MeasuredColumn("latency_us_p90", "time", "90th percentile, us", required=False),
 )
 _NOTES = (
-    Column("driver", "text", "version of the driver", required=False),
-    Column("sm_clock_mhz", "number", "clock of the SMs while measuring", required=False),
-    Column("mem_clock_mhz", "number", "clock of the memory while measuring", required=False),
-    Column("power_w", "number", "power drawn while measuring", required=False),
-    Column("iters", "size", "repeats behind the median", required=False),
+    MeasuredColumn("driver", "text", "version of the driver", required=False),
+    MeasuredColumn("sm_clock_mhz", "number", "clock of the SMs while measuring", required=False),
+    MeasuredColumn("mem_clock_mhz", "number", "clock of the memory while measuring", required=False),
+    MeasuredColumn("power_w", "number", "power drawn while measuring", required=False),
+    MeasuredColumn("iters", "size", "repeats behind the median", required=False),
 )
 _NOT_ABOVE = (
     ("top_k", "experts"), ("ep", "experts"), ("kv_heads", "heads"), ("latency_us_p10", "latency_us_median"),
     ("latency_us_median", "latency_us_p90"),
 )
-_DTYPE = Column("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")
+_DTYPE = MeasuredColumn("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")
 
 GEMM = _table(
     "gemm",
     "m x n x k products C[m,n] = A[m,k] B[k,n]; grouped: one such product per group",
     (
         _DTYPE,
-        Column("quant_included", ("0", "1"), "1: the time includes dynamic quantisation of the activation"),
-        Column("groups", "size", "1: plain GEMM; above: grouped GEMM with m rows per group"),
-        Column("m", "size", "rows (tokens)"),
-        Column("n", "size", "output features"),
-        Column("k", "size", "input features"),
-        Column("kernel", "text", "kernel or back end", required=False),
-        Column("weight_copies", "size", "weight copies that the benchmark rotates through", required=False),
+        MeasuredColumn("quant_included", ("0", "1"), "1: the time includes dynamic quantisation of the activation"),
+        MeasuredColumn("groups", "size", "1: plain GEMM; above: grouped GEMM with m rows per group"),
+        MeasuredColumn("m", "size", "rows (tokens)"),
+        MeasuredColumn("n", "size", "output features"),
+        MeasuredColumn("k", "size", "input features"),
+        MeasuredColumn("kernel", "text", "kernel or back end", required=False),
+        MeasuredColumn("weight_copies", "size", "weight copies that the benchmark rotates through", required=False),
     ),
     "dtype quant_included groups m n k",
 )
@@ -125,22 +125,22 @@ MOE = _table(
     "moe",
     "a whole fused MoE layer of one rank: permute, two grouped GEMMs, activation, finalize; no network",
     (
-        Column("model", "text", "name of the model"),
+        MeasuredColumn("model", "text", "name of the model"),
         _DTYPE,
-        Column("hidden", "size", "hidden size"),
-        Column("ffn", "size", "width of one expert's FFN, before tensor parallelism"),
-        Column("experts", "size", "routed experts of the whole model"),
-        Column("top_k", "size", "experts per token"),
-        Column("ep", "size", "ranks that share the experts"),
-        Column("tp", "size", "ranks that share each expert"),
-        Column("distribution", "text", "balanced, or the skew of the routing"),
-        Column("tokens_total", "size", "tokens of the whole EP group"),
-        Column("eplb_slots", "count", "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas", required=False),
-        Column("kernel", "text", "kernel or back end", required=False),
-        Column("tokens_seen", ("group", "received"), "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on it, as behind a dispatch", required=False),
-        Column("tokens_rank", "count", "tokens that this rank computes", required=False),
-        Column("active_experts_rank", "count", "its experts that have tokens", required=False),
-        Column("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
+        MeasuredColumn("hidden", "size", "hidden size"),
+        MeasuredColumn("ffn", "size", "width of one expert's FFN, before tensor parallelism"),
+        MeasuredColumn("experts", "size", "routed experts of the whole model"),
+        MeasuredColumn("top_k", "size", "experts per token"),
+        MeasuredColumn("ep", "size", "ranks that share the experts"),
+        MeasuredColumn("tp", "size", "ranks that share each expert"),
+        MeasuredColumn("distribution", "text", "balanced, or the skew of the routing"),
+        MeasuredColumn("tokens_total", "size", "tokens of the whole EP group"),
+        MeasuredColumn("eplb_slots", "count", "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas", required=False),
+        MeasuredColumn("kernel", "text", "kernel or back end", required=False),
+        MeasuredColumn("tokens_seen", ("group", "received"), "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on it, as behind a dispatch", required=False),
+        MeasuredColumn("tokens_rank", "count", "tokens that this rank computes", required=False),
+        MeasuredColumn("active_experts_rank", "count", "its experts that have tokens", required=False),
+        MeasuredColumn("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
     ),
     "model dtype ep tp distribution tokens_total tokens_seen eplb_slots kernel",
 )
@@ -148,17 +148,17 @@ ATTENTION = _table(
     "attention",
     "attention of one rank, without its projections: whole prompts, or one new token of each request",
     (
-        Column("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
-        Column("kind", ("gqa", "mla", "mla_block", "mla_pre", "mla_post"), "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone"),
+        MeasuredColumn("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
+        MeasuredColumn("kind", ("gqa", "mla", "mla_block", "mla_pre", "mla_post"), "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone"),
         _DTYPE,
-        Column("kv_dtype", DTYPES, "of the KV cache"),
-        Column("heads", "size", "query heads of the rank"),
-        Column("kv_heads", "size", "KV heads of the rank; 1 for latent KV"),
-        Column("head_dim", "size", "head size; for latent KV, of the latent vector with RoPE"),
-        Column("window", "count", "of sliding-window attention; 0: none"),
-        Column("products", "text", "dtype of the projections of mla_block; empty: none in the time", required=False),
-        Column("batch", "size", "requests"),
-        Column("tokens", "size", "context of each request, the new tokens included"),
+        MeasuredColumn("kv_dtype", DTYPES, "of the KV cache"),
+        MeasuredColumn("heads", "size", "query heads of the rank"),
+        MeasuredColumn("kv_heads", "size", "KV heads of the rank; 1 for latent KV"),
+        MeasuredColumn("head_dim", "size", "head size; for latent KV, of the latent vector with RoPE"),
+        MeasuredColumn("window", "count", "of sliding-window attention; 0: none"),
+        MeasuredColumn("products", "text", "dtype of the projections of mla_block; empty: none in the time", required=False),
+        MeasuredColumn("batch", "size", "requests"),
+        MeasuredColumn("tokens", "size", "context of each request, the new tokens included"),
     ),
     "phase kind dtype kv_dtype products heads kv_heads head_dim window batch tokens",
 )
@@ -166,13 +166,13 @@ P2P = _table(
     "p2p",
     "copies from one GPU to another",
     (
-        Column("placement", ("intra_node", "inter_node"), "both GPUs in one node, or in two"),
-        Column("src", "text", "sending GPU"),
-        Column("dst", "text", "receiving GPU"),
-        Column("method", ("ce", "sm", "nccl"), "ce: copy engine; sm: loads and stores of a kernel; nccl: send/recv"),
-        Column("direction", ("uni", "bi", "ring"), "one way, both ways at once, or all GPUs in a ring"),
-        Column("concurrent_pairs", "size", "pairs that copy at the same time"),
-        Column("bytes", "size", "sent in one direction of one pair"),
+        MeasuredColumn("placement", ("intra_node", "inter_node"), "both GPUs in one node, or in two"),
+        MeasuredColumn("src", "text", "sending GPU"),
+        MeasuredColumn("dst", "text", "receiving GPU"),
+        MeasuredColumn("method", ("ce", "sm", "nccl"), "ce: copy engine; sm: loads and stores of a kernel; nccl: send/recv"),
+        MeasuredColumn("direction", ("uni", "bi", "ring"), "one way, both ways at once, or all GPUs in a ring"),
+        MeasuredColumn("concurrent_pairs", "size", "pairs that copy at the same time"),
+        MeasuredColumn("bytes", "size", "sent in one direction of one pair"),
     ),
     "placement src dst method direction concurrent_pairs bytes",
 )
@@ -180,17 +180,17 @@ COLLECTIVE = _table(
     "collective",
     "collectives, and dispatch and combine of MoE libraries",
     (
-        Column("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."),
-        Column("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
-        Column("num_gpus", "size", "ranks"),
-        Column("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 if missing", required=False),
-        Column("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
-        Column("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
-        Column("sms", "count", "SMs given to communication", required=False),
-        Column("tokens_per_rank", "count", "of dispatch and combine", required=False),
-        Column("hidden", "size", "hidden size, of dispatch and combine", required=False),
-        Column("top_k", "size", "experts per token, of dispatch and combine", required=False),
-        Column("experts", "size", "experts, of dispatch and combine", required=False),
+        MeasuredColumn("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."),
+        MeasuredColumn("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
+        MeasuredColumn("num_gpus", "size", "ranks"),
+        MeasuredColumn("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 if missing", required=False),
+        MeasuredColumn("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
+        MeasuredColumn("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
+        MeasuredColumn("sms", "count", "SMs given to communication", required=False),
+        MeasuredColumn("tokens_per_rank", "count", "of dispatch and combine", required=False),
+        MeasuredColumn("hidden", "size", "hidden size, of dispatch and combine", required=False),
+        MeasuredColumn("top_k", "size", "experts per token, of dispatch and combine", required=False),
+        MeasuredColumn("experts", "size", "experts, of dispatch and combine", required=False),
     ),
     "op variant num_gpus nodes bytes dtype sms tokens_per_rank hidden top_k experts",
 )
@@ -198,10 +198,10 @@ HOSTPATH = _table(
     "hostpath",
     "copies between host and device",
     (
-        Column("direction", ("h2d", "d2h", "bi"), "to the device, to the host, or both at once"),
-        Column("pinned", ("0", "1"), "1: page-locked host memory"),
-        Column("method", ("ce", "sm"), "copy engine, or loads and stores of a kernel"),
-        Column("bytes", "size", "in one direction"),
+        MeasuredColumn("direction", ("h2d", "d2h", "bi"), "to the device, to the host, or both at once"),
+        MeasuredColumn("pinned", ("0", "1"), "1: page-locked host memory"),
+        MeasuredColumn("method", ("ce", "sm"), "copy engine, or loads and stores of a kernel"),
+        MeasuredColumn("bytes", "size", "in one direction"),
     ),
     "direction pinned method bytes",
 )
@@ -209,12 +209,12 @@ LAUNCH = _table(
     "launch",
     "launch cost of a kernel",
     (
-        Column(
+        MeasuredColumn(
             "kind",
             ("stream", "graph_node", "grid_sync", "launch_to_sync"),
             "back to back on a stream, as a graph node, a grid-wide sync, or launch and wait",
         ),
-        Column("kernel_bytes", "count", "moved by the kernel; 0: an empty one"),
+        MeasuredColumn("kernel_bytes", "count", "moved by the kernel; 0: an empty one"),
     ),
     "kind kernel_bytes",
 )
@@ -222,11 +222,11 @@ MEMORY = _table(
     "memory",
     "bandwidth and latency of the memory hierarchy",
     (
-        Column("level", ("l1", "l2", "hbm", "any"), "any: set by the working set"),
-        Column("op", ("read", "write", "copy", "triad", "chase"), "chase: dependent loads"),
-        Column("working_set_bytes", "size", "for the whole GPU"),
-        Column("quantity", ("bytes_per_s", "latency_ns"), "what the value is"),
-        Column("value", "time", "in the unit that the quantity names"),
+        MeasuredColumn("level", ("l1", "l2", "hbm", "any"), "any: set by the working set"),
+        MeasuredColumn("op", ("read", "write", "copy", "triad", "chase"), "chase: dependent loads"),
+        MeasuredColumn("working_set_bytes", "size", "for the whole GPU"),
+        MeasuredColumn("quantity", ("bytes_per_s", "latency_ns"), "what the value is"),
+        MeasuredColumn("value", "time", "in the unit that the quantity names"),
     ),
     "level op working_set_bytes quantity",
     timed=False,
@@ -236,9 +236,9 @@ QUANTISATION = _table(
     "dynamic quantisation of m x k activations, which some GEMM times include",
     (
         _DTYPE,
-        Column("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
-        Column("m", "size", "rows (tokens)"),
-        Column("k", "size", "features"),
+        MeasuredColumn("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
+        MeasuredColumn("m", "size", "rows (tokens)"),
+        MeasuredColumn("k", "size", "features"),
     ),
     "dtype op m k",
 )
@@ -246,11 +246,11 @@ POWER = _table(
     "power",
     "power that a GPU draws at steady work; power_w is the measured column, and times are those while it is drawn",
     (
-        Column("work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"),
+        MeasuredColumn("work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"),
         _DTYPE,
-        Column("m", "size", "rows of a product with square weights; 1 for other work"),
-        Column("flop", "number", "of one operation"),
-        Column("hbm_bytes", "number", "read and written by one operation"),
+        MeasuredColumn("m", "size", "rows of a product with square weights; 1 for other work"),
+        MeasuredColumn("flop", "number", "of one operation"),
+        MeasuredColumn("hbm_bytes", "number", "read and written by one operation"),
     ),
     "work dtype m",
 )
@@ -289,7 +289,7 @@ UNKNOWN_VERSION = "unknown"
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """One public layout; it reads files whose header has all of ``required``.
 
     ``figures``: columns that must hold numbers > 0 (of ``required``, or left out of it if the file may lack them);
@@ -314,9 +314,9 @@ class Layout:
 
 def layout(
     name: str, kind: str, convert: Callable[[DataFrame], DataFrame], texts: str, figures: str, **more: Any
-) -> Layout:
+) -> FileLayout:
     """A layout that needs all of its columns: ``texts`` and ``figures``, names with blanks between."""
-    return Layout(name, kind, (*texts.split(), *figures.split()), tuple(figures.split()), convert, **more)
+    return FileLayout(name, kind, (*texts.split(), *figures.split()), tuple(figures.split()), convert, **more)
 
 
 def frame(rows: DataFrame, of: str = "", **columns: Any) -> DataFrame:
@@ -339,14 +339,14 @@ def renamed(names, known: dict[str, str]):
 TERA = 1e12
 
 
-def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, nvfp4: float | None = None) -> Reference:
+def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, nvfp4: float | None = None) -> ReferenceRates:
     of_kind = {"bf16": bf16, "fp8": fp8, "nvfp4": nvfp4}
     peaks = {
         name: peak * TERA
         for name, dtype in KNOWN_DTYPES.items()
         if (nvfp4 or dtype.weight >= 1) and name != "fp16" and (peak := of_kind.get(dtype.computes)) is not None
     }
-    return Reference(peak_flop_per_s=peaks, hbm_bytes_per_s=hbm_tbytes_per_s * TERA, sms=sms)
+    return ReferenceRates(peak_flop_per_s=peaks, hbm_bytes_per_s=hbm_tbytes_per_s * TERA, sms=sms)
 
 
 DATASHEETS = {
@@ -363,7 +363,7 @@ DATASHEETS = {
     "gb300": _tensor(2500, 5000, 8.0, 148, 15000),
     "l40": _tensor(181, 362, 0.864, 142),
     # GDDR7; no dense peaks stated
-    "rtx-pro-6000-server": Reference(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
+    "rtx-pro-6000-server": ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
     "mi300x": _tensor(1307, 2615, 5.3, 304),
 }
 # What public measurements lack, and on which GPU it was measured; docs/calibration.md has the errors of scaling.
@@ -432,7 +432,7 @@ def _positive(rate: float, text: str) -> float:
 
 def reference_of(
     gpu: str, fitted_flop_per_s: dict[str, float], fitted_bytes_per_s: float, named: Nominal | None = None
-) -> Reference:
+) -> ReferenceRates:
     """Given rates, else those of the GPU's datasheet, else the fitted ones.
 
     fp16 has the peak of bf16, fp8_block that of fp8, and vice versa.
@@ -446,13 +446,13 @@ def reference_of(
     }
     fitted = {dtype: rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks and dtype not in same}
     bandwidth = named.hbm_bytes_per_s or (sheet.hbm_bytes_per_s if sheet else None)
-    return Reference(
+    return ReferenceRates(
         peak_flop_per_s=peaks | same | fitted, hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
         sms=sheet.sms if sheet else UNKNOWN_SMS, fitted=(*fitted, *([] if bandwidth else [HBM])),
     )
 
 
-def fitted_note(gpu: str, reference: Reference) -> str:
+def fitted_note(gpu: str, reference: ReferenceRates) -> str:
     """States which rates of the reference are fitted, and which options to give; '' if all are nominal."""
     if not reference.fitted:
         return ""

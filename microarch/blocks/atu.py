@@ -18,14 +18,14 @@ import numpy as np
 
 from archsim.base.compiled import inner
 from microarch.blocks import hbm, llc
-from microarch.blocks.request import AWAY, CHOICE, HERE, HIT, PAPER, Event, State, Step, Unit, parameter
+from microarch.blocks.request import AWAY, CHOICE, HERE, HIT, PAPER, Event, NextState, State, Unit, parameter
 
 SERVES = {State.LOOKUP: Unit.PORT}
 MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"
 STEPS = {
-    (State.LOOKUP, Event.HIT): Step(State.COMPUTE, action="use the slice in the local LLC", latency="llc.hit_ns"),
-    (State.LOOKUP, Event.HERE): Step(State.LOCAL_HBM, action="redirect to the local HBM", latency=MISSED),
-    (State.LOOKUP, Event.AWAY): Step(State.REQUEST, action="query the home", latency=MISSED),
+    (State.LOOKUP, Event.HIT): NextState(State.COMPUTE, action="use the slice in the local LLC", latency="llc.hit_ns"),
+    (State.LOOKUP, Event.HERE): NextState(State.LOCAL_HBM, action="redirect to the local HBM", latency=MISSED),
+    (State.LOOKUP, Event.AWAY): NextState(State.REQUEST, action="query the home", latency=MISSED),
 }
 EMPTY = -1
 

@@ -3,16 +3,16 @@
 import numpy as np
 
 from microarch.blocks import atu, compute, global_cp, hbm, link, llc, local_cp, pdu
-from microarch.blocks.request import Event, State, Table, Unit
+from microarch.blocks.request import Event, State, TransitionTable, Unit
 
 REQUEST_BLOCKS = (atu, llc, hbm, link, pdu, compute)
 
 
 TABLES = {
-    name: Table(name, State, Event, tuple(block.SERVES), State.DONE, block.STEPS)
+    name: TransitionTable(name, State, Event, tuple(block.SERVES), State.DONE, block.STEPS)
     for name, block in ((block.__name__.rpartition(".")[2], block) for block in REQUEST_BLOCKS)
 } | {"local_cp": local_cp.TABLE, "global_cp": global_cp.TABLE}
-REQUEST = Table(
+REQUEST = TransitionTable(
     name="request", states=State, events=Event, initial=(State.LOOKUP, State.ACT_READ), final=State.DONE,
     steps={at: step for block in REQUEST_BLOCKS for at, step in block.STEPS.items()},
 )

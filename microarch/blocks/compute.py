@@ -6,10 +6,10 @@ on and its queue.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
 
 SERVES = {State.COMPUTE: Unit.COMPUTE}
-STEPS = {(State.COMPUTE, Event.SERVED): Step(State.DONE, action="multiply", latency="flop / flop_per_ns")}
+STEPS = {(State.COMPUTE, Event.SERVED): NextState(State.DONE, action="multiply", latency="flop / flop_per_ns")}
 
 
 @dataclass(frozen=True)

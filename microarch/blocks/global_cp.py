@@ -5,7 +5,7 @@ are this project's (``docs/decisions.md``). Counts of work come from the policy 
 (``archsim.policies.allocation.Effort``), which every executor runs; an executor only turns counts into time.
 
 State layout: the tables of ``archsim hardware area`` (distribution table, heatmap, prediction table); work counts in
-``Counts``.
+``DecisionWork``.
 
 =========  ======================================================================================================
 RECEIVE    the demand arrives, tokens per expert of every die (16 bits each), and is summed
@@ -38,7 +38,7 @@ import numpy as np
 
 from archsim.base.compiled import kernel
 from archsim.base.units import NS_PER_S
-from microarch.blocks.request import CHOICE, PAPER, Step, Table, parameter
+from microarch.blocks.request import CHOICE, PAPER, NextState, TransitionTable, parameter
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
@@ -82,32 +82,43 @@ class Event(IntEnum):
     READY = 1  # the state's work is done
 
 
-TABLE = Table(name="global_cp", states=State, events=Event, initial=(State.IDLE,), final=State.DONE, steps={
-    (State.IDLE, Event.START): Step(State.RECEIVE, None, "request the demand", "waits"),
-    (State.RECEIVE, Event.READY): Step(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
-    (State.READ, Event.READY): Step(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
-    (State.ORDER, Event.READY): Step(State.GENERATE, None, "sort experts", "stages · experts / 2 / comparators"),
-    (State.GENERATE, Event.READY): Step(State.EVALUATE, None, "rank candidates", "candidates"),
-    (State.EVALUATE, Event.READY): Step(
-        State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
-    ),
-    (State.MERGE, Event.READY): Step(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
-    (State.ROWS, Event.READY): Step(
-        State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
-    ),
-    (State.SELECT, Event.READY): Step(State.WRITE, None, "select the top", "rows · (1 + 17 · experts / comparators)"),
-    (State.WRITE, Event.READY): Step(
-        State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
-    ),
-    (State.DISPATCH, Event.READY): Step(State.COLLECT, None, "command the dies", "message"),
-    (State.COLLECT, Event.READY): Step(State.UPDATE, None, "receive reports", "message"),
-    (State.UPDATE, Event.READY): Step(State.DONE, None, "enter copies", "copies"),
-})
+TABLE = TransitionTable(
+    name="global_cp",
+    states=State,
+    events=Event,
+    initial=(State.IDLE,),
+    final=State.DONE,
+    steps={
+        (State.IDLE, Event.START): NextState(State.RECEIVE, None, "request the demand", "waits"),
+        (State.RECEIVE, Event.READY): NextState(State.READ, None, "sum the demand", "message + dies · experts / lanes"),
+        (State.READ, Event.READY): NextState(State.ORDER, None, "read the table", "entries · 72 / table_port_bits"),
+        (State.ORDER, Event.READY): NextState(
+            State.GENERATE, None, "sort experts", "stages · experts / 2 / comparators"
+        ),
+        (State.GENERATE, Event.READY): NextState(State.EVALUATE, None, "rank candidates", "candidates"),
+        (State.EVALUATE, Event.READY): NextState(
+            State.MERGE, None, "assign blocks", "blocks · (candidates / lanes + log2 lanes + pipeline)"
+        ),
+        (State.MERGE, Event.READY): NextState(State.DISPATCH, State.ROWS, "form sub-kernels", "plan entries"),
+        (State.ROWS, Event.READY): NextState(
+            State.SELECT, None, "read heatmap rows", "rows · experts · 16 / heatmap_port_bits"
+        ),
+        (State.SELECT, Event.READY): NextState(
+            State.WRITE, None, "select the top", "rows · (1 + 17 · experts / comparators)"
+        ),
+        (State.WRITE, Event.READY): NextState(
+            State.DONE, None, "set cp_en bits", "message + experts / prediction_port_bits"
+        ),
+        (State.DISPATCH, Event.READY): NextState(State.COLLECT, None, "command the dies", "message"),
+        (State.COLLECT, Event.READY): NextState(State.UPDATE, None, "receive reports", "message"),
+        (State.UPDATE, Event.READY): NextState(State.DONE, None, "enter copies", "copies"),
+    },
+)
 CRITICAL = (State.RECEIVE, State.ORDER, State.GENERATE, State.EVALUATE, State.MERGE, State.DISPATCH, State.COLLECT)
 ON_THE_PATH = np.array(CRITICAL)
 
 
-class Counts(NamedTuple):
+class DecisionWork(NamedTuple):
     """Work of one decision."""
 
     dies: int
@@ -138,7 +149,7 @@ def _travel_ns(reach: Reach, n_bytes: float) -> float:
     return reach.farthest_ns + n_bytes / reach.bytes_per_ns
 
 
-def message_ns(counts: Counts, reach: Reach) -> np.ndarray:
+def message_ns(counts: DecisionWork, reach: Reach) -> np.ndarray:
     """float64[State]: time of messages over the fabric, the same for every executor; of a ``reach`` of many machines,
     float64[machine, State].
     """
@@ -172,12 +183,12 @@ def sorting_cycles(n: int, sorter: str, comparators: int) -> int:
     return sum(ceil(2 ** (levels - level) / used) * 2**level for level in range(1, levels + 1))
 
 
-def fsm_ns(counts: Counts, fsm) -> np.ndarray:
+def fsm_ns(counts: DecisionWork, fsm) -> np.ndarray:
     """float64[State]: time of the state machine's datapath, in ns."""
     return fsm_cycles(counts, fsm) * (NS_PER_S / fsm.clock_hz)
 
 
-def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
+def fsm_cycles(counts: DecisionWork, fsm) -> np.ndarray:
     """float64[State]: cycles of the state machine's datapath (``archsim.specs.system.FsmSpec``)."""
     cycles = np.zeros(len(State))
     if counts.demand_received:
@@ -201,7 +212,7 @@ def fsm_cycles(counts: Counts, fsm) -> np.ndarray:
     return cycles
 
 
-def dram_ns(counts: Counts, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
+def dram_ns(counts: DecisionWork, latency_ns: float, bytes_per_ns: float) -> np.ndarray:
     """float64[State]: reading and writing tables in an HBM, each state as one stream; its traffic slows no other
     transfer.
     """
@@ -229,7 +240,7 @@ def _evaluation_cycles(candidates, blocks, lanes, pipeline):
     return cycles
 
 
-def firmware_ns(counts: Counts, firmware) -> np.ndarray:
+def firmware_ns(counts: DecisionWork, firmware) -> np.ndarray:
     """float64[State]: instructions of the program (``archsim.specs.system.FirmwareSpec``), in ns."""
     work = np.zeros(len(State))
     if counts.demand_received:
@@ -247,7 +258,7 @@ def firmware_ns(counts: Counts, firmware) -> np.ndarray:
     return work * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
 
 
-def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
+def host_ns(counts: DecisionWork, host, decided_ns: float) -> np.ndarray:
     """float64[State]: the function's own time on a host and what crosses PCIe
     (``archsim.specs.system.HostSpec``).
 
@@ -266,12 +277,12 @@ def host_ns(counts: Counts, host, decided_ns: float) -> np.ndarray:
     return ns
 
 
-def _multiplications(counts: Counts) -> float:
+def _multiplications(counts: DecisionWork) -> float:
     """By the speeds of dies: one for every evaluation."""
     return (counts.blocks * counts.candidates).sum() if counts.speeds else 0.0
 
 
-def operations(counts: Counts) -> float:
+def operations(counts: DecisionWork) -> float:
     """Comparisons that sort and rank, evaluations of blocks, multiply-adds of a solver, counters of a heatmap."""
     work = comparisons(counts.sorted_experts) + counts.candidates.sum() + counts.operations
     work = work + _multiplications(counts)
@@ -284,7 +295,7 @@ def all_reduce_ns(n_bytes: float, dies: int, reach: Reach) -> float:
     return rounds * _travel_ns(reach, n_bytes)
 
 
-def gpu_ns(counts: Counts, gpu, reach: Reach) -> np.ndarray:
+def gpu_ns(counts: DecisionWork, gpu, reach: Reach) -> np.ndarray:
     """float64[State]: an all-reduce of the counts and one kernel, the same on every GPU
     (``archsim.specs.system.GpuSpec``). Nothing is sent back: each GPU knows the plan.
 

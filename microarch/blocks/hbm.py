@@ -23,18 +23,18 @@ import numpy as np
 from archsim.base.compiled import inner, kernel
 from archsim.specs.model import SLICES
 from microarch.blocks import llc
-from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
 
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
 MOVED = "latency_ns + bytes / bytes_per_ns"
 STEPS = {
-    (State.LOCAL_HBM, Event.SERVED): Step(State.COMPUTE, State.LLC_FILL, "read the slice", MOVED),
-    (State.REMOTE_HBM, Event.SERVED): Step(State.DATA, State.LLC_FILL, "read it for another die", MOVED),
-    (State.COPY, Event.SERVED): Step(State.DONE, None, "enter the copy, evict the oldest", MOVED),
-    (State.ACT_READ, Event.SERVED): Step(State.ACT_MOVE, None, "read outgoing vectors", MOVED),
-    (State.ACT_READ, Event.HERE): Step(State.DONE, None, "read vectors that stay", MOVED),
-    (State.ACT_WRITE, Event.SERVED): Step(State.DONE, None, "write arrived vectors", MOVED),
+    (State.LOCAL_HBM, Event.SERVED): NextState(State.COMPUTE, State.LLC_FILL, "read the slice", MOVED),
+    (State.REMOTE_HBM, Event.SERVED): NextState(State.DATA, State.LLC_FILL, "read it for another die", MOVED),
+    (State.COPY, Event.SERVED): NextState(State.DONE, None, "enter the copy, evict the oldest", MOVED),
+    (State.ACT_READ, Event.SERVED): NextState(State.ACT_MOVE, None, "read outgoing vectors", MOVED),
+    (State.ACT_READ, Event.HERE): NextState(State.DONE, None, "read vectors that stay", MOVED),
+    (State.ACT_WRITE, Event.SERVED): NextState(State.DONE, None, "write arrived vectors", MOVED),
 }
 
 ROOM = np.dtype([

@@ -8,14 +8,14 @@ Transitions of DATA are the PDU's, which checks what arrives.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import PAPER, SIMULATOR, Event, State, Step, Unit, parameter
+from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
 
 SERVES = {State.REQUEST: Unit.PATH, State.ACT_MOVE: Unit.PATH}
 ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"
 STEPS = {
-    (State.REQUEST, Event.HIT): Step(State.REMOTE_LLC, action="read the home's LLC", latency=ASKED),
-    (State.REQUEST, Event.MISS): Step(State.REMOTE_HBM, action="read the home's HBM", latency=ASKED),
-    (State.ACT_MOVE, Event.SERVED): Step(
+    (State.REQUEST, Event.HIT): NextState(State.REMOTE_LLC, action="read the home's LLC", latency=ASKED),
+    (State.REQUEST, Event.MISS): NextState(State.REMOTE_HBM, action="read the home's HBM", latency=ASKED),
+    (State.ACT_MOVE, Event.SERVED): NextState(
         State.ACT_WRITE, action="vectors arrive", latency="hops · hop_ns + bytes / bytes_per_ns"
     ),
 }

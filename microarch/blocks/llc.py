@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import CHOICE, PAPER, SIMULATOR, Event, State, Step, Unit, parameter
+from microarch.blocks.request import CHOICE, PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
 
 # ---- llc
 
 EMPTY = -1
 SERVES = {State.REMOTE_LLC: Unit.PORT, State.LLC_FILL: Unit.PORT}
 STEPS = {
-    (State.REMOTE_LLC, Event.SERVED): Step(State.DATA, action="read the slice", latency="hit_ns"),
-    (State.LLC_FILL, Event.SERVED): Step(State.DONE, action="store it as the youngest", latency="write_ns"),
+    (State.REMOTE_LLC, Event.SERVED): NextState(State.DATA, action="read the slice", latency="hit_ns"),
+    (State.LLC_FILL, Event.SERVED): NextState(State.DONE, action="store it as the youngest", latency="write_ns"),
 }
 
 

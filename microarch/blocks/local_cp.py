@@ -15,7 +15,7 @@ in EXECUTE.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from microarch.blocks.request import CHOICE, PAPER, Step, Table, parameter
+from microarch.blocks.request import CHOICE, PAPER, NextState, TransitionTable, parameter
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Event(IntEnum):
     LAST_DONE = 1  # the last routed slice has been computed
 
 
-TABLE = Table(
+TABLE = TransitionTable(
     name="local_cp",
     states=State,
     events=Event,
     initial=(State.FETCH, State.EXECUTE),
     final=State.COMBINE,
     steps={
-        (State.FETCH, Event.TOKENS): Step(State.EXECUTE, action="release the slices held", latency="waits"),
-        (State.EXECUTE, Event.LAST_DONE): Step(State.COMBINE, action="send the results", latency="waits"),
+        (State.FETCH, Event.TOKENS): NextState(State.EXECUTE, action="release the slices held", latency="waits"),
+        (State.EXECUTE, Event.LAST_DONE): NextState(State.COMBINE, action="send the results", latency="waits"),
     },
 )
 NEXT, _ = TABLE.arrays()  # int64[state, event]

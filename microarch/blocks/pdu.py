@@ -10,13 +10,13 @@ State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 from dataclasses import dataclass
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import KEEP, PAPER, SERVED, Event, State, Step, Unit, parameter
+from microarch.blocks.request import KEEP, PAPER, SERVED, Event, NextState, State, Unit, parameter
 
 SERVES = {State.DATA: Unit.PATH}
 MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"
 STEPS = {
-    (State.DATA, Event.SERVED): Step(State.COMPUTE, action="pass the slice on", latency=MOVED),
-    (State.DATA, Event.KEEP): Step(State.COMPUTE, State.COPY, action="pass it on and keep a copy", latency=MOVED),
+    (State.DATA, Event.SERVED): NextState(State.COMPUTE, action="pass the slice on", latency=MOVED),
+    (State.DATA, Event.KEEP): NextState(State.COMPUTE, State.COPY, action="pass it on and keep a copy", latency=MOVED),
 }
 
 

@@ -83,7 +83,7 @@ def codes(names: type[IntEnum]) -> tuple[np.int64, ...]:
     return tuple(np.int64(name) for name in names)
 
 
-class Step(NamedTuple):
+class NextState(NamedTuple):
     """Effect of an event on a state: the next state and optionally a second activity that it spawns.
 
     ``action`` says what is done; ``latency`` how long the state lasts, in the names of the block's ``Parameters``
@@ -97,7 +97,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class TransitionTable:
     """The transition table of one block."""
 
     name: str
@@ -105,7 +105,7 @@ class Table:
     events: type[IntEnum]
     initial: tuple[IntEnum, ...]
     final: IntEnum
-    steps: Mapping[tuple[IntEnum, IntEnum], Step]
+    steps: Mapping[tuple[IntEnum, IntEnum], NextState]
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """``next``, ``spawn``: int64[state, event]; -1 if the event is illegal or nothing is spawned."""

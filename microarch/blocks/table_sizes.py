@@ -51,7 +51,7 @@ class TableDesign:
 
 
 @dataclass(frozen=True)
-class Table:
+class HardwareTable:
     """A table with ``entries`` of ``fields`` (name → bits); the wafer has ``copies`` instances of it."""
 
     name: str
@@ -81,8 +81,8 @@ class Table:
 class Shortfall:
     """A table that is too small for a model."""
 
-    table: Table
-    needed: Table
+    table: HardwareTable
+    needed: HardwareTable
 
     @property
     def entries(self) -> int:
@@ -99,7 +99,7 @@ def bits_to_count(things: int) -> int:
     return max(1, (things - 1).bit_length())
 
 
-def tables_of(design: TableDesign) -> tuple[Table, ...]:
+def tables_of(design: TableDesign) -> tuple[HardwareTable, ...]:
     """All tables: those of the dies, then those of the Global CP: the expert distribution table, one layer's heatmap on
     chip, and all layers' heatmaps in DRAM.
     """
@@ -114,13 +114,15 @@ def tables_of(design: TableDesign) -> tuple[Table, ...]:
     )
     heat, heat_bits = (("times seen", design.counter_bits),), design.heatmap_port_bits
     return (
-        Table("prediction table", Storage.REGISTERS, experts, predicted, design.prediction_port_bits, ports, dies),
-        Table(
+        HardwareTable(
+            "prediction table", Storage.REGISTERS, experts, predicted, design.prediction_port_bits, ports, dies
+        ),
+        HardwareTable(
             "ATU", sram, design.atu_entries or experts, translated, sum(bits for _, bits in translated), ports, dies
         ),
-        Table("expert distribution table", sram, experts, held, design.table_port_bits, ports),
-        Table("heatmap cache", sram, experts**2, heat, heat_bits, ports),
-        Table("heatmap", Storage.DRAM, design.layers * experts**2, heat, heat_bits, ports),
+        HardwareTable("expert distribution table", sram, experts, held, design.table_port_bits, ports),
+        HardwareTable("heatmap cache", sram, experts**2, heat, heat_bits, ports),
+        HardwareTable("heatmap", Storage.DRAM, design.layers * experts**2, heat, heat_bits, ports),
     )
 
 

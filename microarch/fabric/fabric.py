@@ -46,7 +46,7 @@ def count_links(toward, link_dst, routers, length, entered):
     lost = dies * dies
     for target in range(dies):
         for source in range(dies):
-            here, links, stops = source, 0, 0
+            here, links, stops = np.int64(source), 0, 0
             while here != target:
                 link = toward[target, here]
                 if link < 0 or links >= nodes:
@@ -65,7 +65,7 @@ def list_links(toward, link_dst, route_ptr, route_links):
     dies = len(toward)
     for target in range(dies):
         for source in range(dies):
-            here, at = source, route_ptr[source * dies + target]
+            here, at = np.int64(source), route_ptr[source * dies + target]
             while here != target:
                 link = toward[target, here]
                 route_links[at] = link

@@ -242,7 +242,7 @@ SYNC, COMB = "sync", "comb"
 
 
 @dataclass
-class Activity:
+class RegisterActivity:
     """The activity of a run: ``bits`` of registers, ``cycles``; ``clocked``: bits · cycles whose enable was set;
     ``toggled``: bits that changed.
     """
@@ -266,7 +266,7 @@ class Watched(Elaboratable):
                 written.setdefault(id(signal), signal)
         masks = {key: Signal(len(signal), name=f"writes_{signal.name}") for key, signal in written.items()}
         bits = sum(map(len, masks.values()))
-        self.registers, self.masks, self.activity = Signal(bits), Signal(bits), Activity(bits)
+        self.registers, self.masks, self.activity = Signal(bits), Signal(bits), RegisterActivity(bits)
         fragment.add_statements(COMB, [_marked(each, masks) for each in statements])
         fragment.add_statements(COMB, self.registers.eq(Cat(written.values())), self.masks.eq(Cat(masks.values())))
 

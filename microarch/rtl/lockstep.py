@@ -275,7 +275,7 @@ SYNC, COMB = "sync", "comb"
 
 
 @dataclass
-class Coverage:
+class LockstepCoverage:
     """Names of what can be covered, and those of it that were not yet. ``bounds``: by the bench's own names."""
 
     bits: list[str] = field(default_factory=list)
@@ -319,7 +319,7 @@ class Covered(Elaboratable):
     """
 
     def __init__(self, component: Any, never: Container[str] = ()):
-        self.component, self.coverage = component, Coverage()
+        self.component, self.coverage = component, LockstepCoverage()
         self._fragment = fragment = Fragment.get(component, None)
         self._seen: dict[int, Value] = {}  # values that stand in several statements are counted where they stand first
         written = _registers(fragment)
@@ -433,7 +433,7 @@ EARLY = 0.2  # of the cycles in which a component is busy: it is asked to start,
 
 
 @dataclass(frozen=True)
-class Found:
+class LockstepResult:
     """Of a lockstep run. ``difference``: the first, or ''. ``coverage``: of the component, where it was counted."""
 
     block: str
@@ -442,7 +442,7 @@ class Found:
     events: int
     cycles: int
     difference: str
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: LockstepCoverage = field(default_factory=LockstepCoverage)
 
     @property
     def differences(self) -> int:
@@ -1014,7 +1014,7 @@ def lockstep(
     component: Any = None,
     given: Any = None,
     cover: bool = False,
-) -> Found:
+) -> LockstepResult:
     """Component and table with one stimulus of ``seed`` (or the recorded one ``given``), up to the first difference.
 
     ``component``: one to take instead of the shipped. ``cover``: count the coverage of the component. Raises
@@ -1024,7 +1024,7 @@ def lockstep(
     parameters = replace(parameters, **(changes or {}))
     bench = kind(parameters, given)
     dut = (component or kind.component)(parameters)
-    coverage, difference = Coverage(), ""
+    coverage, difference = LockstepCoverage(), ""
     if cover:
         dut = Covered(dut, bench.never())
         coverage = dut.coverage
@@ -1033,4 +1033,4 @@ def lockstep(
     except Differs as found:
         difference = str(found)
     coverage.bounds = bench.bounds
-    return Found(block, parameters, seed, bench.events, bench.cycles, difference, coverage)
+    return LockstepResult(block, parameters, seed, bench.events, bench.cycles, difference, coverage)

@@ -1,6 +1,6 @@
 """What the tables and policy functions say that a component does: the reference of lockstep.
 
-``Said``: for every cycle in which the component is busy its state, and for every event its output words.
+``TableOutput``: for every cycle in which the component is busy its state, and for every event its output words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from archsim.policies.prediction import add_words, hot_rows
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
-from microarch.blocks.global_cp import Counts, State, fsm_ns, sorting_cycles
+from microarch.blocks.global_cp import DecisionWork, State, fsm_ns, sorting_cycles
 from microarch.blocks.request import Event
 from microarch.fabric.topology import build_mesh
 
 
-class Said(NamedTuple):
+class TableOutput(NamedTuple):
     """``cycles``: int64[event, state]; ``output``: what each event answers, a tuple of numbers."""
 
     cycles: np.ndarray
@@ -52,10 +52,10 @@ class PlacingStep(NamedTuple):
     block_tokens: int
 
 
-def counts_of(plan: Plan, dies: int, experts: int, rows: int = 0) -> Counts:
+def counts_of(plan: Plan, dies: int, experts: int, rows: int = 0) -> DecisionWork:
     """Counts of a decision as the engine makes them."""
     effort = plan.effort
-    return Counts(
+    return DecisionWork(
         dies, experts, effort.global_demand, len(effort.candidates), effort.sorted_experts, effort.candidates,
         effort.blocks, len(plan.expert), rows, 0, speeds=effort.speeds,
     )  # fmt: skip
@@ -71,7 +71,7 @@ class AllocatorTable:
             comparators=32, heatmap_port_bits=512, prediction_port_bits=16,
         )  # fmt: skip
 
-    def step(self, view: StepView, block_tokens: int) -> tuple[PlacingStep, Said]:
+    def step(self, view: StepView, block_tokens: int) -> tuple[PlacingStep, TableOutput]:
         """What the allocator gets for a step, and what it has to do."""
         plan = paper(view, block_tokens)
         order = np.argsort(view.tokens, kind="stable")
@@ -83,7 +83,7 @@ class AllocatorTable:
             output.append(tuple(number for die in placing.die if die in of for number in (die, of[die])))
         ns = fsm_ns(counts_of(plan, len(view.hops), len(view.tokens)), self._fsm)
         states = [round(ns[state]) for state in (State.GENERATE, State.EVALUATE, State.MERGE)]
-        return given, Said(np.array([states]), output)
+        return given, TableOutput(np.array([states]), output)
 
     def given(self, view: StepView, block_tokens: int, order: Iterable[int], distance: int = 1) -> PlacingStep:
         """What the allocator gets of the experts, in that order. Raises OverflowError for tokens of too many bits."""
@@ -230,7 +230,7 @@ class SelectTable:
         p = self._p
         self._heat[0, 0] = counters
         hot_rows(self._heat, self._changed, p.keep, 0 if p.larger_wins else 1, p.larger_wins, self._marks)
-        counts = Counts(1, p.experts, False, 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 1, 0)
+        counts = DecisionWork(1, p.experts, False, 0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 1, 0)
         fsm = SimpleNamespace(
             lanes=1, pipeline=0, clock_hz=1e9, table_port_bits=72, sorter="bitonic", comparators=p.comparators,
             heatmap_port_bits=512, prediction_port_bits=16,

@@ -19,7 +19,7 @@ from typing import Any
 from archsim.base.errors import capital
 from archsim.laws.wafer import SPEED_BITS
 from archsim.specs.system import DecisionSpec, FsmSpec, SystemSpec
-from microarch.blocks.table_sizes import Storage, Table, TableDesign, bits_to_count, tables_of
+from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign, bits_to_count, tables_of
 
 # ---- technology
 # Coefficients of bits, accesses and cores in silicon, each with its source.
@@ -190,15 +190,15 @@ WAFER_MM2 = pi * 150.0**2  # a 300 mm wafer
 
 
 @dataclass(frozen=True)
-class Cost:
+class AreaAndPower:
     area_mm2: float
     power_mw: float
 
-    def times(self, copies: float) -> Cost:
-        return Cost(self.area_mm2 * copies, self.power_mw * copies)
+    def times(self, copies: float) -> AreaAndPower:
+        return AreaAndPower(self.area_mm2 * copies, self.power_mw * copies)
 
-    def minus(self, other: Cost) -> Cost:
-        return Cost(self.area_mm2 - other.area_mm2, self.power_mw - other.power_mw)
+    def minus(self, other: AreaAndPower) -> AreaAndPower:
+        return AreaAndPower(self.area_mm2 - other.area_mm2, self.power_mw - other.power_mw)
 
 
 @dataclass(frozen=True)
@@ -207,32 +207,32 @@ class Part:
 
     name: str
     copies: int
-    cost: Cost
-    table: Table | None = None
+    cost: AreaAndPower
+    table: HardwareTable | None = None
 
 
-def total(costs: Iterable[Cost]) -> Cost:
+def total(costs: Iterable[AreaAndPower]) -> AreaAndPower:
     costs = tuple(costs)
-    return Cost(sum(cost.area_mm2 for cost in costs), sum(cost.power_mw for cost in costs))
+    return AreaAndPower(sum(cost.area_mm2 for cost in costs), sum(cost.power_mw for cost in costs))
 
 
-def table_cost(table: Table, clock_hz: float, technology: Technology = N5) -> Cost:
+def table_cost(table: HardwareTable, clock_hz: float, technology: Technology = N5) -> AreaAndPower:
     if table.storage is Storage.DRAM:
-        return Cost(0.0, 0.0)
+        return AreaAndPower(0.0, 0.0)
     if table.storage is Storage.REGISTERS:
         area_um2 = table.bits * technology.register_um2(table.ports)
         cycle_pj = table.bits * technology.flop_cycle.value * PJ_PER_FJ
-        return Cost(area_um2 / UM2_PER_MM2, cycle_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
+        return AreaAndPower(area_um2 / UM2_PER_MM2, cycle_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
     area_um2 = table.bits * technology.cell_um2(table.ports) * technology.macro_factor(table.bits)
     access_pj = technology.access_pj(table.bits, table.port_bits) * table.ports
     leakage_mw = table.bits * technology.sram_leakage.value * MW_PER_NW
-    return Cost(area_um2 / UM2_PER_MM2, leakage_mw + access_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
+    return AreaAndPower(area_um2 / UM2_PER_MM2, leakage_mw + access_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
 
 
-def core_cost(core: Core, clock_hz: float) -> Cost:
+def core_cost(core: Core, clock_hz: float) -> AreaAndPower:
     """In 5 nm, at the same voltage: power follows the clock."""
     power_mw = core.power_mw.value * core.power_scale.value * clock_hz / core.clock_hz.value
-    return Cost(core.area_mm2.value * core.area_scale.value, power_mw)
+    return AreaAndPower(core.area_mm2.value * core.area_scale.value, power_mw)
 
 
 def parts_of(design: TableDesign, technology: Technology = N5) -> tuple[Part, ...]:
@@ -343,19 +343,19 @@ def speeds_part(system: SystemSpec, technology: Technology = N5) -> Part:
     """
     decision, fsm = system.decision, system.decision.fsm
     if decision.executor != "fsm":
-        return Part(SPEEDS, 1, Cost(0.0, 0.0))
+        return Part(SPEEDS, 1, AreaAndPower(0.0, 0.0))
     entry = ("how slow", SPEED_BITS), ("costs of reading", (1 + NEIGHBOURS) * fsm.cost_bits)
-    table = Table(SPEEDS, Storage.SRAM, system.sites, entry, sum(bits for _, bits in entry), 1)
+    table = HardwareTable(SPEEDS, Storage.SRAM, system.sites, entry, sum(bits for _, bits in entry), 1)
     flops = fsm.lanes * SPEED_MULTIPLIER.value + system.dies * SPEED_SLOT.value
     clock_hz = global_clock_hz(decision)
     cost = total([_flops_cost(flops, clock_hz, technology), table_cost(table, clock_hz, technology)])
     return Part(SPEEDS, 1, cost)
 
 
-def _flops_cost(flops: float, clock_hz: float, technology: Technology) -> Cost:
+def _flops_cost(flops: float, clock_hz: float, technology: Technology) -> AreaAndPower:
     area_um2 = flops * technology.flop.value / technology.placement.value
     cycle_pj = flops * technology.flop_cycle.value * PJ_PER_FJ
-    return Cost(area_um2 / UM2_PER_MM2, cycle_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
+    return AreaAndPower(area_um2 / UM2_PER_MM2, cycle_pj * clock_hz * W_PER_PJ_HZ * MW_PER_W)
 
 
 # ---- decision_area
@@ -433,7 +433,7 @@ def added_parts(system: SystemSpec, allocates: bool, predicts: bool) -> tuple[Pa
     return tuple(part for part in parts if part.name not in spared and not _in_dram(part))
 
 
-def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> Cost:
+def added_cost(system: SystemSpec, allocates: bool, predicts: bool) -> AreaAndPower:
     """The cost of all `added_parts`."""
     return total(part.cost for part in added_parts(system, allocates, predicts))
 
@@ -448,18 +448,18 @@ def _in_dram(part: Part) -> bool:
 TOLERANCE = 0.25  # a larger difference gets a sentence
 # Table II: area and power of all copies, 512 experts and 25 dies. "About" 7.5, 7000, 1.1 and 1000 in the paper.
 PUBLISHED_DESIGN = TableDesign()
-PUBLISHED: Mapping[str, Cost] = MappingProxyType({
-    "prediction table": Cost(0.0020, 55.75),
-    "ATU": Cost(0.0048, 334.25),
-    "Local CP (Cortex-A72)": Cost(7.5, 7000.0),
-    "expert distribution table": Cost(0.0002, 13.94),
-    "heatmap cache": Cost(0.0278, 184.67),
-    "Global CP (Cortex-A76)": Cost(1.1, 1000.0),
+PUBLISHED: Mapping[str, AreaAndPower] = MappingProxyType({
+    "prediction table": AreaAndPower(0.0020, 55.75),
+    "ATU": AreaAndPower(0.0048, 334.25),
+    "Local CP (Cortex-A72)": AreaAndPower(7.5, 7000.0),
+    "expert distribution table": AreaAndPower(0.0002, 13.94),
+    "heatmap cache": AreaAndPower(0.0278, 184.67),
+    "Global CP (Cortex-A76)": AreaAndPower(1.1, 1000.0),
 })
-PUBLISHED_TOTAL = Cost(6.13, 8588.61)
+PUBLISHED_TOTAL = AreaAndPower(6.13, 8588.61)
 
 
-def published_row(part: Part, design: TableDesign) -> Cost | None:
+def published_row(part: Part, design: TableDesign) -> AreaAndPower | None:
     """Table II's row for a part of ``design``, scaled to its number of instances; None for parts of a different size
     or clock.
     """
@@ -493,7 +493,7 @@ def explanation(part: Part, design: TableDesign, technology: Technology = N5) ->
     return f"{part.name}: {' '.join(sentences)}" if sentences else None
 
 
-def _area_sentence(part: Part, table: Table, row: Cost) -> str:
+def _area_sentence(part: Part, table: HardwareTable, row: AreaAndPower) -> str:
     """Why an area that is computed from the cells of N5 is larger than the published one."""
     published_um2 = row.area_mm2 * UM2_PER_MM2 / (table.bits * part.copies)
     scaled_mm2 = table_cost(table, PUBLISHED_DESIGN.clock_hz, SCALED).times(part.copies).area_mm2

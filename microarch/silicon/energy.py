@@ -277,7 +277,7 @@ class Temperatures(NamedTuple):
     cells_c: np.ndarray
 
 
-class Heat:
+class DieTemperatures:
     """Temperatures of the dies of a machine.
 
     ``places``: (column, row) of every die on its carrier, None for a die by itself; dies of equal ``carriers`` share

@@ -687,7 +687,7 @@ BESIDE: Mapping[str, str] = MappingProxyType(  # why table II is no row of the c
 )
 
 
-class Beside(NamedTuple):
+class ComponentArea(NamedTuple):
     """A component: cells in um2 of the library's node; ``placed_mm2``: all copies in 5 nm, placed; ``published_mm2``:
     of table II, None where it has no such row. ``stale``: the component's source has changed since its synthesis.
     """
@@ -720,7 +720,7 @@ class Beside(NamedTuple):
         return "; ".join(told)
 
 
-def side_by_side(dies: int) -> list[Beside]:
+def side_by_side(dies: int) -> list[ComponentArea]:
     """Every component with a committed result, at its shipped parameters; ``dies``: of the wafer."""
     found = []
     for component, copies, published in (
@@ -730,7 +730,7 @@ def side_by_side(dies: int) -> list[Beside]:
         result = read_result(component)
         if result is not None:
             row = PUBLISHED[published].area_mm2 * dies / 25 if published else None
-            found.append(Beside(component, copies, _analytical_um2(result), result, row, _is_stale(result)))
+            found.append(ComponentArea(component, copies, _analytical_um2(result), result, row, _is_stale(result)))
     return found
 
 

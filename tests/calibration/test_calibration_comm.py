@@ -10,15 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, TransferTable
+from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, TransferTable
 from archsim.laws.transfers import PiecewiseLaw, law_of, link_of_copy
 from archsim.specs.library import load_model
 from archsim.studies.validation.errors import errors_with, table_of, transfer_errors
 from calibration.fit.fit import fit_memory
 from calibration.fit.transfers import binned_errors, fit_launch, fit_segments, fit_transfers, held_out_ratios, series_of
 from calibration.measure.__main__ import main
-from calibration.measure.points import GEMM_M, PLANS, Machine, MeasureError, PointError, Timing, gemm_shapes
-from calibration.measure.session import Recording, Tally, measure
+from calibration.measure.points import (
+    GEMM_M,
+    PLANS,
+    MeasuredMachine,
+    MeasuredTime,
+    MeasureError,
+    PointError,
+    gemm_shapes,
+)
+from calibration.measure.session import Recording, SessionTally, measure
 from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
@@ -176,7 +184,7 @@ class TestPublicSets:
         rows = public["comm"].table("collective", "gb200")
         if not len(rows):
             pytest.skip("needs measurements of a GB200")
-        reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+        reference = ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
         calibration = CalibrationSpec(gpu="gb200", reference=reference, collectives=fit_transfers(rows, "collective"))
         found = errors_with(calibration, Measurements({"collective": rows[rows["tokens_per_rank"] > 2]}))
         assert len(found) == len(calibration.collectives)
@@ -197,7 +205,7 @@ class TestPublicSets:
         rows = public["comm"].table("p2p", "h100")
         rows = rows[(rows["library_version"] == "vidur") & (rows["placement"] == "intra_node")]
         seen = np.arange(len(rows)) % 3 != 1
-        reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+        reference = ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
         calibration = CalibrationSpec(gpu="h100", reference=reference, p2p=fit_transfers(rows[seen], "p2p"))
         [errors] = errors_with(calibration, Measurements({"p2p": rows[~seen]}))
         assert errors.points == np.sum(~seen) and errors.mean <= 0.015 and errors.binned_mean <= 0.015
@@ -238,7 +246,7 @@ class FakeBackend:
     """Times by formula; like a machine with one GPU without FP8 if asked to."""
 
     def __init__(self, gpus=8, has_fp8=True, stop_after=None, gpu_name="Fake H100"):
-        self.machine = Machine(gpu_name, gpus, "fake", "1.0", "555", has_fp8, 50 * 2**20, 80 * 2**30)
+        self.machine = MeasuredMachine(gpu_name, gpus, "fake", "1.0", "555", has_fp8, 50 * 2**20, 80 * 2**30)
         self.calls, self._stop_after = 0, stop_after
 
     def time(self, kind, point):
@@ -261,7 +269,7 @@ class FakeBackend:
         if kind == "power":
             work_us = 5 + point["flop"] / 2e8 + point["hbm_bytes"] / 1e6
             median = IDLE_US if point["work"] == "idle" else work_us
-        return Timing(median, 0.9 * median, 1.1 * median, 20, {"sm_clock_mhz": "1980"})
+        return MeasuredTime(median, 0.9 * median, 1.1 * median, 20, {"sm_clock_mhz": "1980"})
 
 
 @pytest.fixture
@@ -341,7 +349,7 @@ class TestMeasure:
 
     def test_reasons_are_summed_up_and_a_broken_manifest_is_reported(self, models, console, tmp_path):
         assert "left out 6 points for other reasons" in str(
-            Tally("gemm", left_out={f"size {i}": i + 1 for i in range(13)})
+            SessionTally("gemm", left_out={f"size {i}": i + 1 for i in range(13)})
         )
         (tmp_path / "manifest.json").write_text("{")
         with pytest.raises(MeasureError, match="manifest.json: .*Remove it"):
@@ -439,7 +447,7 @@ def test_a_time_is_that_of_the_last_piece_that_has_begun(begins, pieces, size):
     latency_ns, ns_per_byte = zip(*pieces[: len(begins)], strict=True)
     table = TransferTable(
         library="made up", version="1", source="none", of={}, from_bytes=begins, latency_ns=latency_ns, ns_per_byte=ns_per_byte,  # noqa: E501
-        first_bytes=begins[0], last_bytes=2**30, residuals=Quantiles(p05=0, p50=0, p95=0, points=1),
+        first_bytes=begins[0], last_bytes=2**30, residuals=ResidualQuantiles(p05=0, p50=0, p95=0, points=1),
     )  # fmt: skip
     at = max(size, begins[0])
     piece = max(i for i, begin in enumerate(begins) if begin <= at)

@@ -10,8 +10,8 @@ from support.made_up_layers import LAW, MODEL, layers
 
 from archsim.laws import moe as routing
 from archsim.laws.moe import POINT, law_ns, named_of, time_of_load
-from archsim.laws.scaling import Layer, Scale, pair_bytes, scaled_law, token_bytes
-from archsim.laws.tables import CalibrationSpec, MoeLaw, Reference
+from archsim.laws.scaling import MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
+from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
 from archsim.specs.calibration_files import calibration_named
 from archsim.studies.validation import errors
 from archsim.studies.validation import errors as validate
@@ -153,7 +153,7 @@ def test_of_noise_between_ranks_none_is_carried():
 def test_rows_are_judged_by_the_table_of_their_kernel():
     rows = pd.concat([layers().assign(kernel="a"), layers().assign(kernel="b")], ignore_index=True)
     rows.loc[rows["kernel"] == "b", "latency_us_median"] *= 2
-    reference = Reference(peak_flop_per_s={"bf16": 1e15}, hbm_bytes_per_s=3e12, sms=132)
+    reference = ReferenceRates(peak_flop_per_s={"bf16": 1e15}, hbm_bytes_per_s=3e12, sms=132)
     calibration = CalibrationSpec(gpu="h100", reference=reference, moe=fit_moe(rows))
     cases = validate.moe_cases(calibration, Measurements({"moe": rows}))
     assert len(cases) == len(rows) and cases["error"].abs().max() < 0.01
@@ -182,7 +182,7 @@ def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
 # ---- Laws of fused MoE layers on other dies, and what bounds their fits.
 
 H100_HBM, H200_HBM, PEAK = 3.35e12, 4.8e12, 989e12
-LAYER = Layer(4096, 1536, "fp8", H100_HBM)
+LAYER = MeasuredLayer(4096, 1536, "fp8", H100_HBM)
 BASE = MoeLaw(launch_ns=1e4, ns_per_token=0, flop_per_s=1e15, bytes_per_s=3e12, order=2)
 
 
@@ -238,7 +238,7 @@ def _key(table):
 def test_gpus_that_differ_in_their_hbm_share_a_law_below_the_peak():
     """Compute that hides in the cost of a pair: the fit alone may call it faster than the peak."""
     truth = LAW.model_copy(update={"flop_per_s": 0.8 * PEAK, "ns_per_pair": 12.0, "bytes_per_s": 3e12})
-    layer = Layer(MODEL["hidden"], MODEL["ffn"], "bf16", H100_HBM)
+    layer = MeasuredLayer(MODEL["hidden"], MODEL["ffn"], "bf16", H100_HBM)
     slow = layers(law=truth)
     fast = layers(law=scaled_law(truth, layer, Scale(1.0, H200_HBM / H100_HBM)))
     known = {"peaks": lambda dtype: PEAK}

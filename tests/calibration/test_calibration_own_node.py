@@ -13,9 +13,9 @@ from archsim.base.errors import SpecError
 from archsim.base.yaml import Place, Tree, validate
 from archsim.cli.main import main
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
-from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
+from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table, path_of
-from archsim.runs.notes import Die, calibration_notes
+from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
 from archsim.studies.validation.cases import copy_cases
@@ -244,7 +244,7 @@ def read(kind, **keys):
 def law(*, library="torch", version="1", bytes_per_s=200e9, latency_ns=3000.0, first=4096, last=2**32, points=1, **of):
     return TransferTable(
         library=library, version=version, source="none", of=UNI | of, from_bytes=(first,), latency_ns=(latency_ns,),
-        ns_per_byte=(1e9 / bytes_per_s,), first_bytes=first, last_bytes=last, residuals=Quantiles(p05=0, p50=0, p95=0, points=points),  # noqa: E501
+        ns_per_byte=(1e9 / bytes_per_s,), first_bytes=first, last_bytes=last, residuals=ResidualQuantiles(p05=0, p50=0, p95=0, points=points),  # noqa: E501
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def scalar(value, version="1", **of):
 
 def calibration(gpu="own", gpu_fit=(), **tables):
     return CalibrationSpec(
-        gpu=gpu, reference=Reference(peak_flop_per_s={}, hbm_bytes_per_s=2e12, sms=1, fitted=gpu_fit), **tables
+        gpu=gpu, reference=ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=2e12, sms=1, fitted=gpu_fit), **tables
     )
 
 
@@ -365,7 +365,8 @@ def gpu_fit(tmp_path, capsys):
 def test_nominal_rates_that_are_named_are_the_reference(gpu_fit):
     found, said = gpu_fit("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s")
     assert (
-        found.reference == Reference(peak_flop_per_s={"bf16": 600e12}, hbm_bytes_per_s=2.4e12, sms=132) and said == ""
+        found.reference == ReferenceRates(peak_flop_per_s={"bf16": 600e12}, hbm_bytes_per_s=2.4e12, sms=132)
+        and said == ""
     )
     assert [table.value for table in found.hbm if table.unit == "ratio"] == [0.75]
     both, _ = gpu_fit("--peak", "fp16=500TFLOP/s", "--peak", "fp8=1 PFLOP/s", "--hbm", "2.4 TB/s")
@@ -441,7 +442,7 @@ def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
               "HBM bandwidth: give one with `archsim calibrate --hbm`."]),
     ):
         reference = gpu_fit(*more)[0].reference
-        same = Die(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
+        same = GemmSource(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)
         assert calibration_notes([row], [("mine", same)]) == []
         other = same._replace(peak_flop_per_s=900e12, hbm_bytes_per_s=3e12)
         notes = calibration_notes([row], [("mine", same), ("mine", other)])

@@ -19,11 +19,21 @@ from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.validation import errors as validate
 from archsim.studies.validation.cases import calibrations_shipped, moved
 from archsim.studies.validation.errors import AIM, AIM_OF, choice_notes, layer_groups
-from archsim.studies.validation.page import Judged, sections, unread
+from archsim.studies.validation.page import LawPoints, sections, unread
 from archsim.studies.validation.page import main as write_shipped
 from archsim.studies.validation.validation import audit, page_of
 from archsim.uncertainty.quantities import KNOTS, Quantiles
-from calibration.fit.coverage import BEGIN, END, LEVELS, Residuals, bounds, judged, levels_of, with_table, with_widths
+from calibration.fit.coverage import (
+    BEGIN,
+    END,
+    LEVELS,
+    TableResiduals,
+    bounds,
+    judged,
+    levels_of,
+    with_table,
+    with_widths,
+)
 from calibration.fit.gemm import apart, spread_of
 from calibration.fit.moe import fit_moe
 from calibration.measurements.reading import CASES, Measurements, read_measurements, release
@@ -335,7 +345,7 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     rng = np.random.default_rng(seed)
     wide = np.where(rng.random((count, points)) < tails, 5.0, 1.0)
     of = rng.normal(0.1, common, (count, 1)) + own * wide * rng.normal(size=(count, points))
-    return [Residuals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
+    return [TableResiduals("moe", "scaled", f"table {at}", row) for at, row in enumerate(of)]
 
 
 @pytest.mark.parametrize(
@@ -413,8 +423,9 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
 
 def test_sections_pool_and_unread_lists():
     found = [
-        Judged("attention", "gqa", "trtllm", 2, np.array([0.1, -0.3])),
-        Judged("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])), Judged("attention", "gqa", "vllm 1", 7, None),
+        LawPoints("attention", "gqa", "trtllm", 2, np.array([0.1, -0.3])),
+        LawPoints("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])),
+        LawPoints("attention", "gqa", "vllm 1", 7, None),
     ]
     (row,) = sections(found).itertuples()
     assert (row.points, row.worst, row.within_25) == (4, 0.3, 0.75)

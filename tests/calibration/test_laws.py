@@ -14,7 +14,7 @@ from archsim.iteration.attention import block_times
 from archsim.laws.gemm import Rates, law_ns
 from archsim.laws.laws import Laws, MoeSizes, Times
 from archsim.laws.moe import named_of, outside_ranks, rank_loads, routing_of
-from archsim.laws.tables import CalibrationSpec, LawMissing, Reference, TransferTable, shape_of
+from archsim.laws.tables import CalibrationSpec, LawMissing, ReferenceRates, TransferTable, shape_of
 from archsim.laws.transfers import PAYLOAD_OF, dispatches, law_of, payload_of, sent_bytes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.model import read_kind
@@ -314,7 +314,7 @@ def test_a_payload_of_unknown_size_is_reported():
 
 
 def test_nothing_at_all():
-    empty = Laws(CalibrationSpec(gpu="own", reference=Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)))
+    empty = Laws(CalibrationSpec(gpu="own", reference=ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)))
     with pytest.raises(LawMissing, match="own has no copy"):
         empty.copy(1)
     assert empty.link().table is None and "no measurements of copies" in empty.link().why

@@ -21,7 +21,7 @@ from archsim.cli.progress import (
     LONG_S,
     LONG_SILENT_S,
     Bar,
-    Beside,
+    ErasingStream,
     Heard,
     Lines,
     doing,
@@ -203,7 +203,7 @@ def test_in_a_terminal_one_line_is_written_over_and_erased(monkeypatch):
     for now[0] in (SILENT_S, 2 * SILENT_S):
         heard.beat()
     assert stream.getvalue().count("\n") == 1 and "searching, 5 s so far" in stream.getvalue()
-    print("found 3", file=Beside(stream, heard))
+    print("found 3", file=ErasingStream(stream, heard))
     shown = [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
     assert shown == ["searching ...", "found 3", ""]
 

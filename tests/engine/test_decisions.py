@@ -33,7 +33,7 @@ from archsim.specs.library import load_assumptions
 from archsim.specs.system import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.workload.trace import StepTokens
 from microarch.blocks import atu, global_cp
-from microarch.blocks.global_cp import Counts, State
+from microarch.blocks.global_cp import DecisionWork, State
 from microarch.silicon.area import decision_parts, design_of
 
 EXECUTORS = ("fsm", "firmware", "host")
@@ -217,7 +217,7 @@ def test_late_bits_make_fewer_copies_and_the_results_count_them(name):
 
 def test_more_of_anything_never_takes_longer():
     """More lanes, comparators, wider ports or a quicker clock: no state takes longer."""
-    counts = Counts(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
+    counts = DecisionWork(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
     base = global_cp.fsm_ns(counts, FsmSpec())
     for field, value in (
         ("lanes", 16), ("comparators", 64), ("heatmap_port_bits", 1024), ("prediction_port_bits", 32),

@@ -30,7 +30,7 @@ from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table
 from archsim.report.page import write_report
-from archsim.runs.notes import Die, calibration_notes
+from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
@@ -450,7 +450,7 @@ def test_results_keep_the_interval():
     assert plain["decode_ns_low"] is None and plain["decode_ns_high"] is None
 
 
-PLAIN = Die(None, None, "bf16", 989e12, 3.35e12)
+PLAIN = GemmSource(None, None, "bf16", 989e12, 3.35e12)
 
 
 def test_notes_name_systems_without_a_calibration_and_runs_that_extrapolate():

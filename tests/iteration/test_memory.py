@@ -16,7 +16,7 @@ from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
 from archsim.iteration import memory
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
-from archsim.iteration.layers import Product, program
+from archsim.iteration.layers import LayerProduct, program
 from archsim.iteration.memory import (
     ACTIVATIONS,
     ATTENTION,
@@ -31,9 +31,9 @@ from archsim.iteration.memory import (
     refuse_misfit,
 )
 from archsim.policies.registry import place_experts
-from archsim.runs.feasibility import Room, uncounted
+from archsim.runs.feasibility import MemoryUse, uncounted
 from archsim.runs.notes import memory_notes
-from archsim.serving.deployment import Engine, kept, kv_blocks, kv_room
+from archsim.serving.deployment import ServingEngine, kept, kv_blocks, kv_room
 from archsim.serving.serving import engine_of
 from archsim.serving.simulate import Scheduler
 from archsim.specs.calibration_files import calibration_named
@@ -149,7 +149,7 @@ def test_a_model_without_attention_counts_experts_alone_and_says_so():
     of = scenario(model=model)
     fit = fit_of(of, placed(of))
     assert set(fit.parts) == {EXPERTS}
-    (note,) = uncounted([Room(of, fit, True, None)])
+    (note,) = uncounted([MemoryUse(of, fit, True, None)])
     assert note == "Only the experts of qwen3-235b-a22b are counted, as the model lacks attention, vocabulary."
 
 
@@ -159,7 +159,7 @@ def test_a_context_that_nothing_says_must_be_written():
         fit_of(of, placed(of))
     none = scenario(context=0)
     fit = fit_of(none, placed(none))
-    assert fit.of(KV) == 0 and uncounted([Room(none, fit, True, None)]) == [
+    assert fit.of(KV) == 0 and uncounted([MemoryUse(none, fit, True, None)]) == [
         "HBM holds no KV cache, as workload.context is 0."
     ]
 
@@ -222,7 +222,7 @@ def room_of_run(model, parallel, weights):
 
 def room_of_serving(model, parallel):
     """As `archsim serve` counts it."""
-    engine = Engine(
+    engine = ServingEngine(
         model, calibration_named("h200"), NODE.hbm.capacity_bytes, parallel.sizes(),
         DeploymentSpec().dtypes(NODE.compute.dtype), utilisation=1 - NODE.hbm.reserved_fraction,
     )  # fmt: skip
@@ -298,7 +298,7 @@ def test_ranks_with_all_tokens_divide_shared_experts_and_others_have_them_whole(
     assert memory.shared_ranks(parallel) == divided
     held = [
         each for layers in program(model, parallel) for each in layers.operators
-        if isinstance(each, Product) and each.cause == SHARED_EXPERTS
+        if isinstance(each, LayerProduct) and each.cause == SHARED_EXPERTS
     ]  # fmt: skip
     assert {each.n * each.k for each in held} == {
         size * model.hidden * model.shared_experts * model.shared_ffn // divided for size in (1, 2)
@@ -328,7 +328,7 @@ def test_check_run_and_serve_print_one_room(tmp_path, capsys, monkeypatch, atten
 
 def test_a_deployment_without_room_says_what_would_fit():
     model, calibration = load_model("deepseek-v3"), calibration_named("h200")
-    engine = Engine(model, calibration, 80e9, ParallelSpec(attention=AttentionRanks(dp=8)).sizes())
+    engine = ServingEngine(model, calibration, 80e9, ParallelSpec(attention=AttentionRanks(dp=8)).sizes())
     said = r"no room for KV.*need .* GB, HBM has .* too little. It would fit with attention dp 64 and experts ep 64"
     with pytest.raises(CapacityError, match=said):
         kv_blocks(engine, Scheduler())

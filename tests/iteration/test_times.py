@@ -8,8 +8,8 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, Product, counted, program
-from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, Layer, Rest, Sms, compose, of_halves
+from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, counted, program
+from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
 from archsim.iteration.times import (
     NODE,
     ByChance,
@@ -161,7 +161,7 @@ def test_weights_of_products_are_those_of_the_model():
     model = load_model("deepseek-v3")
     found = dict.fromkeys(("projections", "dense_ffn", "router", "shared", "lm_head"), 0)
     for each, count in counted(program(model, Parallelism())).items():
-        if isinstance(each, Product):
+        if isinstance(each, LayerProduct):
             found[each.cause] += count * each.weights
     assert found["projections"] == model.attention_weights and found["lm_head"] == model.output_weights
     assert found["dense_ffn"] + found["router"] == model.dense_weights and found["shared"] == model.shared_weights
@@ -304,8 +304,8 @@ def two_batches(*parts):
 
 @given(NS, NS, NS, NS, NS, NS, PHASES, st.floats(0, 0.5))
 def test_two_batches_take_at_least_their_kernels_and_their_transfers(d, s, k, c, first, then, phase, share):
-    half, rest, sms = Layer(d, s, k, c), Rest(first, then), (Sms(share=share), Sms(share=share))
-    found = two_batches(Layer(2 * d, 2 * s, 2 * k, 2 * c), half, (s, k), rest, sms, phase)
+    half, rest, sms = ExpertLayer(d, s, k, c), Rest(first, then), (Sms(share=share), Sms(share=share))
+    found = two_batches(ExpertLayer(2 * d, 2 * s, 2 * k, 2 * c), half, (s, k), rest, sms, phase)
     assert found.shared >= 2 * s and found.experts >= 2 * k and found.dispatch >= 0 and found.combine >= 0
     assert found.total + 2 * sum(rest) >= max(2 * (d + c), d + s + k + c + sum(rest)) * (1 - 1e-9)
     most = 2 * (d + c) + 2 * (s + k) / (1 - share)
@@ -314,20 +314,20 @@ def test_two_batches_take_at_least_their_kernels_and_their_transfers(d, s, k, c,
 
 @given(NS, NS, PHASES)
 def test_without_transfers_two_batches_are_their_kernels(s, k, phase):
-    whole = Layer(0.0, s, k, 0.0)
-    found = two_batches(whole, Layer(0.0, s / 2, k / 2, 0.0), (s, k), Rest(3.0, 5.0), FREE, phase)
+    whole = ExpertLayer(0.0, s, k, 0.0)
+    found = two_batches(whole, ExpertLayer(0.0, s / 2, k / 2, 0.0), (s, k), Rest(3.0, 5.0), FREE, phase)
     assert tuple(found) == pytest.approx(tuple(whole), abs=1e-6)
 
 
 def test_kernels_that_hide_a_transfer_hide_all_of_it():
-    half = Layer(10.0, 0.0, 100.0, 20.0)
+    half = ExpertLayer(10.0, 0.0, 100.0, 20.0)
     assert two_batches(half, half, (0.0, 0.0), Rest(100.0, 100.0), FREE, DECODES).total == pytest.approx(200)
     taking = two_batches(half, half, (0.0, 0.0), Rest(100.0, 100.0), (Sms(ns=4.0), Sms(ns=6.0)), DECODES)
     assert taking.dispatch + taking.combine == pytest.approx(2 * (4 + 6))  # SMs that send and receive compute nothing
 
 
 def test_transfers_longer_than_all_kernels_are_what_counts():
-    half = Layer(1000.0, 1.0, 2.0, 3000.0)
+    half = ExpertLayer(1000.0, 1.0, 2.0, 3000.0)
     assert two_batches(half, half, (0.0, 0.0), NOTHING, FREE, PROMPTS).total >= 2 * 4000
 
 
@@ -431,7 +431,7 @@ def test_experts_that_do_nothing_take_no_time(usual):
     half, most = (times(changed(zero_experts=count))[0] for count in (64, 10_000))
     assert np.all(half[1:] <= usual[1:]) and np.all(most[1:] <= half[1:]) and half[256] > usual[256] / 3
     operators = counted(program(changed(zero_experts=64), ALONE))
-    assert {each.n for each in operators if isinstance(each, Product) and each.cause == ROUTER} == {128}
+    assert {each.n for each in operators if isinstance(each, LayerProduct) and each.cause == ROUTER} == {128}
     with pytest.raises(SpecError, match="odd: zero_experts: 64 experts do nothing"):
         FusedLaw().times(Laws(calibration_named("h200")), changed(zero_experts=64), ALONE, "bf16", ODD_SIZES)
 
@@ -447,7 +447,7 @@ def test_experts_on_latent_vectors_are_narrower_and_have_products_around_them(us
     model = changed(expert_hidden=1024)
     latent = {
         (each.n, each.k): count for each, count in counted(program(model, ALONE)).items()
-        if isinstance(each, Product) and each.cause == PROJECTIONS and 1024 in (each.n, each.k)
+        if isinstance(each, LayerProduct) and each.cause == PROJECTIONS and 1024 in (each.n, each.k)
     }  # fmt: skip
     assert latent == {(1024, 2048): 16, (2048, 1024): 16}
     assert times(model)[0][256] < usual[256]

@@ -34,7 +34,7 @@ from microarch.silicon.area import (
     SCALED,
     TECHNOLOGIES,
     TOLERANCE,
-    Cost,
+    AreaAndPower,
     added_parts,
     core_cost,
     decision_parts,
@@ -146,7 +146,7 @@ def test_a_port_costs_area_in_every_table_on_chip(design):
 
 
 def test_a_table_in_dram_takes_no_area():
-    assert costs(TableDesign())["heatmap"] == Cost(0.0, 0.0)
+    assert costs(TableDesign())["heatmap"] == AreaAndPower(0.0, 0.0)
 
 
 def test_power_follows_the_clock_but_for_leakage():

@@ -32,7 +32,7 @@ from microarch.silicon.cost import (
     dies_per_wafer,
     machine_cost,
 )
-from microarch.silicon.energy import EnergyEstimates, Heat, HeatEstimates, plane, run_energy
+from microarch.silicon.energy import DieTemperatures, EnergyEstimates, HeatEstimates, plane, run_energy
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
@@ -375,7 +375,7 @@ MESH = [(x, y) for y in range(3) for x in range(4)]
 
 
 def heat(cells=1, lateral=True, resistance=0.05, stacks=4, coolant=25.0, places=MESH):
-    return Heat(places, [0] * len(places), AREA, stacks, resistance, coolant, cells, lateral)
+    return DieTemperatures(places, [0] * len(places), AREA, stacks, resistance, coolant, cells, lateral)
 
 
 def drawn(dies=12, seed=0):

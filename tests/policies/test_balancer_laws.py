@@ -22,7 +22,7 @@ from archsim.policies.prediction import rates
 from archsim.specs.library import load_model, load_system
 from archsim.specs.policies import PolicySpec
 from archsim.specs.system import FirmwareSpec, FsmSpec
-from microarch.blocks.global_cp import Counts, State, firmware_ns, fsm_ns
+from microarch.blocks.global_cp import DecisionWork, State, firmware_ns, fsm_ns
 from microarch.fabric.topology import build_mesh
 
 quick = settings(max_examples=examples(60), derandomize=True)
@@ -544,7 +544,7 @@ def test_light_steps_stay_at_home():
 
 def test_the_solver_is_charged():
     effort = lp(step_of(1, (5, 5), 256, 1200, False)).effort
-    counts = Counts(25, 256, True, 256, 256, effort.candidates, effort.blocks, 256, 0, 0)
+    counts = DecisionWork(25, 256, True, 256, 256, effort.candidates, effort.blocks, 256, 0, 0)
     solved = counts._replace(operations=effort.operations)
     fsm, firmware = FsmSpec(), FirmwareSpec.model_validate({})
     assert effort.operations > 1_000_000

@@ -21,7 +21,7 @@ from archsim.engine.loop import MOST_FRAMES, StepCounts
 from archsim.engine.machine import build_fabric
 from archsim.report import decision_cost, figures
 from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
-from archsim.report.maps import Placed, die_map, nodes_of, port_utilisation
+from archsim.report.maps import MappedRun, die_map, nodes_of, port_utilisation
 from archsim.report.page import PAGES, render_all, rendered, write_report
 from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
 from archsim.report.tables import BOUNDS, Report, results, ties
@@ -638,7 +638,7 @@ def test_a_host_that_was_timed_has_its_distribution_and_says_where_its_path_is_f
 
 def test_misses_are_told_in_points():
     def at(simulated):
-        return decision_cost.Comparison(5.0, 6.0, simulated, "", (0.0, 0.0))
+        return decision_cost.OverheadComparison(5.0, 6.0, simulated, "", (0.0, 0.0))
 
     assert decision_cost.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
         "1 of 4 in the published range; 2 above it by 1.0 to 14 points; 1 below it by 0.50 points"
@@ -763,7 +763,7 @@ def test_every_port_is_there_once(nodes, per, nics, shared):
     _, dies, links = drawn(nodes, per)
     found = port_utilisation(links, len(dies), nodes)
     assert [len(each) for each in found] == [8 * nodes, nics, shared]
-    rows = die_map("map", [Placed({}, dies, links)], nodes=nodes).rows
+    rows = die_map("map", [MappedRun({}, dies, links)], nodes=nodes).rows
     assert len({(row["x_at"], row["y_at"]) for row in rows}) == 8 * nodes == len({row["die"] for row in rows})
     assert {row["node"] for row in rows} == set(range(nodes)) and all("nic" in row and "port" in row for row in rows)
 
@@ -789,16 +789,16 @@ def test_a_die_tells_its_own_clock():
         die_row(at, x=at, y=0, clock=clock, prefill_clock=0.9, array_speed=speed)
         for at, (speed, clock) in enumerate([(1.0, 0.8), (0.5, 0.9)])
     ]
-    found = die_map("map", [Placed({}, dies, [])])
+    found = die_map("map", [MappedRun({}, dies, [])])
     assert [row["clock"] for row in found.rows] == pytest.approx([80, 45])
     assert [row["prefill_clock"] for row in found.rows] == pytest.approx([90, 45])
     same = {"array_speed": 1.0, "hbm_speed": 0.9, "clock": 0.8}
-    alike = die_map("map", [Placed({}, [die | same for die in dies], [])])
+    alike = die_map("map", [MappedRun({}, [die | same for die in dies], [])])
     tips = {field for field, _ in alike.tips}
     assert {"clock", "prefill_clock", "speed"} <= tips
     assert not {"clock", "prefill_clock", "speed"} & {each.field for each in alike.metrics}
     perfect = [die | {"array_speed": 1.0, "hbm_speed": 1.0, "clock": None, "prefill_clock": None} for die in dies]
-    nominal = die_map("map", [Placed({}, perfect, [])])
+    nominal = die_map("map", [MappedRun({}, perfect, [])])
     assert not {"clock", "prefill_clock", "speed"} & {field for field, _ in nominal.tips}
 
 

@@ -14,7 +14,7 @@ from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
 from archsim.report.sections import Winner, _distances, _faster_systems, _limits, _won
-from archsim.report.tables import Place
+from archsim.report.tables import Panel
 from archsim.report.units import listed
 from archsim.runs.notes import (
     drawn_notes,
@@ -169,7 +169,7 @@ def run_of(policy, batch, **values):
 
 
 def place(model="deepseek-v3", system="dojo"):
-    return Place("physical", system, model)
+    return Panel("physical", system, model)
 
 
 def wins(*each):

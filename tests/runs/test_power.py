@@ -8,8 +8,8 @@ from support.tiny import TINY
 from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
-from archsim.report.maps import Placed, die_map
-from archsim.runs.energy import Limits, activity_of, build_costs, energy_of, full_load, full_load_w, loads_of
+from archsim.report.maps import MappedRun, die_map
+from archsim.runs.energy import PowerLimits, activity_of, build_costs, energy_of, full_load, full_load_w, loads_of
 from archsim.runs.notes import limit_notes
 from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
@@ -124,7 +124,7 @@ def test_the_next_clock_would_exceed_the_limit(folder, measured):
     simulator = Simulator()
     own = round(100 * row["prefill_clock"]), round(100 * row["clock"])
     above = tuple(min(100, clock + 1) for clock in own)
-    limits = Limits(run.system)
+    limits = PowerLimits(run.system)
     drawn = {}
     for clocks in (own, above):
         outcome = simulator._replay(run, clocks).run()
@@ -211,7 +211,7 @@ def test_limits_below_idle_are_refused_at_their_place_with_what_would_work(folde
 
 def test_work_beyond_the_lowest_clock_is_refused_with_what_would_work(folder, measured):
     free = measured()
-    idle_w = Limits(load_experiment(folder / "tiny.yaml", [limit("{limit: 1 MW}")]).systems[0]).idle().machine_w
+    idle_w = PowerLimits(load_experiment(folder / "tiny.yaml", [limit("{limit: 1 MW}")]).systems[0]).idle().machine_w
     with pytest.raises(
         CapacityError, match=r"power.limit: .* cannot be held: in (decode|the prefill), at 20% .*give more"
     ):
@@ -236,13 +236,13 @@ def test_pages_and_commands_say_what_limits_the_clock(folder, capsys, measured):
 
 def test_a_map_shows_power_and_temperature():
     cooled = [die_row(n, x=n % 3, y=n // 3, power_w=100.0 + n, temperature_c=50.0 + n) for n in range(6)]
-    found = die_map("heat", [Placed({}, cooled, ())])
+    found = die_map("heat", [MappedRun({}, cooled, ())])
     assert [metric.field for metric in found.metrics] == ["hbm", "array", "power", "heat"]
     assert [row["power"] for row in found.rows] == [100.0 + n for n in range(6)] and found.rows[5]["heat"] == 55.0
 
 
 def test_full_load_falls_with_the_limit():
-    found = [full_load(Limits(_dojo(limit_w)), 1.0, 1.0) for limit_w in (3_000, 8_000, 12_000, 99_000)]
+    found = [full_load(PowerLimits(_dojo(limit_w)), 1.0, 1.0) for limit_w in (3_000, 8_000, 12_000, 99_000)]
     assert [within for _, within in found] == [False, True, True, True]
     clocks = [each.clock for each, _ in found]
     assert clocks == sorted(clocks) and clocks[0] == 0.2 and clocks[-1] == 1

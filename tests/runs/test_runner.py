@@ -30,7 +30,7 @@ from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.feasibility import cost_of, refuse_unheld, told
 from archsim.runs.plan import plan_of, prepare
-from archsim.runs.pool import Schedule
+from archsim.runs.pool import RunQueue
 from archsim.runs.run import ROW
 from archsim.runs.simulator import Remembered, Simulator
 from archsim.runs.store import RecordStore
@@ -190,7 +190,7 @@ BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_schedule_gives_every_run_once(tmp_path, workers):
     experiment = tiny(tmp_path, BOTH_KINDS)
-    schedule, given, turn = Schedule(expanded(experiment)), [], 0
+    schedule, given, turn = RunQueue(expanded(experiment)), [], 0
     while task := schedule.next(turn % workers):
         schedule.compiled(task.job)
         given.append(task.job.key)
@@ -200,7 +200,7 @@ def test_schedule_gives_every_run_once(tmp_path, workers):
 
 
 def test_workers_compile_different_kernels_on_different_demands(tmp_path):
-    schedule = Schedule(expanded(tiny(tmp_path, BOTH_KINDS)))
+    schedule = RunQueue(expanded(tiny(tmp_path, BOTH_KINDS)))
     first = [schedule.next(worker) for worker in (0, 1)]
     assert all(task.cold for task in first)
     assert {task.job.assumptions.contention for task in first} == {"reserved", "shared"}
@@ -212,7 +212,7 @@ def test_workers_compile_different_kernels_on_different_demands(tmp_path):
 
 
 def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
-    schedule = Schedule(expanded(tiny(tmp_path)))
+    schedule = RunQueue(expanded(tiny(tmp_path)))
     first, given = schedule.next(0), []
     waiting = threading.Thread(target=lambda: given.append(schedule.next(1)))
     waiting.start()
@@ -225,7 +225,7 @@ def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
 
 def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
     experiment = tiny(tmp_path)
-    schedule, first = Schedule(expanded(experiment)), None
+    schedule, first = RunQueue(expanded(experiment)), None
     for worker in (0, 1):
         first = schedule.next(worker)
         schedule.compiled(first.job)
@@ -239,7 +239,7 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     monkeypatch.setattr(schedule_module, "LEAST_TOGETHER", 0)
     runs = expanded(tiny(tmp_path, "workload.batch=[40, 12, 25]"))
     other = tiny(tmp_path, "workload.batch=[40, 12, 25]", "models.0.name=other")
-    schedule = Schedule([*runs, *expanded(other)])
+    schedule = RunQueue([*runs, *expanded(other)])
     schedule.compiled(runs[0])
     one, two = schedule.next(0), schedule.next(1)
     assert [run.batch for run in one.together] == [run.batch for run in two.together] == [40, 25, 12]
@@ -300,7 +300,7 @@ def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
             return "analytical", "reserved"
 
     runs = [Looked(size=number, group="one", family=None) for number in range(300)]
-    schedule, given = Schedule(runs), []
+    schedule, given = RunQueue(runs), []
     while task := schedule.next(0):
         given.append(task.job)
         schedule.compiled(task.job)

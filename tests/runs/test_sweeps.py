@@ -20,7 +20,7 @@ from archsim.cli.main import main
 from archsim.runs import plan as planning
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.runs.feasibility import Measures
+from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.axes import counted_values, draw_shares, parse_constraint
@@ -40,7 +40,7 @@ def plan_of(folder, sweep, *overrides):
 
 def points_of(plan):
     dropped = Dropped()
-    return list(plan.points(Measures().functions(), dropped)), dropped
+    return list(plan.points(PartMeasures().functions(), dropped)), dropped
 
 
 def one_of_everything(folder, sweep):
@@ -206,7 +206,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
         tmp_path, "  grid: {mesh: [2x2, 8x8], hbm.capacity: [4 MB, 4 GB], decision.fsm.lanes: [1, 4096]}\n"
     )
     points, _ = points_of(plan)
-    ask = Measures().functions()
+    ask = PartMeasures().functions()
     assert set(ask) == set(MEASURES)
     assert [ask["dies"](p) for p in points] == [4] * 4 + [64] * 4
     for name in ("area_mm2", "silicon_mm2", "cost_usd"):

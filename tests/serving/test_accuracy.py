@@ -38,7 +38,16 @@ from archsim.serving.serving import deploy, range_of, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.accuracy import Judged, Point, ServedAccuracy, cells_of, page, read_served, table_of, worse
+from archsim.studies.serving.accuracy import (
+    JudgedPoint,
+    MeasuredPoint,
+    ServedAccuracy,
+    cells_of,
+    page,
+    read_served,
+    table_of,
+    worse,
+)
 
 DEPLOYMENT = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "vllm",
@@ -165,8 +174,8 @@ def test_a_format_that_is_named_decides_between_two(tmp_path):
 
 
 def judged(tpot, real=10.0, engine="vllm", ranges=((0.0, 1e3), (9.0, 11.0))):
-    point = Point("f:1", engine, "h200", "llama-3.1-8b", "fp8", {}, 100.0, real, None)
-    return Judged(point, 110.0, tpot, 1.0, ranges)
+    point = MeasuredPoint("f:1", engine, "h200", "llama-3.1-8b", "fp8", {}, 100.0, real, None)
+    return JudgedPoint(point, 110.0, tpot, 1.0, ranges)
 
 
 def test_cells_have_medians_of_errors_and_the_share_in_range():

@@ -16,7 +16,7 @@ from archsim.serving.kv import pieces_of, with_outputs
 from archsim.serving.measures import Slo, within_limits
 from archsim.serving.requests import Requests, TokenPool, in_sessions, read_requests, with_prefixes, without_hashes
 from archsim.serving.serving import _built, deploy, engine_of, host_for, requests_of, serve
-from archsim.serving.simulate import Fault, Pool, Scheduler, Store, simulate
+from archsim.serving.simulate import Fault, KvStore, Pool, Scheduler, simulate
 from archsim.specs.library import load_model
 from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving
@@ -177,7 +177,7 @@ def test_each_class_has_limits_of_its_own():
 # ---- stores
 
 def stored(blocks, block_ms=1.0, load_ms=0.5, shared=False):
-    return Store(blocks, shared, block_ms * MS, load_ms * MS)
+    return KvStore(blocks, shared, block_ms * MS, load_ms * MS)
 
 
 # A prompt of 64 tokens, another of 96 that needs all of HBM, and the first again: HBM has 9 blocks.

@@ -17,7 +17,7 @@ from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
 from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, host_file, with_stand_ins
-from archsim.serving.groups import SELDOM, Group
+from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import refuse_too_long, without_hashes
 from archsim.serving.serving import deploy, engine_of, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
@@ -164,7 +164,7 @@ def test_tables_of_experts_of_different_sizes_go_on_as_they_end():
 
 
 def test_tokens_are_drawn_less_often_as_serving_goes_on():
-    group = Group.__new__(Group)
+    group = ExpertGroup.__new__(ExpertGroup)
     group._every, group._rule, group._pending, group.asked_at = 40, None, None, 0
     assert group.next_pause == 40
     group.asked_at = 1000 * SELDOM

@@ -15,7 +15,7 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.iteration.layers import TOKENS, row_flop
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import Engine, host_file, host_of
+from archsim.serving.deployment import ServingEngine, host_file, host_of
 from archsim.serving.measures import activity, usd_per_million
 from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named
@@ -26,7 +26,7 @@ from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
 from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of
 from archsim.studies.serving.runs import DECODE, Started, arguments, options_file, script
-from archsim.studies.serving.search import Choice, search
+from archsim.studies.serving.search import Configuration, search
 
 
 def curve_of(*tpots_ms):
@@ -53,7 +53,7 @@ def test_the_highest_rate_lies_where_nine_tenths_are_within_the_limits():
 def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_limit(monkeypatch):
     # Twice as long: its times at rate 1 are those of rate 2, doubled, so 50 ms here are 25 ms on the curve.
     curve = curve_of([20] * 10, [25] * 10, [40] * 10, [60] * 10)
-    tried = SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, 64, 4096))
+    tried = SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, 64, 4096))
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4))
     slow = drawn_rates([KIND], [tried], [curve])
     assert np.allclose(slow, curve.highest(np.array([np.inf, 25e6, np.inf])) / 2)
@@ -63,7 +63,7 @@ def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_l
 
 def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatch):
     curve = curve_of(*([10 * at] * 10 for at in range(1, 9)))
-    sizes = [SimpleNamespace(kind=0, choice=Choice(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
+    sizes = [SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
     monkeypatch.setattr(studied, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1))
     alike = drawn_rates([KIND], sizes, [curve, curve])
     assert np.array_equal(alike[0], alike[1])
@@ -77,7 +77,7 @@ def test_energy_follows_from_weights_kv_and_products():
     model, log = load_model("llama-3.1-8b"), np.zeros(3, [("decodes", "i8"), ("chunk_tokens", "i8")])
     requests = np.zeros(1, [(n, "i8") for n in ("input", "output", "hit")] + [("arrival_ns", "f8"), ("last_ns", "f8")])
     requests["input"], requests["output"], requests["last_ns"] = 10, 3, 1e9
-    engine = Engine(model, calibration_named("h200"), 141e9, Parallelism(), Precision())
+    engine = ServingEngine(model, calibration_named("h200"), 141e9, Parallelism(), Precision())
     found = activity(SimpleNamespace(requests=requests, log=log), engine, 1)
     flop = row_flop(model, Parallelism())
     weights = sum(flop.values()) / 2  # of all products, the head among them

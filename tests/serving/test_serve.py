@@ -18,7 +18,15 @@ from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
 from archsim.studies.serving.calibrate import MOST_SIMULATIONS
 from archsim.studies.serving.runs import serve_plan
-from archsim.studies.serving.search import Alike, Choice, alike, best_told, on_front, search, table_of
+from archsim.studies.serving.search import (
+    Configuration,
+    EqualConfigurations,
+    alike,
+    best_told,
+    on_front,
+    search,
+    table_of,
+)
 
 FILE = {
     "system": "h200_node",
@@ -269,9 +277,9 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
 
 
 def test_configurations_that_are_no_product_are_counted():
-    choices = tuple(Choice(ParallelSpec(attention={"tp": 1}), 1, *each) for each in ((8, 16), (8, 32), (4, 16)))
-    assert Alike(choices[:2], None).name == "1 x tp 1 dp 1, 8 seqs, 16 or 32 tokens"
-    assert Alike(choices, None).name == "1 x tp 1 dp 1, 8 seqs, 16 tokens and 2 more"
+    choices = tuple(Configuration(ParallelSpec(attention={"tp": 1}), 1, *each) for each in ((8, 16), (8, 32), (4, 16)))
+    assert EqualConfigurations(choices[:2], None).name == "1 x tp 1 dp 1, 8 seqs, 16 or 32 tokens"
+    assert EqualConfigurations(choices, None).name == "1 x tp 1 dp 1, 8 seqs, 16 tokens and 2 more"
 
 
 def test_what_a_file_changes_of_a_system_keeps_its_place(tmp_path, capsys):

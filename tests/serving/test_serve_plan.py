@@ -20,7 +20,7 @@ from archsim.serving.serving import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving.page import loads_told
-from archsim.studies.serving.runs import Load, serve_plan
+from archsim.studies.serving.runs import OfferedLoad, serve_plan
 from archsim.studies.serving.sure import off_of
 
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
@@ -211,7 +211,8 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
 def loads_of(*points):
     """Loads of (offered, goodput, TPOT in ms)."""
     return [
-        Load(at, SimpleNamespace(goodput_per_s=good, tpot=SimpleNamespace(mean=tpot))) for at, good, tpot in points
+        OfferedLoad(at, SimpleNamespace(goodput_per_s=good, tpot=SimpleNamespace(mean=tpot)))
+        for at, good, tpot in points
     ]
 
 

@@ -17,7 +17,7 @@ from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.kv import with_outputs
 from archsim.serving.measures import Slo, measure, times_ns
-from archsim.serving.records import Transfer
+from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
 from archsim.serving.schedulers import compiled
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
@@ -56,13 +56,13 @@ def time_runs_forward(found):
 
 PREFIXES = ("prefix_aware", "cache_aware", "session")  # refused without hash ids
 LAWS = (tokens_and_blocks_are_conserved, time_runs_forward)
-FREE = Transfer(np.float64(0), np.float64(0))
+FREE = KvTransfer(np.float64(0), np.float64(0))
 # Name → (its pool, more of the simulation, more of the scheduler); a deployment joins by one row.
 DEPLOYMENTS = {
     "one engine": ({}, {}, {}), "ranks": ({"ranks": 3}, {}, {}), "engines": ({"instances": 2, "ranks": 2}, {}, {}),
     "drafts": ({}, {"speculation": of(3, 0.6, 1, 3), "layers": 10}, {}),
     "useless drafts": ({"ranks": 2}, {"speculation": of(2, 0.0, 0, 0), "layers": 10}, {}),
-    "pools apart": ({}, {"decode": pool(200), "transfer": Transfer(np.float64(MS), np.float64(1e4))}, {}),
+    "pools apart": ({}, {"decode": pool(200), "transfer": KvTransfer(np.float64(MS), np.float64(1e4))}, {}),
     "late tokens": ({}, {"first_after": 3, "request_ns": 7 * MS, "front_end_ns": MS}, {}),
     "spaced prompts": ({"ranks": 2}, {}, {"prefill": "spaced", "prefill_every": 4}),
     "prompts together": ({"ranks": 2}, {}, {"prefill": "together", "prefill_every": 4}),
@@ -192,7 +192,7 @@ def test_the_host_takes_its_time_before_the_queue():
 
 def test_kv_moves_to_the_instances_that_decode():
     rows = [(at * 5.0, 100, 10) for at in range(8)]
-    transfer = Transfer(np.float64(1 * MS), np.float64(1e4))
+    transfer = KvTransfer(np.float64(1 * MS), np.float64(1e4))
     requests = served(rows, decode=pool(60), transfer=transfer).requests
     prefill = 2 * MS + 100 * 1e4 + 1e3
     assert requests["first_ns"][0] - requests["arrival_ns"][0] == pytest.approx(prefill + 1 * MS + 100 * 1e4)
@@ -200,7 +200,7 @@ def test_kv_moves_to_the_instances_that_decode():
 
 def test_windows_and_states_move_with_a_request():
     rows = [(0.0, 100, 10)]
-    transfer = Transfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))
+    transfer = KvTransfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))
     first, moved = (
         served(rows, decode=pool(60), transfer=each).requests[0]["first_ns"]
         for each in (FREE, transfer)

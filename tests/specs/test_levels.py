@@ -14,7 +14,7 @@ from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml
 from archsim.engine.event.flows import flow_network
 from archsim.engine.machine import build_fabric, build_machine
-from archsim.laws.tables import CalibrationSpec, Quantiles, Reference, ScalarTable, TransferTable
+from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import path_of
 from archsim.report.maps import places
 from archsim.report.page import write_report
@@ -322,7 +322,7 @@ def transfer(
     law = law or {"from_bytes": (first,), "latency_ns": (latency_ns,), "ns_per_byte": (1e9 / bytes_per_s,)}
     return TransferTable(
         **FITTED, of={"direction": direction, "method": method, "pinned": pinned}, **law, first_bytes=first, last_bytes=last,  # noqa: E501
-        residuals=Quantiles(p05=0, p50=0, p95=0, points=1),
+        residuals=ResidualQuantiles(p05=0, p50=0, p95=0, points=1),
     )  # fmt: skip
 
 
@@ -331,7 +331,7 @@ def launch(kind, value):
 
 
 def calibration(pcie, launches=(("stream", 2500.0),)):
-    reference = Reference(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
+    reference = ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
     return CalibrationSpec(gpu="mine", reference=reference, pcie=pcie, launch=[launch(*each) for each in launches])
 
 

@@ -12,7 +12,7 @@ from support.tiny import tiny
 
 from archsim.base.errors import ArchsimError
 from archsim.engine.machine import build_fabric, build_machine
-from archsim.report.maps import MOST_LINKS, Placed, die_map
+from archsim.report.maps import MOST_LINKS, MappedRun, die_map
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
@@ -210,7 +210,7 @@ def drawing(name, sides):
         link_row(src, dst, src_x=x[src], src_y=y[src], dst_x=x[dst], dst_y=y[dst])
         for src, dst in zip(mesh.link_src.tolist(), mesh.link_dst.tolist(), strict=True)
     ]
-    return mesh, die_map("map", [Placed({}, dies, links)])
+    return mesh, die_map("map", [MappedRun({}, dies, links)])
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))

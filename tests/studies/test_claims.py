@@ -15,9 +15,9 @@ from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model, load_planned
 from archsim.specs.papers import (
     NO_ROOM,
-    Bound,
     ClaimGroup,
     ClaimRow,
+    PublishedBound,
     listed_ids,
     load_paper,
     paper_names,
@@ -26,7 +26,7 @@ from archsim.specs.papers import (
 )
 from archsim.specs.serving_files import load_serving
 from archsim.studies import claims
-from archsim.studies.claims import Judged, judge_recorded, judged_signs, value_of
+from archsim.studies.claims import JudgedClaim, judge_recorded, judged_signs, value_of
 from archsim.workload import profile
 from archsim.workload.generated import collect, traffic_of
 from archsim.workload.traffic_presets import load_traffic, of_layers
@@ -101,19 +101,19 @@ def test_a_quantity_is_arithmetic_on_columns_alone(text):
 def test_a_row_is_met_within_its_tolerance_and_with_its_sign_and_only_if_the_null_model_does_not_meet_it(
     published, simulated, more, kind
 ):
-    found = Judged(group(**more), row(published=published), {0: simulated}, {0: "physical"}, 1.0)
+    found = JudgedClaim(group(**more), row(published=published), {0: simulated}, {0: "physical"}, 1.0)
     assert found.kind == kind
 
 
 @pytest.mark.parametrize(("ends", "kind"), [((2.4, 2.6), "better"), ((2.4, 3.0), "missed"), ((2.0, 2.6), "missed")])
 def test_a_row_is_met_only_for_the_whole_interval_of_a_fitted_constant(ends, kind):
-    found = Judged(group(), row(), {0: 2.5}, {0: "physical"}, 1.0, ends)
+    found = JudgedClaim(group(), row(), {0: 2.5}, {0: "physical"}, 1.0, ends)
     assert found.kind == kind and claims.ends(found, "×") == f"{ends[0]:.2f} to {ends[1]:.2f}×"
     assert (claims.verdict(found) == "not met for all values of the fitted constant") == (kind == "missed")
 
 
 def test_an_end_of_the_interval_that_does_not_fit_is_told_and_is_not_met():
-    found = Judged(group(), row(), {0: NO_ROOM}, {0: "physical"}, 1.0, (NO_ROOM, 2.6))
+    found = JudgedClaim(group(), row(), {0: NO_ROOM}, {0: "physical"}, 1.0, (NO_ROOM, 2.6))
     assert found.kind == "missed" and claims.ends(found, "×") == "OOM to 2.60×"
 
 
@@ -129,7 +129,7 @@ def test_the_order_of_two_systems_is_a_row_of_its_own(values):
     rows = [{"id": name, "published": value, "at": {"policy": name}} for name, value in published]
     given = group(signs=signs, rows=rows)
     both = zip(given.rows, values, strict=True)
-    found = [Judged(given, row, {0: value}, {0: "physical"}, 1.0) for row, value in both]
+    found = [JudgedClaim(given, row, {0: value}, {0: "physical"}, 1.0) for row, value in both]
     judged = {each.one.id: each.kind for each in judged_signs(found)}
     fast = "none" if values[1] == NO_ROOM else "as null" if values[1] < values[0] else "missed"
     assert judged == {"fast": fast, "slower": "better" if values[2] > values[0] else "missed"}
@@ -144,7 +144,7 @@ def test_a_null_model_is_arithmetic_on_published_numbers_and_on_what_a_row_is_of
 
 
 def test_what_moves_a_value_is_told_the_largest_first():
-    found = Judged(group(), row(), {0: 1.0, 1: 1.5, 3: 4.0}, {0: "physical", 1: "kernels", 3: "links"})
+    found = JudgedClaim(group(), row(), {0: 1.0, 1: 1.5, 3: 4.0}, {0: "physical", 1: "kernels", 3: "links"})
     assert found.moved == (("links", 2.5), ("kernels", 0.5)) and found.physical == 1.0 and found.simulated == 4.0
     assert claims.moved(found) == "links +2.50; kernels +0.500"
 
@@ -171,7 +171,7 @@ def test_every_number_has_a_row_or_a_reason_and_the_published_value(shared):
         for _, each in paper.rows():
             value, number = known[each.id]["value"], each.published
             stated = list(number) if isinstance(number, tuple) else number
-            stated = number.value if isinstance(number, Bound) else stated
+            stated = number.value if isinstance(number, PublishedBound) else stated
             assert stated == RESTATED.get(each.id, value), each.id
 
 
@@ -185,7 +185,7 @@ def test_every_number_is_an_interval_as_wide_as_the_rounding_of_its_last_printed
         paper = load_paper(name)
         written = dict(_as_written((shipped_configs() / "papers" / f"{name}.yaml").read_text()))
         for group, each in paper.rows():
-            if isinstance(each.published, str | Bound):
+            if isinstance(each.published, str | PublishedBound):
                 continue
             rounded = each.rounded if each.rounded is not None else group.rounded
             if each.id in NOT_ROUNDED:

@@ -18,7 +18,7 @@ from archsim.runs.columns import unpacked
 from archsim.runs.plan import SCRAPPED, choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
-from archsim.studies.designs import Quantity, _causes
+from archsim.studies.designs import DesignFigure, _causes
 from archsim.studies.wafers import death_of, distributions, drawing
 
 FEW = ["workload.decode_steps=1"]
@@ -83,7 +83,7 @@ def test_the_page_says_who_is_faster_and_what_differs(compared):
     ("a", "b", "sense", "better"), [(1.0, 2.0, 1, 1), (1.0, 2.0, -1, -1), (1.0, 1.001, 1, 0), (None, 2.0, 1, 0)]
 )
 def test_better_follows_the_sense(a, b, sense, better):
-    assert Quantity("time", "x", "ns", "", a, b, sense).better == better
+    assert DesignFigure("time", "x", "ns", "", a, b, sense).better == better
 
 
 def test_names_that_mean_nothing_are_refused(tmp_path):

@@ -8,14 +8,14 @@ from collections import Counter
 
 import pytest
 
-from microarch.blocks.request import ILLEGAL, NOTHING, Table
+from microarch.blocks.request import ILLEGAL, NOTHING, TransitionTable
 
 UNITS = ("_ns", "_bytes", "_bytes_per_s", "_flop_per_s", "_hz", "_bits", "_fraction")
 WITHOUT_UNIT = {"efficiency", "ways", "entries", "lanes", "comparators", "pipeline"}  # shares and counts
 NAME = re.compile(r"[a-z]+(?:\.[a-z0-9_]+|_[a-z0-9_.]+)")  # in a latency: a parameter, or another block's
 
 
-def check_block(module, table: Table) -> None:
+def check_block(module, table: TransitionTable) -> None:
     """A block's module: state layout, parameters, and its own table."""
     assert "State layout" in module.__doc__ or "layout  " in module.__doc__
     check_parameters(module.Parameters)
@@ -34,7 +34,7 @@ def check_parameters(parameters: type) -> None:
         assert field.name.endswith(UNITS) or field.name in WITHOUT_UNIT, field.name
 
 
-def check_latencies(table: Table, parameters: type) -> None:
+def check_latencies(table: TransitionTable, parameters: type) -> None:
     """Every transition has an action and a latency, in names of parameters that exist."""
     for step in table.steps.values():
         assert step.action and step.latency
@@ -44,7 +44,7 @@ def check_latencies(table: Table, parameters: type) -> None:
             assert hasattr(owner(), attribute), name
 
 
-def check_arrays(table: Table) -> None:
+def check_arrays(table: TransitionTable) -> None:
     """Legal events lead to the next state; illegal ones are refused."""
     following, spawned = table.arrays()
     for state in table.states:
@@ -58,7 +58,7 @@ def check_arrays(table: Table) -> None:
 class Running:
     """A running block, driven by the arrays that the kernels read; ``under_way``: the state of each activity."""
 
-    def __init__(self, table: Table):
+    def __init__(self, table: TransitionTable):
         self.following, self.spawned = table.arrays()
         self.under_way: list[int] = []
 
@@ -103,7 +103,7 @@ def transitions(block: Running, state, choices, most: int, events) -> list[tuple
     return made
 
 
-def check_runs(table: Table) -> None:
+def check_runs(table: TransitionTable) -> None:
     """Legal and illegal events, drain and reset, from every state that the block serves, whatever happens first,
     second and third.
 
@@ -130,7 +130,7 @@ def check_runs(table: Table) -> None:
     assert taken == {(state, step.next) for (state, _), step in table.steps.items()}
 
 
-def check_walks(table: Table) -> None:
+def check_walks(table: TransitionTable) -> None:
     """Drain: from every initial state, each walk ends in the final state, and the walks visit every state."""
     steps_from = {state: [step for (at, _), step in table.steps.items() if at == state] for state in table.states}
     reached, waiting = set(table.initial), list(table.initial)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from microarch.blocks import catalogue as blocks
-from microarch.blocks.request import Event, Step, Table, parameter
+from microarch.blocks.request import Event, NextState, TransitionTable, parameter
 from microarch.blocks.request import State as RequestState
 
 State = IntEnum("State", [*RequestState.__members__, "EXPAND"], start=0)  # the states of a request, and one more
-STEPS = {(State.EXPAND, Event.SERVED): Step(State.COMPUTE, None, "expand the slice", "expand_ns")}
+STEPS = {(State.EXPAND, Event.SERVED): NextState(State.COMPUTE, None, "expand the slice", "expand_ns")}
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Parameters:
     expand_ns: float = parameter(500.0, "none: an example", "made up")
 
 
-TABLE = Table("decompressor", State, Event, (State.EXPAND,), State.DONE, STEPS)
+TABLE = TransitionTable("decompressor", State, Event, (State.EXPAND,), State.DONE, STEPS)
 
 
-def expanding(step: Step) -> Step:
+def expanding(step: NextState) -> NextState:
     """A step from the links to COMPUTE, redirected to EXPAND."""
     return step._replace(next=State.EXPAND)
 
 
-REQUEST = Table(
+REQUEST = TransitionTable(
     name="request",
     states=State,
     events=Event,

@@ -15,7 +15,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import link_traffic, pair_bytes
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.engine.loop import Outcome, Replay
+from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.moves import vector_bytes
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.engine.weight_streaming import WeightStreaming
@@ -57,7 +57,7 @@ class Ran(NamedTuple):
     """A run that has ended, and the works that its builder gave to its kernel (float64[die] ns, int64[2] bytes)."""
 
     replay: Replay
-    outcome: Outcome
+    outcome: RunOutcome
     array_ns: np.ndarray
     sent_bytes: np.ndarray
 
@@ -296,7 +296,7 @@ LAWS = (
 )
 
 
-def assert_equal_bytes(one: Outcome, other: Outcome) -> None:
+def assert_equal_bytes(one: RunOutcome, other: RunOutcome) -> None:
     """The same run: times, counts and tables, to the bit."""
     assert one.step_ns.tobytes() == other.step_ns.tobytes() and one.load.tobytes() == other.load.tobytes()
     for name, mine, theirs in zip(one.tally._fields, one.tally, other.tally, strict=True):

@@ -20,7 +20,7 @@ from archsim.engine.state import (
     UNITS,
     Machine,
     Memory,
-    Work,
+    StepWork,
     begun_ns,
     link_at,
     multiplied_ns,
@@ -94,7 +94,7 @@ class Walk(NamedTuple):
     """State of a walk. Times are in ns from the start of the step."""
 
     machine: Machine
-    work: Work
+    work: StepWork
     memory: Memory
     fetches: np.ndarray  # FETCHED[chain]
     booked: np.ndarray  # BOOKED[resource]

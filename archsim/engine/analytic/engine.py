@@ -13,9 +13,9 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.bookings import ARRAYS, HBMS
-from archsim.engine.analytic.walk import Walked, count_step, walk_step, walk_strategy
+from archsim.engine.analytic.walk import WalkedStep, count_step, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
-from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, Tally, Work
+from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, StepWork, Tally
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.experiment import Scenario
 
@@ -39,14 +39,14 @@ class WalkKernel:
         self._strategy = walk_strategy(assumptions)
         self._loads = np.zeros((PHASES, machine.resources))
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Walk one step; returns its end in ns."""
         walked = walk_step(self._machine, work, memory, self._strategy)
         count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
         self._explain(work, walked, tally)
         return begin_ns + walked.ns
 
-    def _explain(self, work: Work, walked: Walked, tally: Tally) -> None:
+    def _explain(self, work: StepWork, walked: WalkedStep, tally: Tally) -> None:
         """Attribute the step's time to what the die that finishes last was doing: what its products did, waiting for
         tokens or slices, then combining.
 

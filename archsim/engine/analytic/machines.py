@@ -34,7 +34,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.walk import LLC_HITS, WALKS, add_moves, add_slices, begun
 from archsim.engine.decision import ChargedDecision, FreeDecision, global_die
 from archsim.engine.demand import RunDemand
-from archsim.engine.loop import Elapsed, Outcome, Replay
+from archsim.engine.loop import Elapsed, Replay, RunOutcome
 from archsim.engine.machine import (
     carriers_needed,
     effective_utilisation,
@@ -45,12 +45,12 @@ from archsim.engine.machine import (
     plain_link_bytes_per_ns,
 )
 from archsim.engine.moves import software
-from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.engine.weight_streaming import WeightStreaming
 from archsim.policies.registry import COSTLESS
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import SystemSpec
-from microarch.blocks.global_cp import Counts, Reach, State, exposed_ns
+from microarch.blocks.global_cp import DecisionWork, Reach, State, exposed_ns
 from microarch.blocks.hbm import Copies
 from microarch.fabric.fabric import Fabric
 
@@ -94,9 +94,9 @@ class _Recorder:
     """A kernel that keeps the work of every step, and takes no time."""
 
     def __init__(self) -> None:
-        self.works: list[Work] = []
+        self.works: list[StepWork] = []
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         self.works.append(work)
         return begin_ns
 
@@ -106,13 +106,13 @@ class _RecordingDecision(ChargedDecision):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.decided: list[tuple[Counts, float]] = []
+        self.decided: list[tuple[DecisionWork, float]] = []
 
     def after_step(self, plan, rows, copies, before_ns, step_ns):
         self.decided.append((self._counts(plan, rows, copies), self._decided_ns))
         return super().after_step(plan, rows, copies, before_ns, step_ns)
 
-    def states_of(self, counts: Counts, decided_ns: float, reach: Reach) -> np.ndarray:
+    def states_of(self, counts: DecisionWork, decided_ns: float, reach: Reach) -> np.ndarray:
         """float64[machine, State] of machines with this reach."""
         self._reach = reach
         return self._states_ns(counts, decided_ns)
@@ -153,7 +153,7 @@ class _RecordingEngine(AnalyticalEngine):
         return _RecordingDecision(*given)
 
 
-class Recorded(NamedTuple):
+class RecordedSteps(NamedTuple):
     """Steps of a scenario that took no time: their work, the distinct tokens that dies receive in each, whether each is
     of the prefill, and what else they gave.
     """
@@ -161,12 +161,12 @@ class Recorded(NamedTuple):
     scenario: Scenario
     machine: Machine
     fabric: Fabric
-    works: tuple[Work, ...]
+    works: tuple[StepWork, ...]
     arrived: tuple[np.ndarray | None, ...]
     products: Any
     decision: FreeDecision
     prefill: tuple[bool, ...]
-    outcome: Outcome
+    outcome: RunOutcome
 
     @property
     def most_machines(self) -> int:
@@ -177,7 +177,7 @@ class Recorded(NamedTuple):
         return max(_LEAST, min(_MOST, _TABLE_BYTES // (8 * tables)))
 
 
-def record(scenario: Scenario, demand: RunDemand) -> Recorded:
+def record(scenario: Scenario, demand: RunDemand) -> RecordedSteps:
     """Set a run up and go through its steps, without their time."""
     engine = _RecordingEngine(scenario, demand.layer_ids)
     prefill = tuple(bool(each.prefill_tokens.any()) for _, each in demand)
@@ -187,7 +187,7 @@ def record(scenario: Scenario, demand: RunDemand) -> Recorded:
     works = tuple(engine.kernel.works)
     assert not any(work.cp_en.any() for work in works), "no copies are kept"
     arrived, products = tuple(engine.products.arrived), engine.products._products
-    return Recorded(
+    return RecordedSteps(
         scenario, engine.machine, engine.fabric, works, arrived, products, engine.decision, prefill, outcome
     )
 
@@ -304,7 +304,7 @@ def _summed(values: np.ndarray, count: np.ndarray) -> np.ndarray:
     return total
 
 
-def _links_of(recorded: Recorded, system: SystemSpec) -> tuple[Links, Reach]:
+def _links_of(recorded: RecordedSteps, system: SystemSpec) -> tuple[Links, Reach]:
     """Of all machines of a system, and how far messages of their decisions go."""
     fabric, dies, machines = recorded.fabric, recorded.fabric.dies, _machines_of(system)
     rates, latencies = _of_classes(fabric, system, machines)
@@ -335,7 +335,7 @@ def _links_of(recorded: Recorded, system: SystemSpec) -> tuple[Links, Reach]:
     return found, Reach(route_ns[:, die].max(axis=1), np.where(bytes_per_ns > 0, bytes_per_ns, plain))
 
 
-def _decisions_of(recorded: Recorded, reach: Reach) -> tuple[np.ndarray, np.ndarray]:
+def _decisions_of(recorded: RecordedSteps, reach: Reach) -> tuple[np.ndarray, np.ndarray]:
     """What decisions add to every step, float64[machine, step], and take in all, float64[machine]; in ns."""
     machines, decision = len(reach.farthest_ns), recorded.decision
     added, total = np.zeros((machines, len(recorded.works))), np.zeros((machines, len(State)))
@@ -370,7 +370,7 @@ class ManyWalked(NamedTuple):
 
 
 def walk_all_carriers(
-    recorded: dict[int, Recorded], system: SystemSpec, demand: RunDemand, strategy: str
+    recorded: dict[int, RecordedSteps], system: SystemSpec, demand: RunDemand, strategy: str
 ) -> ManyWalked:  # fmt: skip
     """`walk_machines` of machines that may stand on different numbers of carriers. ``recorded``: number of carriers →
     a recorded run; numbers that it lacks are added.
@@ -389,7 +389,7 @@ def walk_all_carriers(
     return found
 
 
-def walk_machines(recorded: Recorded, system: SystemSpec, strategy: str) -> ManyWalked:
+def walk_machines(recorded: RecordedSteps, system: SystemSpec, strategy: str) -> ManyWalked:
     """Walk all recorded steps on the machines that a system stands for (`with_rates`), which stand on as many carriers
     as the recorded one.
     """
@@ -415,7 +415,13 @@ class _Walks:
     """The arrays in which machines are walked. ``row``, ``work``: of each, among those that differ in these parts."""
 
     def __init__(
-        self, recorded: Recorded, system: SystemSpec, links: Links, row: np.ndarray, work: np.ndarray, strategy: str
+        self,
+        recorded: RecordedSteps,
+        system: SystemSpec,
+        links: Links,
+        row: np.ndarray,
+        work: np.ndarray,
+        strategy: str,
     ) -> None:
         self._recorded, self._system, self._links, self._kernel = recorded, system, links, KERNELS[strategy]
         self._strategy = strategy

@@ -55,7 +55,7 @@ from archsim.engine.state import (
     UNITS,
     Machine,
     Memory,
-    Work,
+    StepWork,
     link_at,
     room_for_slices,
     room_of,
@@ -390,7 +390,7 @@ def walk_strategy(assumptions) -> str:
     return "queued" if assumptions.reads == "in_order" and assumptions.source == "queued" else assumptions.reads
 
 
-class Walked(NamedTuple):
+class WalkedStep(NamedTuple):
     """A walked step: ``fetches`` FETCHED[chain], ``dies`` DIE[die] at its end, ``ns`` its duration."""
 
     fetches: np.ndarray
@@ -398,13 +398,13 @@ class Walked(NamedTuple):
     ns: float
 
 
-def walk_step(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walked:
+def walk_step(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> WalkedStep:
     """Walk a step by a strategy of ``WALKS``; modifies ``work.local`` and ``memory``."""
     state = begun(machine, work, memory, strategy)
-    return Walked(state.fetches, state.dies, WALKS[strategy](state))
+    return WalkedStep(state.fetches, state.dies, WALKS[strategy](state))
 
 
-def begun(machine: Machine, work: Work, memory: Memory, strategy: str) -> Walk:
+def begun(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> Walk:
     """The state of a walk before its step, with what starts with it at any rates."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     if machine.stream_bytes:

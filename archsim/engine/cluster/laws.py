@@ -50,7 +50,7 @@ COLD = 17  # sizes, four an octave: up to 16 tokens of a rank
 INTRA, INTER = "intra_node", "inter_node"
 
 
-class Kernel(NamedTuple):
+class TransferKernel(NamedTuple):
     """A kernel that moves hidden vectors. ``once``: sent once for every token and rank (and node); else for every
     token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives. ``padded``:
     what a rank sends another fills up to the largest of all ranks.
@@ -66,10 +66,16 @@ class Kernel(NamedTuple):
 # Of the measured numbers of SMs of DeepEP's normal kernels laws take the most; NCCL is taken to use as many.
 NORMAL_SMS = 24
 KERNELS = {
-    "per_rank": Kernel({"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True, sms=NORMAL_SMS),
-    "per_token_expert": Kernel({"deepep": "low_latency", "trtllm": "nvlink_one_sided"}, once=False, forwarded=False),
-    "all_to_all": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS),
-    "all_to_all_padded": Kernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS, padded=True),
+    "per_rank": TransferKernel(
+        {"deepep": "normal", "trtllm": "nvlink_two_sided"}, once=True, forwarded=True, sms=NORMAL_SMS
+    ),
+    "per_token_expert": TransferKernel(
+        {"deepep": "low_latency", "trtllm": "nvlink_one_sided"}, once=False, forwarded=False
+    ),
+    "all_to_all": TransferKernel({"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS),
+    "all_to_all_padded": TransferKernel(
+        {"nccl": "all_to_all"}, once=False, forwarded=False, sms=NORMAL_SMS, padded=True
+    ),
 }
 
 
@@ -416,7 +422,7 @@ def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
 # ---- alike
 # Dispatch and combine where all experts are equally popular, of any number of ranks: the laws above, without a plan.
 
-class Alike(NamedTuple):
+class TransferTimes(NamedTuple):
     """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``carried``: whether they were measured on
     another number of ranks, GPU or shape; ``told``: whose laws they are, and how far off they are where a measured
     number of ranks is left out.
@@ -431,7 +437,7 @@ class Alike(NamedTuple):
 def moved_alike(
     calibration: CalibrationSpec, dispatch: str, sizes: Sizes, hidden: int, n_bytes: VectorBytes, ranks: int,
     tokens: np.ndarray,
-) -> Alike:
+) -> TransferTimes:
     """Of ``tokens`` of every rank, float64[size]. One NVLink domain has the law of its kernels between and beyond the
     measured numbers of ranks (`node_law`); more nodes have that of ports inside nodes and of NICs, whichever takes
     longer, as `archsim.engine.cluster.moves` composes flows. Kernels are the GPU's own or, where their numbers of ranks
@@ -461,7 +467,7 @@ def moved_alike(
     told = f"dispatch and combine of {ranks} ranks: {'; '.join(every)}"
     if carried:
         told += f" (not measured on {ranks} ranks of {calibration.gpu}{_off_told(inner, dispatch, shape, size)})"
-    return Alike(found[0] + prepare, found[1], carried, told)
+    return TransferTimes(found[0] + prepare, found[1], carried, told)
 
 
 def _nearest_kernels(calibration: CalibrationSpec, dispatch: str, size: int, nodes: int) -> tuple[str, str]:

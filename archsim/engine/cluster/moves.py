@@ -84,7 +84,7 @@ class Grid(NamedTuple):
         return np.arange(self.dies) // self.size
 
 
-class Flows(NamedTuple):
+class PortBytes(NamedTuple):
     """Bytes of a phase between ports. ``inner``: float64[node, source, target] of the GPUs of each node; ``outer``:
     float64[network, source, target] between nodes, in the order of ``outer_ports``; no networks in a single node.
     """
@@ -92,13 +92,13 @@ class Flows(NamedTuple):
     inner: np.ndarray
     outer: np.ndarray
 
-    def part(self, share: float) -> Flows:
+    def part(self, share: float) -> PortBytes:
         """A share of the bytes."""
-        return Flows(self.inner * share, self.outer * share)
+        return PortBytes(self.inner * share, self.outer * share)
 
-    def reversed(self) -> Flows:
+    def reversed(self) -> PortBytes:
         """The same bytes on their way back."""
-        return Flows(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))
+        return PortBytes(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))
 
 
 def grid_of(system) -> Grid | None:
@@ -120,7 +120,7 @@ def grid_of(system) -> Grid | None:
     return Grid(nodes, size, shared=levels[1].per != "gpu")
 
 
-def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> Flows:
+def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
     """Flows of a dispatch that sends once for every (token, node). ``vectors``: [home, die], ``to_nodes``: [home,
     node], tokens that have an expert there.
     """
@@ -128,24 +128,24 @@ def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vecto
     by_rail = vectors.reshape(nodes, size, nodes, size).sum(axis=0)  # [rail, node, die in it]
     inner = _off_diagonal(by_rail.swapaxes(0, 1) * float(vector_bytes))
     if nodes == 1:
-        return Flows(inner, np.zeros((0, 0, 0)))
+        return PortBytes(inner, np.zeros((0, 0, 0)))
     between = to_nodes.reshape(nodes, size, nodes) * float(vector_bytes)
     outer = between.sum(axis=1)[None] if grid.shared else between.swapaxes(0, 1)
-    return Flows(inner, _off_diagonal(outer))
+    return PortBytes(inner, _off_diagonal(outer))
 
 
-def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> Flows:
+def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
     """Flows of a dispatch that sends every vector straight to its GPU. ``vectors``: [home, die]."""
     nodes, size = grid.nodes, grid.size
     sent = vectors.reshape(nodes, size, nodes, size) * float(vector_bytes)
     here = np.arange(nodes)
     inner = _off_diagonal(sent[here, :, here, :].copy())
     if nodes == 1:
-        return Flows(inner, np.zeros((0, 0, 0)))
+        return PortBytes(inner, np.zeros((0, 0, 0)))
     if grid.shared:
-        return Flows(inner, _off_diagonal(sent.sum(axis=(1, 3))[None]))
+        return PortBytes(inner, _off_diagonal(sent.sum(axis=(1, 3))[None]))
     sent[here, :, here, :] = 0.0
-    return Flows(inner, sent.reshape(1, grid.dies, grid.dies))
+    return PortBytes(inner, sent.reshape(1, grid.dies, grid.dies))
 
 
 def outer_ports(grid: Grid, networks: int) -> np.ndarray:
@@ -305,7 +305,7 @@ class Sent(NamedTuple):
 
     vectors: np.ndarray
     arrived: np.ndarray
-    flows: Flows | None = None
+    flows: PortBytes | None = None
 
     def part(self, share: float) -> Sent:
         """A share of it."""
@@ -405,13 +405,13 @@ class PortMoves:
     def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return self._done(self._flows(sent)[1], COMBINE, begin_ns)
 
-    def _flows(self, sent: Sent) -> tuple[Flows, Flows]:
+    def _flows(self, sent: Sent) -> tuple[PortBytes, PortBytes]:
         """Of DISPATCH and, the same way back, of COMBINE."""
         assert sent.flows is not None, "of ports"
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
         return sent.flows, sent.flows.part(ratio).reversed()
 
-    def _done(self, flows: Flows, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
+    def _done(self, flows: PortBytes, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
         grid, laws = self._grid, self._laws[phase]
         of_nodes = begin_ns.reshape(grid.nodes, grid.size)
         found = np.maximum(self._arrive(flows.inner, of_nodes, laws[0]).ravel(), begin_ns + laws[0].fixed_ns)
@@ -448,7 +448,7 @@ class PortMoves:
         there, back = self._flows(sent)
         return self._flows_on_links(there, DISPATCH), self._flows_on_links(back, COMBINE)
 
-    def _flows_on_links(self, flows: Flows, phase: np.int64) -> OnLinks:
+    def _flows_on_links(self, flows: PortBytes, phase: np.int64) -> OnLinks:
         found = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
         levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
         if self._grid.nodes > 1:
@@ -689,7 +689,7 @@ def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.nda
 # fetches each such expert from the nearest holder, once a step, over the links that the dispatch has used before;
 # meanwhile it computes what it holds. Fetched weights are not kept.
 
-class Fetched(NamedTuple):
+class FetchedWeights(NamedTuple):
     """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its
     pairs that wait for them. ``source``: int64[fetch], where the weights come from; ``transfer``: their way, None
     without fetches.
@@ -708,21 +708,21 @@ class Fetches:
         self._machine, self._fabric, self._tally = machine, fabric, tally
         self._mover = WeightMover(machine, fabric, tally)
 
-    def of(self, order: Order) -> Fetched:
+    def of(self, order: Order) -> FetchedWeights:
         plan, dies = order.plan, self._machine.dies
         holds = order.placement.holds[order.row]
         away = ~holds[plan.expert, plan.die]
         if not away.any():
-            return Fetched(np.zeros(dies), np.zeros(dies), np.zeros(0, np.int64), None)
+            return FetchedWeights(np.zeros(dies), np.zeros(dies), np.zeros(0, np.int64), None)
         die = plan.die[away]
         source = nearest_holders(holds[plan.expert[away]], die, self._fabric.hops)
         transfer = self._mover.transfer(source, die, self._expert_bytes)
         pairs = np.bincount(plan.die, plan.tokens, dies)
         waiting = np.bincount(die, plan.tokens[away], dies)
         share = np.divide(waiting, pairs, out=np.zeros(dies), where=pairs > 0)
-        return Fetched(transfer.arrival_ns, share, source, transfer)
+        return FetchedWeights(transfer.arrival_ns, share, source, transfer)
 
-    def count(self, fetched: Fetched) -> None:
+    def count(self, fetched: FetchedWeights) -> None:
         """Add what a step has fetched to the tally."""
         if fetched.transfer is not None:
             self._mover.book(fetched.transfer, DATA_MESSAGES)

@@ -4,7 +4,7 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.compiled import inner, outer
-from archsim.engine.state import CAUSE_OF, SLICES, Work, launching_ns
+from archsim.engine.state import CAUSE_OF, SLICES, StepWork, launching_ns
 from microarch.blocks.catalogue import UNIT
 from microarch.blocks.request import COMPUTE as MULTIPLIED
 from microarch.blocks.request import DATA, State, Unit, codes
@@ -86,7 +86,7 @@ CARRY = (State.LOCAL_HBM, State.REMOTE_LLC, State.REMOTE_HBM, State.DATA, State.
 ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
 
 
-def step_log(stages: np.ndarray, work: Work, begin_ns: float, waits_for_copies: bool) -> dict[str, np.ndarray]:
+def step_log(stages: np.ndarray, work: StepWork, begin_ns: float, waits_for_copies: bool) -> dict[str, np.ndarray]:
     """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, cause, time and end;
     ``waits_for_copies``: whether a step ends with its copies.
     """

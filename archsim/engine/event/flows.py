@@ -26,7 +26,7 @@ from archsim.engine.network import (
     rank_links,
     ranks_in_cycles,
 )
-from archsim.engine.state import UNITS, Machine, Work
+from archsim.engine.state import UNITS, Machine, StepWork
 from microarch.fabric.fabric import Fabric
 
 # ---- transfers
@@ -106,7 +106,7 @@ LINE = np.dtype(
 )
 
 
-class Pool(NamedTuple):
+class FlowPool(NamedTuple):
     """The step's stages and their queues."""
 
     stages: np.ndarray  # STAGE[stage]
@@ -125,7 +125,7 @@ class Pool(NamedTuple):
 class Traffic(NamedTuple):
     """State of the flows of a step."""
 
-    pool: Pool
+    pool: FlowPool
     net: FlowNetwork
     resources: np.ndarray  # Tally.resources
     metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
@@ -154,13 +154,13 @@ def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
     return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
 
 
-def new_pool(machine: Machine, chains: int, moves: int) -> Pool:
+def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
     """An empty pool for steps of at most ``chains`` chains and ``moves`` moves (dispatch and combine together), and on
     every die copies that are still to be written.
     """
     stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
     flows = 2 * chains + moves + machine.dies
-    return Pool(
+    return FlowPool(
         stages=np.zeros(stages, STAGE),
         calendar=np.zeros(TIMERS_PER_STAGE * stages, BOOKING),
         flows=np.zeros(flows, FLOW),
@@ -436,7 +436,7 @@ OWN_SLICES, OWN_COPIES, OWN_VECTORS, PAIRS = np.arange(4)
 MOST_LINKS = 1 << 18  # of the routes of all pairs, up to which the network has all groups
 
 
-class Flows(NamedTuple):
+class StepNetwork(NamedTuple):
     """The network that a step uses."""
 
     net: FlowNetwork
@@ -446,7 +446,7 @@ class Flows(NamedTuple):
     flow_of: np.ndarray  # int64[row] of 0
 
 
-class Groups:
+class StepNetworks:
     """Builds the networks of steps: one of all groups, or (``sparse``) one for every step."""
 
     def __init__(self, machine: Machine, fabric: Fabric, reads: str, source: str, sparse: bool | None = None):
@@ -457,7 +457,7 @@ class Groups:
         self._now = np.arange(0 if self._sparse else groups)
         self._flows = self._of(self._now)
 
-    def of(self, work: Work) -> Flows:
+    def of(self, work: StepWork) -> StepNetwork:
         """For a step of that work."""
         if self._sparse:
             self._row_of[self._now] = NOBODY
@@ -466,14 +466,14 @@ class Groups:
             self._flows = self._of(self._now)
         return self._flows
 
-    def _of(self, groups: np.ndarray) -> Flows:
+    def _of(self, groups: np.ndarray) -> StepNetwork:
         self._row_of[groups] = np.arange(len(groups))
         lines, line_of = lines_of_groups(groups, self._machine.dies, *self._order)
         network = flow_network(self._machine, self._fabric, groups)
-        return Flows(network, lines, line_of, self._row_of, np.zeros(len(groups), np.int64))
+        return StepNetwork(network, lines, line_of, self._row_of, np.zeros(len(groups), np.int64))
 
 
-def _groups_of(work: Work, dies: int) -> np.ndarray:
+def _groups_of(work: StepWork, dies: int) -> np.ndarray:
     """int64[n], ascending: groups of the flows that a step can have."""
     entries, moves = work.entries, work.moves
     fetched = np.unique((entries["home"] * dies + entries["die"])[entries["home"] != entries["die"]])

@@ -40,8 +40,8 @@ from archsim.engine.state import (
     UNITS,
     Machine,
     Memory,
+    StepWork,
     Tally,
-    Work,
     awaits_tokens,
     begun_ns,
     count_arrived,
@@ -106,7 +106,7 @@ STAGE = np.dtype(
 CLAIM = np.dtype([("free_at", "f8"), ("queued", "i8"), ("last_user", "i8"), ("claimed", "i8")], align=True)
 
 
-class Pool(NamedTuple):
+class QueuePool(NamedTuple):
     """Stages of the step and the queues they wait in."""
 
     stages: np.ndarray  # STAGE[stage]
@@ -119,14 +119,14 @@ class Pool(NamedTuple):
     count: np.ndarray  # int64[3]
 
 
-class StepState(NamedTuple):
+class ReservedState(NamedTuple):
     """State of a step, as its kernels use it."""
 
     machine: Machine
-    work: Work
+    work: StepWork
     memory: Memory
     tally: Tally
-    pool: Pool
+    pool: QueuePool
     # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
     link_bits: np.ndarray
     tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
@@ -150,9 +150,9 @@ def entry_of(s, chain):
     return s.work.entries[unsigned(chain) // unsigned(SLICES)]
 
 
-def new_pool(resources: int, stages: int, waiting: int) -> Pool:
+def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
     """An empty pool for ``stages`` stages of which at most ``waiting`` wait for one resource."""
-    return Pool(
+    return QueuePool(
         stages=np.zeros(stages, STAGE),
         keys=np.zeros(stages, np.int64),
         waits_for=np.zeros(stages, np.int64),
@@ -646,7 +646,7 @@ def run_step(s, begin_ns):
 
 
 def _link_bits(machine: Machine) -> np.ndarray:
-    """``StepState.link_bits``."""
+    """``ReservedState.link_bits``."""
     if machine.link_resources > MOST_BITS:
         return np.zeros(0, np.int64)
     of_pairs = np.zeros(machine.dies**2, np.int64)
@@ -664,7 +664,7 @@ class ReservedKernel:
         self._link_bits = _link_bits(machine)
         self.pool = new_pool(machine.resources, 0, 0)
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
         if STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
@@ -676,7 +676,7 @@ class ReservedKernel:
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
         end_ns = run_step(
-            StepState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
+            ReservedState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
         )
         if len(work.notes):
             work.notes["time_ns"] -= begin_ns

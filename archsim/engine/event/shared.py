@@ -50,7 +50,7 @@ from archsim.engine.event.flows import (
     STAGES_PER_CHAIN,
     STAGES_PER_MOVE,
     TIMERS,
-    Groups,
+    StepNetworks,
     Traffic,
     apply_rates,
     new_pool,
@@ -75,8 +75,8 @@ from archsim.engine.state import (
     UNITS,
     Machine,
     Memory,
+    StepWork,
     Tally,
-    Work,
     awaits_tokens,
     begun_ns,
     count_arrived,
@@ -118,11 +118,11 @@ from microarch.fabric.fabric import Fabric
 # How a step begins the stages of its slices and of its hidden vectors under ``contention: shared``; what each stage
 # takes is told at the top of this module.
 
-class StepState(NamedTuple):
+class SharedState(NamedTuple):
     """State of a step, as its kernels use it."""
 
     machine: Machine
-    work: Work
+    work: StepWork
     memory: Memory
     tally: Tally
     traffic: Traffic
@@ -588,7 +588,7 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._groups = Groups(machine, fabric, assumptions.reads, assumptions.source)
+        self._groups = StepNetworks(machine, fabric, assumptions.reads, assumptions.source)
         self._cycles = assumptions.arbitration == "head_of_line"
         self._ranks = None if assumptions.arbitration == "fair" else port_ranks(fabric, self._cycles)
         self._ports: tuple[FlowNetwork | None, Ports] = (None, NO_PORTS)
@@ -596,7 +596,7 @@ class SharedKernel:
         self._metered = np.zeros(machine.dies + machine.link_resources)
         self.pool = new_pool(machine, 0, 0)
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
         stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + self._machine.dies
@@ -608,7 +608,7 @@ class SharedKernel:
             self.pool, net, tally.resources, self._metered, lines, line_of, row_of, flow_of,
             self._machine.dies, self.share_every_ns,
         )  # fmt: skip
-        state = StepState(self._machine, work, memory, tally, traffic)
+        state = SharedState(self._machine, work, memory, tally, traffic)
         return begin_ns + run_step(state, self._ports_of(net), self._ranks is None)
 
     def _ports_of(self, net: FlowNetwork) -> Ports:

@@ -18,7 +18,7 @@ from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared, SharedInTurns
 from archsim.engine.machine import INTERPRETED, objects_of, share_every_ns
-from archsim.engine.state import Machine, Memory, Tally, Work
+from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
 from archsim.specs.system import NETWORK, REPLACES
@@ -37,7 +37,7 @@ class InterpretedKernel:
         self._memory: DieMemory | None = None
         self._parts: dict[str, Any] = {}
 
-    def step(self, work: Work, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         remembered = self._take_over(memory)
         interpreter = self.interpreter = self._strategy(work, remembered)
@@ -67,7 +67,7 @@ class InterpretedKernel:
         self._network: Network | None = network
         return self._memory
 
-    def _strategy(self, work: Work, memory: DieMemory) -> Reserved | Shared:
+    def _strategy(self, work: StepWork, memory: DieMemory) -> Reserved | Shared:
         assumptions = self._assumptions
         if assumptions.contention == "reserved":
             return Reserved(self._machine, work, memory, assumptions.ties == "sequence", **self._parts)
@@ -78,7 +78,7 @@ class InterpretedKernel:
             self._machine, work, memory, queued, in_order, every_ns, network=self._network, **self._parts
         )
 
-    def _note(self, work: Work, interpreter: Reserved | Shared, begin_ns: float) -> None:
+    def _note(self, work: StepWork, interpreter: Reserved | Shared, begin_ns: float) -> None:
         """Rows of the transition log, if one is kept."""
         if not len(work.notes):
             return

@@ -1,6 +1,6 @@
 """A slow, obvious interpreter of the blocks' transition tables, in plain Python: ``engine: interpreted``.
 
-It takes the inputs of the compiled kernels (``Machine``, ``Work``, ``Memory``) and walks every chain and move of a
+It takes the inputs of the compiled kernels (``Machine``, ``StepWork``, ``Memory``) and walks every chain and move of a
 step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for each activity, in the order
 in which they were created; ``transitions`` one row for each event that a table answered. Caches and copies are
 dictionaries and lists here, queues are Python's ``heapq``, rates come from a max–min of their own.
@@ -20,11 +20,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.interpreted.memory import Counted, DieMemory
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, Work
+from archsim.engine.interpreted.memory import DieMemory, StepCounter
+from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
-from microarch.blocks.request import Event, State, Step, Table
+from microarch.blocks.request import Event, NextState, State, TransitionTable
 
 Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link
 Way = tuple[Name, ...]
@@ -55,7 +55,7 @@ class Request(NamedTuple):
     phase: int = -1  # of a bundle: dispatch 0, combine 1
 
 
-class Block(Protocol):
+class InterpretedBlock(Protocol):
     """What the engine calls."""
 
     def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
@@ -63,7 +63,7 @@ class Block(Protocol):
 
 
 @runtime_checkable
-class LateBlock(Block, Protocol):
+class LateBlock(InterpretedBlock, Protocol):
     """A block whose event may depend on what holds at the end of a state."""
 
     def finish(self, request: Request, now: float) -> Event:
@@ -112,7 +112,7 @@ class Port:
         return Event.AWAY
 
 
-class Link:
+class RequestPath:
     """D2D links: latency of the route; their bytes are the strategy's. A request finds the home's LLC or its HBM."""
 
     SERVES = (State.REQUEST, State.ACT_MOVE)
@@ -129,7 +129,7 @@ class Link:
         return Event.HIT if self.memory.in_llc(request.home, request.expert, request.key) else Event.MISS
 
 
-class Pdu:
+class ReturnPath:
     """Links on the way back, and the PDU: whether a slice that has arrived is kept."""
 
     SERVES = (State.DATA,)
@@ -191,9 +191,9 @@ class Array:
         return Event.SERVED, 0.0
 
 
-def shipped_blocks(machine: Machine, memory: DieMemory) -> dict[int, Block]:
+def shipped_blocks(machine: Machine, memory: DieMemory) -> dict[int, InterpretedBlock]:
     """The blocks of all dies, by state."""
-    blocks = (*(kind(machine, memory) for kind in (Port, Link, Pdu, Llc, Hbm)), Array())
+    blocks = (*(kind(machine, memory) for kind in (Port, RequestPath, ReturnPath, Llc, Hbm)), Array())
     return {state: block for block in blocks for state in block.SERVES}
 
 
@@ -213,7 +213,9 @@ class Transition(NamedTuple):
     item: int
 
 
-def walk(table: Table, state: Any, choose: Callable[[Any], tuple[Any, float]], now: float = 0.0) -> list[Transition]:
+def walk(
+    table: TransitionTable, state: Any, choose: Callable[[Any], tuple[Any, float]], now: float = 0.0
+) -> list[Transition]:
     """Follow a table from ``state`` until nothing is under way. ``choose(state)``: the event that ends it, and after
     how long.
     """
@@ -266,7 +268,7 @@ class Stage:
         return (self.start, self.tie) < (other.start, other.tie)
 
 
-def _name(block: Block) -> str:
+def _name(block: InterpretedBlock) -> str:
     return f"{type(block).__module__}:{type(block).__name__}"
 
 
@@ -278,8 +280,14 @@ class Interpreter:
     """
 
     def __init__(
-        self, machine: Machine, work: Work, memory: DieMemory, served_by: dict[int, Block] | None = None,
-        before_array: Sequence[Block] = (), request: Table = blocks.REQUEST, local: Table = local_cp.TABLE,
+        self,
+        machine: Machine,
+        work: StepWork,
+        memory: DieMemory,
+        served_by: dict[int, InterpretedBlock] | None = None,
+        before_array: Sequence[InterpretedBlock] = (),
+        request: TransitionTable = blocks.REQUEST,
+        local: TransitionTable = local_cp.TABLE,
     ) -> None:
         self.machine, self.request, self.local_table = machine, request, local
         self.served_by = served_by or shipped_blocks(machine, memory)
@@ -306,7 +314,7 @@ class Interpreter:
         self.memory = memory
         memory.cp_en, memory.bits_ready_ns = work.cp_en, work.cp_ready_ns
         self.held_ns: dict[int, float] = {}  # chain: for which users' blocks hold the slice
-        self.counted = Counted(machine)
+        self.counted = StepCounter(machine)
         self.log: list[Stage] = []
         self.transitions: list[Transition] = []
 
@@ -331,7 +339,7 @@ class Interpreter:
         self.log.append(stage)
         return stage
 
-    def answer(self, stage: Stage, event: Event, now: float) -> Step:
+    def answer(self, stage: Stage, event: Event, now: float) -> NextState:
         """The table's answer to an event."""
         step = self.request.steps[stage.state, event]
         stage.event, stage.next = event, step.next

@@ -145,7 +145,7 @@ def ring_of(keys: Iterable[int], entries: int) -> np.ndarray:
 ROUNDING = 1e-9  # a share of less is none
 
 
-class Counted:
+class StepCounter:
     """Counts of one step, in integers and in the order of events; ``leave`` adds them to a tally."""
 
     def __init__(self, machine: Machine) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Stage, Way, route
 from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
-from archsim.engine.state import DISPATCH, Machine, Tally, Work
+from archsim.engine.state import DISPATCH, Machine, StepWork, Tally
 from microarch.blocks.request import Event, State
 
 ROWS = {"port": 0, "hbm": 1, "array": 2}  # of the resources of a die, in ``Tally.resources``
@@ -43,7 +43,7 @@ class Reserved(Interpreter):
     ``total_order``: equal times are served in order of creation (``ties: sequence``), else in the heap's (``heapq``).
     """
 
-    def __init__(self, machine: Machine, work: Work, memory: DieMemory, total_order: bool, **parts: Any) -> None:
+    def __init__(self, machine: Machine, work: StepWork, memory: DieMemory, total_order: bool, **parts: Any) -> None:
         super().__init__(machine, work, memory, **parts)
         self.total_order = total_order
         self.pool: dict[Name, Resource] = {}

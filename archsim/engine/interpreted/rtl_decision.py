@@ -19,7 +19,7 @@ from archsim.policies.allocation import Plan, StepView
 from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
 from microarch.blocks import global_cp
-from microarch.blocks.global_cp import Counts, State, sorting_cycles
+from microarch.blocks.global_cp import DecisionWork, State, sorting_cycles
 from microarch.rtl import allocator, heatmap, lockstep, select, sorter, tables
 
 
@@ -85,7 +85,7 @@ class RtlDecision(ChargedDecision):
             )
         return given
 
-    def _fsm_ns(self, counts: Counts) -> np.ndarray:
+    def _fsm_ns(self, counts: DecisionWork) -> np.ndarray:
         cycles = global_cp.fsm_cycles(counts, self._spec.fsm)
         for state, took in self._cycles.items():
             cycles[state] = took

@@ -16,7 +16,7 @@ from archsim.engine.event.flows import UNSATURATED
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Network, Stage, Way, route
 from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
 from archsim.engine.network import SPENT
-from archsim.engine.state import DISPATCH, UNITS, Machine, Tally, Work
+from archsim.engine.state import DISPATCH, UNITS, Machine, StepWork, Tally
 from microarch.blocks.request import Event, State
 
 # ---- fair
@@ -105,7 +105,7 @@ class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
     def __init__(
-        self, machine: Machine, work: Work, memory: DieMemory, queued: bool, in_order: bool = False,
+        self, machine: Machine, work: StepWork, memory: DieMemory, queued: bool, in_order: bool = False,
         share_every_ns: float = 0.0, network: Network | None = None, **parts: Any,
     ) -> None:
         super().__init__(machine, work, memory, **parts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from archsim.base.causes import label_of
-from archsim.base.fields import Written, as_written
+from archsim.base.fields import WrittenNumber, as_written
 from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent
 from archsim.runs.notes import die_of, result_notes
@@ -189,7 +189,7 @@ DIGITS = 9  # of values that are the same
 
 
 @dataclass(frozen=True)
-class Alike:
+class EqualDesigns:
     """Designs of one model with the same value of every objective. ``point``: the first of them; ``axes``: those in
     which the others differ from it, which matter to no objective.
     """
@@ -207,7 +207,7 @@ class Alike:
         return f"{'point' if len(self.others) == 1 else 'points'} {numbers} ({', '.join(self.axes)})"
 
 
-def collapsed(points: Sequence[Candidate], objectives: Sequence[str]) -> list[Alike]:
+def collapsed(points: Sequence[Candidate], objectives: Sequence[str]) -> list[EqualDesigns]:
     """The points, those with the same values as one; in the order of their first."""
     groups: dict[tuple, list[Candidate]] = {}
     for point in points:
@@ -247,10 +247,10 @@ def budget_of(objective: str, text: str) -> str:
     return f"best {objective} with {text}"
 
 
-def _alike(group: Sequence[Candidate]) -> Alike:
+def _alike(group: Sequence[Candidate]) -> EqualDesigns:
     first, *others = group
     differing = tuple(axis for axis in first.axes if any(each.axes[axis] != first.axes[axis] for each in others))
-    return Alike(first, tuple(others), differing)
+    return EqualDesigns(first, tuple(others), differing)
 
 
 # ---- levels
@@ -261,14 +261,14 @@ BINS = 5
 MODEL = "model"  # an axis that is no choice: models of different size are not compared
 
 
-class Level(NamedTuple):
+class AxisLevel(NamedTuple):
     """``members``: bool[point]."""
 
     name: str
     members: np.ndarray
 
 
-class Effect(NamedTuple):
+class AxisEffect(NamedTuple):
     """What an axis does to an objective: its level with the lowest geometric mean over that of all points, and the one
     with the highest. ``error``: standard error of their ratio, as a factor less 1; of sampled points it includes what
     the other axes do, which vary beside it; infinite where every level has one design.
@@ -287,26 +287,26 @@ class Effect(NamedTuple):
         return self.above / self.below > (1 + self.error) ** 2
 
 
-def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[Level]:
+def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[AxisLevel]:
     """The levels of an axis, in the order of their values if these are quantities, else in order of appearance."""
     written = np.array([point.axes[axis] for point in points])
     names = list(dict.fromkeys(written.tolist()))
     found = _quantities(names)
     if found is None:
-        return [Level(name, written == name) for name in names]
+        return [AxisLevel(name, written == name) for name in names]
     values = {name: each.number * each.worth for name, each in found.items()}
     if len(names) <= MOST_LEVELS:
-        return [Level(name, written == name) for name in sorted(names, key=values.__getitem__)]
+        return [AxisLevel(name, written == name) for name in sorted(names, key=values.__getitem__)]
     numbers = np.array([values[name] for name in written.tolist()])
     edges = np.quantile(numbers, np.linspace(0, 1, BINS + 1))
     at = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, BINS - 1)
     largest = found[max(names, key=values.__getitem__)]
     bins = [(float(low) / largest.worth, float(high) / largest.worth) for low, high in pairwise(edges)]
     labels = [f"{_short(low)} to {_short(high)} {largest.unit}".strip() for low, high in bins]
-    return [Level(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
+    return [AxisLevel(label, at == number) for number, label in enumerate(labels) if (at == number).any()]
 
 
-def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
+def effects(points: Sequence[Candidate], objective: str) -> list[AxisEffect]:
     """The effects of every axis whose levels differ, the widest first. With several models, each is relative to its own
     mean.
     """
@@ -326,7 +326,7 @@ def effects(points: Sequence[Candidate], objective: str) -> list[Effect]:
         if least != most:
             error = np.hypot(_standard_error(own[least], own.values()), _standard_error(own[most], own.values()))
             below, above = (float(np.exp(means[name])) for name in (least, most))
-            found.append(Effect(axis, least, below, most, above, float(np.expm1(error))))
+            found.append(AxisEffect(axis, least, below, most, above, float(np.expm1(error))))
     return sorted(found, key=lambda each: each.below / each.above)
 
 
@@ -341,7 +341,7 @@ def _standard_error(logs: np.ndarray, levels: Iterable[np.ndarray]) -> float:
     return float(np.sqrt(squares / freedom))
 
 
-def _quantities(names: Sequence[str]) -> dict[str, Written] | None:
+def _quantities(names: Sequence[str]) -> dict[str, WrittenNumber] | None:
     """Level → what is written there; None unless all are quantities of one dimension."""
     found = {name: each for name in names if (each := as_written(name.replace(",", ""))) is not None}
     return found if len(found) == len(names) and len({each.dimension.name for each in found.values()}) == 1 else None
@@ -362,7 +362,7 @@ NOTHING = 1e-3  # gains over price below this share are none
 SAID = 3  # axes in the sentence on what matters
 
 
-class Pair(NamedTuple):
+class DesignPair(NamedTuple):
     """Two designs that differ in one axis. ``gain``: of the objective; ``price``: of the machine; as shares."""
 
     before: Candidate
@@ -383,7 +383,7 @@ class BreakEven:
     before: str
     after: str
     told: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[DesignPair, ...]
 
     @property
     def paying(self) -> int:
@@ -429,7 +429,7 @@ def what_pays(steps: Sequence[BreakEven]) -> str:
     return ". ".join(f"Changing {each.axis} from {each.before} to {each.after} {told}" for each, told in parts)
 
 
-def _pairs(points: Sequence[Candidate], axis: str, before: str, after: str, objective: str) -> list[Pair]:
+def _pairs(points: Sequence[Candidate], axis: str, before: str, after: str, objective: str) -> list[DesignPair]:
     rest = {(point.model, *_others(point, axis)): point for point in points if point.axes[axis] == before}
     pairs = []
     for point in points:
@@ -438,7 +438,7 @@ def _pairs(points: Sequence[Candidate], axis: str, before: str, after: str, obje
         if other is not None and old > 0 and new > 0:  # not of failed runs, whose values are NaN
             ratio = new / old if sense_of(objective) == "max" else old / new
             price = point.cheap["cost"] / other.cheap["cost"] - 1 if objective in PRICED else 0.0
-            pairs.append(Pair(other, point, ratio - 1, price))
+            pairs.append(DesignPair(other, point, ratio - 1, price))
     return pairs
 
 
@@ -446,7 +446,7 @@ def _others(point: Candidate, axis: str) -> Iterator[str]:
     return (level for name, level in point.axes.items() if name != axis)
 
 
-def _told(pairs: Sequence[Pair], found: Exploration, axis: str) -> str:
+def _told(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str:
     """``pays in 27 of 81 pairs of designs: with hbm.bandwidth from 4 TB/s; …``."""
     gains, prices = ([getattr(pair, name) for pair in pairs] for name in ("gain", "price"))
     objective = found.spec.objectives[0]
@@ -462,7 +462,7 @@ def _told(pairs: Sequence[Pair], found: Exploration, axis: str) -> str:
     return f"pays {f'{where} ' if where else ''}({paying} of {len(pairs)} pairs of designs): {numbers}"
 
 
-def _threshold(pairs: Sequence[Pair], axis: str, found: Exploration) -> str:
+def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> str:
     """``above hbm.bandwidth 2 TB/s``, ``with topology torus``: the level of another axis that parts pairs that pay from
     those that do not; empty if none does.
     """

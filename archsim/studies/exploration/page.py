@@ -17,7 +17,7 @@ from archsim.base.tables import csv_text
 from archsim.base.yaml import dump_yaml
 from archsim.report import sections
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Bars, Colours, Points, Ranges
+from archsim.report.plots import Bars, Colours, PlotAxis, Points, Ranges
 from archsim.report.units import (
     NO_BREAK,
     SCALES,
@@ -36,9 +36,9 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.analysis import (
     MODEL,
     MOST_LEVELS,
-    Alike,
     BreakEven,
     Candidate,
+    EqualDesigns,
     Exploration,
     break_evens,
     budget_of,
@@ -59,10 +59,10 @@ from archsim.studies.wafers import section_of, write_distributions
 MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 
-def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[Axis, float]:
+def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[PlotAxis, float]:
     """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, SCALES)
-    return Axis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
+    return PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 
 
 def scatter(found: Exploration, across: str, up: str, model: str) -> Points | None:
@@ -152,7 +152,7 @@ def tornado(points: Sequence[Candidate], objective: str) -> Bars | None:
             })  # fmt: skip
     return Bars(
         question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
-        x=Axis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
+        x=PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
         colours=Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
         tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
     ) if rows else None  # fmt: skip
@@ -284,9 +284,9 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     return [each if each.endswith(".") else f"{each}." for each in said if each]
 
 
-def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[Alike]:
+def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[EqualDesigns]:
     """Rows of the table of designs: the front, designs of equal values as one, then others."""
-    return [*collapsed(found.front, found.spec.objectives), *(Alike(point, (), ()) for point in dominated)]
+    return [*collapsed(found.front, found.spec.objectives), *(EqualDesigns(point, (), ()) for point in dominated)]
 
 
 def unmet_budgets(found: Exploration) -> list[str]:

@@ -20,7 +20,7 @@ from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
 from archsim.engine.analytic.machines import (
     RATES,
     ManyWalked,
-    Recorded,
+    RecordedSteps,
     record,
     shares_plan,
     walk_all_carriers,
@@ -28,13 +28,21 @@ from archsim.engine.analytic.machines import (
 )
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
 from archsim.engine.demand import RunDemand
-from archsim.engine.loop import Outcome
+from archsim.engine.loop import RunOutcome
 from archsim.engine.machine import build_fabric, carriers_of
 from archsim.report.page import write_report
 from archsim.runs import columns
 from archsim.runs.columns import BY_NAME, Finished
-from archsim.runs.energy import Coefficients, Machine, activity_of, build_costs, costs_of_many, economics, work_of
-from archsim.runs.feasibility import Measures
+from archsim.runs.energy import (
+    Coefficients,
+    SystemHardware,
+    activity_of,
+    build_costs,
+    costs_of_many,
+    economics,
+    work_of,
+)
+from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, plan_of, select
 from archsim.runs.results import seal, write_manifest
 from archsim.runs.run import Run, Workspace
@@ -81,7 +89,7 @@ Columns = Mapping[str, Any]
 """Name of a column → float64[point]; numbers and texts are those of all points."""
 
 
-class Block(NamedTuple):
+class PointBlock(NamedTuple):
     """Points of one model that the constraints keep, ``numbers: int64[point]``; ``columns`` of the results; ``axes``:
     cells of their columns; ``share``: of the work that is done with them.
     """
@@ -103,7 +111,7 @@ class Screen:
         self._rated = [at for at, group in enumerate(groups) if all(axis.path[1:] in RATES for axis in group.axes)]
         self._others = [at for at in range(len(sizes)) if at not in self._rated]
         self._maker = RunMaker(plan=plan)
-        self._measures = Measures(self._maker.contexts)
+        self._measures = PartMeasures(self._maker.contexts)
 
     @cached_property
     def applies(self) -> bool:
@@ -117,7 +125,7 @@ class Screen:
         """Points of a family."""
         return prod(self.plan.sizes[at] for at in self._rated)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[PointBlock]:
         """The blocks of all points that the constraints keep."""
         simulator = Simulator(self._maker.traces)
         families = prod(self.plan.sizes[at] for at in self._others)
@@ -169,7 +177,7 @@ class _Family:
         self._costs = build_costs(run.system, screen._coefficients)
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[PointBlock]:
         first, family = record(self._run, self._demand), self._screen.family
         at_once = first.most_machines
         recorded = {carriers_of(self._run): first}
@@ -179,7 +187,7 @@ class _Family:
             if len(block.numbers):
                 yield block._replace(share=end / family)
 
-    def _block(self, recorded: dict[int, Recorded], digits: dict[int, np.ndarray], count: int) -> Block:
+    def _block(self, recorded: dict[int, RecordedSteps], digits: dict[int, np.ndarray], count: int) -> PointBlock:
         system = self._system(digits, count)
         machine = self._priced(system)
         kept = np.broadcast_to(self._keeps(machine, digits), count)
@@ -189,22 +197,22 @@ class _Family:
             machine = self._priced(system)
         points = self._screen.numbers(self._base, digits, count)
         if not count:
-            return Block(self._run.model, points, {}, {}, 0.0)
+            return PointBlock(self._run.model, points, {}, {}, 0.0)
         walked = walk_all_carriers(recorded, system, self._demand, walk_strategy(self._run.assumptions))
         outcome = next(iter(recorded.values())).outcome
         axes = self._plan.cells(self._plan.point(self._base))
         axes |= {name: cells[digits[at]] for name, (at, cells) in self._screen.cells.items()}
-        return Block(self._run.model, points, self._columns(outcome, walked, machine), axes, 0.0)
+        return PointBlock(self._run.model, points, self._columns(outcome, walked, machine), axes, 0.0)
 
     def _system(self, digits: Mapping[int, np.ndarray], count: int) -> SystemSpec:
         """That stands for the machines of points."""
         rates = {(path[1], path[2]): values[digits[at]] for path, (at, values) in self._screen.values.items()}
         return with_rates(self._run.system, rates, count)
 
-    def _priced(self, system: SystemSpec) -> Machine:
+    def _priced(self, system: SystemSpec) -> SystemHardware:
         return costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
 
-    def _keeps(self, machine: Machine, digits: Mapping[int, np.ndarray]) -> Any:
+    def _keeps(self, machine: SystemHardware, digits: Mapping[int, np.ndarray]) -> Any:
         point, screen = self._plan.point(self._base), self._screen
         own = {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
         measures = dict(screen._measures.functions()) | {name: _always(value) for name, value in own.items()}
@@ -217,7 +225,7 @@ class _Family:
 
         return self._plan.keeps(point, measures, value)
 
-    def _columns(self, outcome: Outcome, walked: ManyWalked, machine: Machine) -> dict[str, Any]:
+    def _columns(self, outcome: RunOutcome, walked: ManyWalked, machine: SystemHardware) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run
         no_source: Any = None  # a throughput needs no token one by one
@@ -259,7 +267,7 @@ _MEMBERS, _AT_ONCE = 64, 4096  # of the front, and points that are held against 
 
 
 def screened_points(
-    screen: Screen, costs_of: Callable[[Block], np.ndarray], count: int, folder: Path, watcher: Any
+    screen: Screen, costs_of: Callable[[PointBlock], np.ndarray], count: int, folder: Path, watcher: Any
 ) -> list[int]:
     """Numbers of about ``count`` points, shared evenly by the models; writes all that the constraints keep to ``FILE``.
 
@@ -358,7 +366,7 @@ LEAST_ERROR = 0.01  # engines that have agreed so far may still differ by this, 
 
 
 @dataclass(frozen=True)
-class Found:
+class ObjectiveValues:
     """``known: bool[point]`` that were run; ``values``: float64[point, objective], known or corrected.
 
     ``front``: bool[point], all of them known.
@@ -376,7 +384,7 @@ def search(
     run: Callable[[Sequence[int]], np.ndarray],
     budget: int,
     seed: int = 0,
-) -> Found:
+) -> ObjectiveValues:
     """Establish the front.
 
     ``cheap``: float64[point, objective], estimates to minimise, of one sign per objective (an objective to maximise is
@@ -394,7 +402,7 @@ def search(
         state.establish(todo[:BATCH])
     values = state.values()
     known = np.where(state.known[:, None], values, np.inf)
-    return Found(state.known, values, pareto(known), stable=not len(todo))
+    return ObjectiveValues(state.known, values, pareto(known), stable=not len(todo))
 
 
 def search_each(
@@ -404,12 +412,12 @@ def search_each(
     run: Callable[[Sequence[int]], np.ndarray],
     budget: int,
     seed: int = 0,
-) -> Found:
+) -> ObjectiveValues:
     """Establish the front of every group, such as the points of a model: the budget is divided by their numbers of
     points, and what one does not need is left to the next. Otherwise as `search`.
     """
     points, own = len(cheap), np.array(groups)
-    every = Found(np.zeros(points, bool), np.array(cheap, np.float64), np.zeros(points, bool), True)
+    every = ObjectiveValues(np.zeros(points, bool), np.array(cheap, np.float64), np.zeros(points, bool), True)
     stable, left, waiting = True, budget, points
     for group in dict.fromkeys(groups):
         members = np.flatnonzero(own == group)
@@ -728,7 +736,7 @@ class Judge:
         own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
         return {**row, **own}
 
-    def costs_of(self, block: Block) -> np.ndarray:
+    def costs_of(self, block: PointBlock) -> np.ndarray:
         """Like `costs`, but for all points of a block: float64[point, objective]."""
         values = with_expressions(objectives_of(block.model, block.columns), self.spec.objectives)
         shape = len(block.numbers)
@@ -819,7 +827,7 @@ def _estimated(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: 
             return [judge.costs(point, runs.known.get(point.index)) for point in points]
 
         points = sample_points(
-            plan, Measures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
+            plan, PartMeasures().functions(), evaluate, spec.analytical_runs, len(spec.objectives), spec.seed
         )
     return _Cheap([point for point in points if point.index in runs.known], runs.known, {}, told)
 

@@ -46,7 +46,7 @@ NIGHTLY, EQUAL, OTHER = (0.8, 1.0), (1.0, 1.0), (0.9, 1.1)
 REQUESTS_A_CLIENT = 10
 
 
-class Point(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """``where``: file and row; ``given``: a file of ``archsim serve``, or why there is none: ``refused``. Times in ms;
     None: not measured. ``mean``: whether these are means; else medians. ``lists``: of every request.
     """
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 class Read(NamedTuple):
     """``told``: as what a file was read, and by which evidence."""
 
-    points: tuple[Point, ...]
+    points: tuple[MeasuredPoint, ...]
     told: str
 
 
@@ -121,7 +121,9 @@ UNITS: Mapping[str, float] = MappingProxyType({"s": 1e3, "ms": 1.0, "us": 1e-3, 
 CLIENT_SHARE = (0.01, 1.5)
 
 
-def _in_unit(path: Path, points: Sequence[Point], own: str, given: str | None) -> tuple[list[Point], str]:
+def _in_unit(
+    path: Path, points: Sequence[MeasuredPoint], own: str, given: str | None
+) -> tuple[list[MeasuredPoint], str]:
     """Points with times in ms, and by which evidence. Raises TraceError where rates contradict the unit."""
     factor = UNITS[given] / UNITS[own] if given else 1.0
     found = [
@@ -170,7 +172,7 @@ def _rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return rows, rows[0]
 
 
-class Format(NamedTuple):
+class ResultFormat(NamedTuple):
     """``shown_by(row)``: the key that shows it; ''. ``points(where, row, base)``; ``deployed``: whether rows say on
     what they were measured; ``needs``: the keys that show it, in words; ``unit``: of its times by its keys, of UNITS.
     """
@@ -178,7 +180,7 @@ class Format(NamedTuple):
     title: str
     needs: str
     shown_by: Callable[[Mapping[str, Any]], str]
-    points: Callable[[str, Mapping[str, Any], dict[str, Any] | None], list[Point]]
+    points: Callable[[str, Mapping[str, Any], dict[str, Any] | None], list[MeasuredPoint]]
     deployed: bool
     prepared: Callable[[Sequence[dict[str, Any]]], Sequence[dict[str, Any]]] = list
     unit: str = "ms"
@@ -223,7 +225,7 @@ def as_served(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return found | ({"tp": found["decode_tp"]} if "tp" in row else {})
 
 
-def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
     """A row of aiconfigurator's table of InferenceX's nightly runs (silicon_agg.csv, silicon_disagg.csv)."""
     row, nightly = as_served(row), row.get("origin", "inferencex_db") == "inferencex_db"
     shares = NIGHTLY if nightly else EQUAL if row["backend"] == "sglang" else OTHER
@@ -239,7 +241,7 @@ def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
     )]  # fmt: skip
 
 
-def _of_inferencex(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+def _of_inferencex(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
     """A result of InferenceX (its process_result.py: agg_*.json, in seconds)."""
     moe = str(row["model"]) not in ("llama70b",)
     ranks, ep = int(row["tp"]), int(row.get("ep", 1) or 1)
@@ -281,13 +283,13 @@ def _deployed_point(
     tpot: float | None,
     output_per_s: float | None,
     most: int = 0,
-) -> Point:
+) -> MeasuredPoint:
     """``most``: requests of a decode rank; 0: as many as there are clients."""
     engine = FRAMEWORKS.get(backend, backend)
     named = engine if len(sides) == 1 else f"{engine}, {DISAGGREGATED}"
     gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
     model = MODELS.get(label, label)
-    point = Point(where, named, gpu or system, model, precision, None, ttft, tpot, output_per_s)
+    point = MeasuredPoint(where, named, gpu or system, model, precision, None, ttft, tpot, output_per_s)
     devices = sum(count * ranks_of(side) for count, side in zip(counts, sides, strict=True))
     if engine not in SCHEDULERS:
         return point._replace(refused=f"the engine {backend} is not simulated (known: {', '.join(SCHEDULERS)})")
@@ -402,7 +404,7 @@ def _dtypes(model: str, gpu: str, engine: str, quants: tuple[Any, Any], nightly:
 # ---- results of load generators
 
 
-def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
     """One JSON of ``vllm bench serve``, SGLang's bench_serving or AIPerf, beside a deployment."""
     run = measured_of(where, dict(row))
     values = run.values
@@ -415,7 +417,7 @@ def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
     )]  # fmt: skip
 
 
-def _of_guidellm(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[Point]:
+def _of_guidellm(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
     """Every benchmark of a GuideLLM report (``benchmarks.json``), whose metrics have successful, incomplete and errored
     requests apart.
     """
@@ -478,7 +480,7 @@ def _beside(
     output_per_s: float | None,
     mean: bool = True,
     lists: Lists | None = None,
-) -> Point:
+) -> MeasuredPoint:
     """A result with the requests that it says, on the deployment of ``base``."""
     assert base is not None
     own = dict(base.get("requests") or {})
@@ -491,7 +493,7 @@ def _beside(
     serving = load_serving(given)
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     label = serving.spec.precision.experts or serving.spec.precision.products or serving.system.compute.dtype
-    return Point(
+    return MeasuredPoint(
         where, serving.spec.engine, gpu, serving.model.name, str(label), given, ttft, tpot, output_per_s, mean, lists
     )
 
@@ -517,22 +519,22 @@ def _of_sglang(row: Mapping[str, Any]) -> str:
     return "its keys mean_ttft_ms, random_input_len" if named else ""
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType({
-    INFERENCEX: Format(
+FORMATS: Mapping[str, ResultFormat] = MappingProxyType({
+    INFERENCEX: ResultFormat(
         "InferenceX rows", "columns isl_tokens, concurrency, backend",
         _has("isl_tokens", "concurrency", "backend", "system"), _of_table, True, with_batches,
     ),
-    INFERENCEX_JSON: Format(
+    INFERENCEX_JSON: ResultFormat(
         "InferenceX (agg_*.json)", "keys hw, conc, framework, mean_ttft", _has("hw", "conc", "framework", "mean_ttft"),
         _of_inferencex, True, unit="s",
     ),
-    AIPERF: Format(
+    AIPERF: ResultFormat(
         "AIPerf (profile_export_aiperf.json)", "keys time_to_first_token, request_throughput",
         _has("time_to_first_token", "request_throughput"), _of_bench, False,
     ),
-    GUIDELLM: Format("GuideLLM", "key benchmarks", _has("benchmarks"), _of_guidellm, False),
-    VLLM: Format("`vllm bench serve`", "keys completed, mean_ttft_ms", _of_vllm, _of_bench, False),
-    SGLANG: Format(
+    GUIDELLM: ResultFormat("GuideLLM", "key benchmarks", _has("benchmarks"), _of_guidellm, False),
+    VLLM: ResultFormat("`vllm bench serve`", "keys completed, mean_ttft_ms", _of_vllm, _of_bench, False),
+    SGLANG: ResultFormat(
         "SGLang's bench_serving", "keys mean_ttft_ms, random_input_len", _of_sglang, _of_bench, False
     ),
 })  # fmt: skip
@@ -541,12 +543,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType({
 # ---- simulation
 
 
-class Judged(NamedTuple):
+class JudgedPoint(NamedTuple):
     """A point with what was simulated, in ms and tokens a second; ``ranges``: of measured means as every page prints
     them, of TTFT and TPOT; None where there are none. ``refused``: why it was not simulated; ''.
     """
 
-    point: Point
+    point: MeasuredPoint
     ttft: float | None = None
     tpot: float | None = None
     output_per_s: float | None = None
@@ -567,19 +569,19 @@ class Judged(NamedTuple):
         return low <= theirs <= high
 
 
-def simulated_point(point: Point) -> Judged:
+def simulated_point(point: MeasuredPoint) -> JudgedPoint:
     """Serve what was measured."""
     if point.given is None:
-        return Judged(point, refused=point.refused)
+        return JudgedPoint(point, refused=point.refused)
     try:
         serving = load_serving(point.given)
         requests = requests_measured(requests_of(serving), point.lists)
         found = serve_requests(serving, deploy(serving), requests).measures
     except ArchsimError as error:
-        return Judged(point, refused=str(error))
+        return JudgedPoint(point, refused=str(error))
     pick = (lambda each: each.mean) if point.mean else (lambda each: each.percentiles[0])
     ttft, tpot = (None if pick(each) != pick(each) else pick(each) for each in (found.ttft, found.tpot))
-    return Judged(point, ttft, tpot, found.output_tokens_per_s, _ranges(serving, ttft, tpot))
+    return JudgedPoint(point, ttft, tpot, found.output_tokens_per_s, _ranges(serving, ttft, tpot))
 
 
 def _ranges(
@@ -603,7 +605,7 @@ WORSE_POINTS, WORSE_SHARE = 0.02, 0.10  # by both of which a cell's median error
 FAR, MOST_FAR = 0.25, 5  # error of TPOT of points that are named, and of how many
 
 
-class Cell(NamedTuple):
+class AccuracyCell(NamedTuple):
     """``errors``, ``biases``: medians of absolute and of signed errors, of TIMES; None: not measured. ``hits``: share
     of means in the printed 80 % range, of TTFT and TPOT together; None: no range.
     """
@@ -615,10 +617,10 @@ class Cell(NamedTuple):
     hits: float | None
 
 
-def cells_of(judged: Iterable[Judged]) -> list[Cell]:
+def cells_of(judged: Iterable[JudgedPoint]) -> list[AccuracyCell]:
     """The cells by engine, GPU, model and precision, then those by engine. The last cell is that of all points."""
     found = [each for each in judged if not each.refused]
-    groups: dict[tuple[str, ...], list[Judged]] = {}
+    groups: dict[tuple[str, ...], list[JudgedPoint]] = {}
     for each in found:
         groups.setdefault(tuple(str(getattr(each.point, key)) for key in KEYS), []).append(each)
     cells = [_cell(key, mine) for key, mine in sorted(groups.items())]
@@ -633,14 +635,14 @@ def cells_of(judged: Iterable[Judged]) -> list[Cell]:
     return cells
 
 
-def _cell(key: tuple[str, ...], mine: Sequence[Judged]) -> Cell:
+def _cell(key: tuple[str, ...], mine: Sequence[JudgedPoint]) -> AccuracyCell:
     errors, biases = [], []
     for name in TIMES:
         off = [error for each in mine if (error := each.error(name)) is not None]
         errors.append(float(np.median(np.abs(off))) if off else None)
         biases.append(float(np.median(off)) if off else None)
     hits = [hit for each in mine for name in ("ttft", "tpot") if (hit := each.within(name)) is not None]
-    return Cell(key, len(mine), tuple(errors), tuple(biases), float(np.mean(hits)) if hits else None)
+    return AccuracyCell(key, len(mine), tuple(errors), tuple(biases), float(np.mean(hits)) if hits else None)
 
 
 COLUMNS = {
@@ -649,7 +651,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def table_of(cells: Sequence[Cell]) -> Table:
+def table_of(cells: Sequence[AccuracyCell]) -> Table:
     """A row a cell; shares of 1."""
     rows = []
     for cell in cells:
@@ -660,7 +662,7 @@ def table_of(cells: Sequence[Cell]) -> Table:
     return Table(dict(COLUMNS), tuple(rows))
 
 
-def worse(before: Path, now: Sequence[Cell]) -> list[str]:
+def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
     """Cells whose median error grew by more than 2 points and by more than 10 % of it against a table of this command
     (or of docs/accuracy.csv), in words. Raises TraceError for a file that is no such table.
     """
@@ -703,12 +705,12 @@ def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 class ServedAccuracy(Shown):
     """``told``: as what each file was read; ``worsened``: cells, in words, where there was a table to compare with."""
 
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedPoint, ...]
     told: tuple[str, ...]
     worsened: tuple[str, ...] = ()
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[AccuracyCell]:
         return cells_of(self.judged)
 
     @property
@@ -730,7 +732,7 @@ class ServedAccuracy(Shown):
         return pandas.DataFrame([row_of(each) for each in self.judged])
 
 
-def row_of(each: Judged) -> dict[str, Any]:
+def row_of(each: JudgedPoint) -> dict[str, Any]:
     """A point in words and numbers."""
     point = each.point
     row: dict[str, Any] = {"where": point.where, **{key: getattr(point, key) for key in KEYS}}
@@ -780,7 +782,7 @@ def validate_served(
         each for one in read for each in one.points
         if most_clients is None or each.given is None or each.given["requests"].get("concurrency", 0) <= most_clients
     ]  # fmt: skip
-    found: dict[int, Judged] = {}
+    found: dict[int, JudgedPoint] = {}
     if points:
         found[0] = simulated_point(points[0])  # here, so that processes begin with compiled functions
     for at, judged in in_copies(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
@@ -809,7 +811,7 @@ def page(found: ServedAccuracy) -> str:
     return "\n".join([*lines, ""])
 
 
-def cell_texts(cell: Cell) -> list[str]:
+def cell_texts(cell: AccuracyCell) -> list[str]:
     """``vllm h200 …``, points, and errors with their biases."""
     errors = [
         "–" if error is None or bias is None else f"{100 * error:.1f} ({100 * bias:+.1f})"

@@ -257,7 +257,7 @@ ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tok
 CLOSE_SHARE = 0.10  # within which nothing need be fitted
 
 
-class Row(NamedTuple):
+class ComparedValue(NamedTuple):
     """``error``: simulated / measured - 1; None where the measurement lacks the key."""
 
     key: str
@@ -267,11 +267,11 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Shown):
+class ServingComparison(Shown):
     """``advice``: which constants to fit, in words."""
 
     outcome: Outcome
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedValue, ...]
     advice: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -285,14 +285,14 @@ class Comparison(Shown):
         return pandas.DataFrame([row._asdict() for row in self.rows])
 
 
-def compare_bench(serving: Serving, path: Path) -> Comparison:
+def compare_bench(serving: Serving, path: Path) -> ServingComparison:
     """Raises TraceError for a file that is no measurement."""
     measured = read_measured(path)
     requests = requests_measured(requests_of(serving), measured.lists)
     return compared(serve_requests(serving, deploy(serving), requests), measured)
 
 
-def compared(outcome: Outcome, run: MeasuredRun) -> Comparison:
+def compared(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
     """A simulated run beside a measured one."""
     measured, simulated, rows = run.values, bench(outcome), []
     chunks = _tokens_a_chunk(run, outcome)
@@ -301,9 +301,9 @@ def compared(outcome: Outcome, run: MeasuredRun) -> Comparison:
         other, ours = measured.get(key), simulated[key]
         alike = not (chunks and key.endswith("_itl_ms"))
         error = ours / other - 1 if alike and isinstance(other, int | float) and other and ours is not None else None
-        rows.append(Row(key, other, ours, error))
+        rows.append(ComparedValue(key, other, ours, error))
     advice = _advice({row.key: row.error for row in rows}, measured, outcome)
-    return Comparison(outcome, tuple(rows), (*((chunks,) if chunks else ()), *advice))
+    return ServingComparison(outcome, tuple(rows), (*((chunks,) if chunks else ()), *advice))
 
 
 def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
@@ -364,11 +364,11 @@ FEWEST = 20  # requests of which a half tells anything
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated(Shown):
+class FittedConstants(Shown):
     """``halves``: in words, how far the fitted half and the other one are off; or why there are none."""
 
     host: Host
-    compared: Comparison
+    compared: ServingComparison
     halves: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -379,7 +379,7 @@ class Calibrated(Shown):
         return self.compared.to_pandas()
 
 
-def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = lambda text: None) -> Calibrated:
+def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = lambda text: None) -> FittedConstants:
     """Raises TraceError for a file that is no measurement."""
     measured, start = read_measured(path), host_for(serving)
     deployment = deploy(serving)
@@ -394,7 +394,7 @@ def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = l
 
     host = _fitted(start, off)
     outcome = serve_requests(serving, hosted(deployment, host), requests)
-    return Calibrated(host, compared(outcome, measured), _told(outcome.served, measured, half))
+    return FittedConstants(host, compared(outcome, measured), _told(outcome.served, measured, half))
 
 
 def hosted(deployment: Deployment, host: Host) -> Deployment:

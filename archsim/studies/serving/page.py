@@ -32,7 +32,7 @@ from archsim.studies.serving.runs import (
     MADE_LAST,
     TABLES,
     ByInput,
-    Load,
+    OfferedLoad,
     ServePlan,
     Server,
     ServeRun,
@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
     """A policy at other loads; ``by_input``: None where the file asks for none."""
 
     policy: str
-    around: Sequence[Load]
+    around: Sequence[OfferedLoad]
     by_input: ByInput | None
 
 
@@ -205,7 +205,7 @@ def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
 _MOVED = 0.03  # of a value: less is not told
 
 
-def loads_told(around: Sequence[Load], offered: str, ranks: int) -> list[str]:
+def loads_told(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
     """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
     loads = sorted(around, key=lambda load: load.offered)
     told, pairs = [], list(zip(loads, loads[1:], strict=False))
@@ -441,7 +441,7 @@ def _loaded(run: ServeRun, records: dict[str, Record]) -> Loaded:
     """What the page of a run shows of other loads."""
     own = {run.offered: run}
     around = [own.get(load) or at_load(run, load) for load in asked_loads(run)]
-    loads = [Load(each.offered, measures_of(records[each.key]["row"])) for each in around]
+    loads = [OfferedLoad(each.offered, measures_of(records[each.key]["row"])) for each in around]
     return Loaded(run.serving.policy.name, loads, _rows_by_input(run, records))
 
 

@@ -33,7 +33,7 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import WITH_KERNELS, Built, Engine, residual_of
+from archsim.serving.deployment import WITH_KERNELS, Built, ServingEngine, residual_of
 from archsim.serving.measures import (
     Measures,
     Rent,
@@ -65,8 +65,8 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.serving.runs import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 from archsim.studies.serving.search import (
     WITHIN,
-    Choice,
-    Estimate,
+    Configuration,
+    RateEstimate,
     deployed,
     estimated,
     largest,
@@ -287,7 +287,7 @@ def _system_named(name: str, devices: int) -> str:
 # ---- kinds: an engine with a precision on a GPU
 
 
-class Kind(NamedTuple):
+class SearchedServing(NamedTuple):
     """``serving``: its file, read, with the search of its sizes and limits."""
 
     offer: Offer
@@ -297,7 +297,7 @@ class Kind(NamedTuple):
     serving: Serving
 
 
-def kinds_of(asked: Asked) -> list[Kind]:
+def kinds_of(asked: Asked) -> list[SearchedServing]:
     """The kinds of all engines and precisions that may be chosen. Raises SpecError."""
     found = []
     for offer in asked.offers:
@@ -308,7 +308,7 @@ def kinds_of(asked: Asked) -> list[Kind]:
                 "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
                 "max_num_batched_tokens": list(asked.max_num_batched_tokens),
             }}  # fmt: skip
-            found.append(Kind(offer, engine, precision, dtypes, load_serving(given)))
+            found.append(SearchedServing(offer, engine, precision, dtypes, load_serving(given)))
     return found
 
 
@@ -365,7 +365,7 @@ class Tried(NamedTuple):
     """
 
     kind: int
-    choice: Choice
+    choice: Configuration
     rate: float
     residence_ns: float
     simulated: int
@@ -380,11 +380,11 @@ class Tried(NamedTuple):
 class _Race:
     """What all processes know: kinds, their requests, the engines that they have built."""
 
-    def __init__(self, asked: Asked, kinds: Sequence[Kind], requests: Requests) -> None:
+    def __init__(self, asked: Asked, kinds: Sequence[SearchedServing], requests: Requests) -> None:
         self.asked, self.kinds, self.requests = asked, kinds, requests
-        self.built: dict[tuple[int, ParallelSpec, bool], tuple[Engine, Built]] = {}
+        self.built: dict[tuple[int, ParallelSpec, bool], tuple[ServingEngine, Built]] = {}
 
-    def side(self, kind: int, parallel: ParallelSpec, alone: bool = False) -> tuple[Engine, Built]:
+    def side(self, kind: int, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
         """An engine; ``alone``: that only decodes. Raises ArchsimError."""
         key = kind, parallel, alone
         if key not in self.built:
@@ -393,7 +393,7 @@ class _Race:
             self.built[key] = largest(one, parallel, alone)
         return self.built[key]
 
-    def deployment(self, kind: int, choice: Choice) -> Deployment:
+    def deployment(self, kind: int, choice: Configuration) -> Deployment:
         """Raises ArchsimError."""
         sides = [self.side(kind, choice.parallel)]
         if choice.prefill:
@@ -416,7 +416,7 @@ class _Race:
         """Serve a few requests with the first sizes that can, so that processes begin with compiled functions."""
         for kind, parallel in every:
             try:
-                deployment = self.deployment(kind, Choice(parallel, 1, USUAL_SEQS, USUAL_TOKENS))
+                deployment = self.deployment(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS))
                 estimated(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
                 simulated(self.kinds[kind].serving, deployment, first(self.requests, 8))
                 return
@@ -425,15 +425,15 @@ class _Race:
 
     # Each of the following is the work of one task.
 
-    def estimate(self, task: tuple[int, ParallelSpec]) -> Estimate:
+    def estimate(self, task: tuple[int, ParallelSpec]) -> RateEstimate:
         """The estimate for some sizes, from their laws."""
         kind, parallel = task
         try:
             return estimated(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
         except ArchsimError as error:
-            return Estimate(0.0, 0.0, str(error))
+            return RateEstimate(0.0, 0.0, str(error))
 
-    def sizes(self, task: tuple[int, ParallelSpec, Estimate, float]) -> Tried:
+    def sizes(self, task: tuple[int, ParallelSpec, RateEstimate, float]) -> Tried:
         """The rate of sizes with the usual batch limits, and the fewest requests that do not bound it. The last of the
         task: requests a second a GPU that are known to be served.
         """
@@ -441,7 +441,7 @@ class _Race:
         given = self.asked
         running = ROOM * guess.rate * guess.residence_ns / NS_PER_S / parallel.attention.dp
         enough = [each for each in sorted(given.max_num_seqs) if each >= running]
-        choice = Choice(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
+        choice = Configuration(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
                         _nearest(given.max_num_batched_tokens, USUAL_TOKENS),
                         precision=self.kinds[kind].dtypes)  # fmt: skip
         try:
@@ -449,7 +449,7 @@ class _Race:
         except ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
-    def _rate(self, kind: int, choice: Choice, least: float, guess: Estimate) -> Tried:
+    def _rate(self, kind: int, choice: Configuration, least: float, guess: RateEstimate) -> Tried:
         """By bisection, unless not even ``least`` is within the limits. Raises ArchsimError."""
         deployment, runs = self.deployment(kind, choice), 0
 
@@ -488,7 +488,7 @@ class _Race:
             if seqs > task.choice.max_num_seqs or 2 * seqs < task.choice.max_num_seqs:
                 continue
             try:
-                guess = Estimate(best.rate * (1 + 2 * QUICK_CLOSE), task.residence_ns)
+                guess = RateEstimate(best.rate * (1 + 2 * QUICK_CLOSE), task.residence_ns)
                 found = self._rate(task.kind, choice, best.rate * BETTER, guess)
             except ArchsimError:
                 continue
@@ -497,7 +497,7 @@ class _Race:
                 best = found
         return best._replace(simulated=runs, configurations=seen)
 
-    def pool(self, task: tuple[int, Choice, Estimate, float]) -> Tried:
+    def pool(self, task: tuple[int, Configuration, RateEstimate, float]) -> Tried:
         """The rate of engines that prefill with others that decode, all together. The last of the task: requests a
         second that other pools of these GPUs serve.
         """
@@ -588,7 +588,7 @@ class Factors(NamedTuple):
     groups: int
 
 
-def factors_of(kind: Kind, choice: Choice) -> Factors:
+def factors_of(kind: SearchedServing, choice: Configuration) -> Factors:
     """The factors of its cell, or those of pools if it has none."""
     dtypes = kind.dtypes
     found = residual_of(kind.engine, kind.serving.model, kind.offer.gpu, str(dtypes.experts), str(dtypes.products))
@@ -601,7 +601,7 @@ def factors_of(kind: Kind, choice: Choice) -> Factors:
 
 
 def drawn_rates(
-    kinds: Sequence[Kind], finalists: Sequence[Tried], curves: Sequence[Curve], seed: int = 0
+    kinds: Sequence[SearchedServing], finalists: Sequence[Tried], curves: Sequence[Curve], seed: int = 0
 ) -> np.ndarray:
     """float64[finalist, draw]: the highest rate of each, see the module."""
     draw = np.random.default_rng(seed)
@@ -633,8 +633,8 @@ class Recommended:
     of all, with 80 % range ``low`` to ``high``; ``probability``: that it is the best of those compared.
     """
 
-    kind: Kind
-    choice: Choice
+    kind: SearchedServing
+    choice: Configuration
     rate_per_s: float
     low: float
     high: float
@@ -774,7 +774,7 @@ def _raced(
     """The sizes that were served, with their rates, and all others; and whether the race was ended. The best rate of a
     GPU is known to those that are served later: what is far below it is left.
     """
-    guesses: list[tuple[int, ParallelSpec, Estimate]] = []
+    guesses: list[tuple[int, ParallelSpec, RateEstimate]] = []
     done: list[Tried] = []
     best: dict[str, float] = {}
     ended = False
@@ -788,11 +788,11 @@ def _raced(
     chosen = _raced_of(guesses, race)
     others = [each for each in guesses if each not in chosen]
     left = [
-        Tried(kind, Choice(parallel, 1, USUAL_SEQS, USUAL_TOKENS), 0.0, 0.0, 0, 1, guess.refused)
+        Tried(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS), 0.0, 0.0, 0, 1, guess.refused)
         for kind, parallel, guess in others
     ]  # fmt: skip
 
-    def tasks() -> Iterator[tuple[int, ParallelSpec, Estimate, float]]:
+    def tasks() -> Iterator[tuple[int, ParallelSpec, RateEstimate, float]]:
         begun: set[int] = set()  # the first of each kind is served to the end, so that engines can be compared
         for kind, parallel, guess in chosen:
             yield kind, parallel, guess, best.get(race.kinds[kind].offer.gpu, 0.0) if kind in begun else 0.0
@@ -814,8 +814,8 @@ def _raced(
 
 
 def _raced_of(
-    guesses: Sequence[tuple[int, ParallelSpec, Estimate]], race: _Race
-) -> list[tuple[int, ParallelSpec, Estimate]]:
+    guesses: Sequence[tuple[int, ParallelSpec, RateEstimate]], race: _Race
+) -> list[tuple[int, ParallelSpec, RateEstimate]]:
     """The best estimates of each engine, precision and GPU, RACED for each GPU."""
     counts: dict[Any, int] = {}
     kept = []
@@ -866,7 +866,7 @@ def _with_pools(
     race: _Race, served: Sequence[Tried], done: list[Tried], told: Callable[[str], None], jobs: int
 ) -> list[Tried]:
     """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU."""
-    tasks: list[tuple[int, Choice, Estimate]] = []
+    tasks: list[tuple[int, Configuration, RateEstimate]] = []
     for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
         mine = [each for each in served if race.kinds[each.kind].offer.gpu == gpu]
         mine = [each for each in mine if each.kind == mine[0].kind][:2]
@@ -880,11 +880,11 @@ def _with_pools(
                         parallel=prefill, instances=number + left, prefill=number,
                         decode=decode if decode != prefill else None,
                     )  # fmt: skip
-                    tasks.append((one.kind, choice, Estimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
+                    tasks.append((one.kind, choice, RateEstimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
     found = []
     best: dict[str, float] = {}
 
-    def with_best() -> Iterator[tuple[int, Choice, Estimate, float]]:
+    def with_best() -> Iterator[tuple[int, Configuration, RateEstimate, float]]:
         for kind, choice, guess in tasks:
             yield kind, choice, guess, best.get(race.kinds[kind].offer.gpu, 0.0)
 
@@ -991,7 +991,7 @@ def _served(race: _Race, tried: Tried, best: Recommended) -> Measures:
     return serve_requests(serving, deployment, scaled(some, rate / some.offered_per_s)).measures
 
 
-def _none_told(asked: Asked, kinds: Sequence[Kind], done: Sequence[Tried]) -> str:
+def _none_told(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:
     refused = [each for each in done if each.refused]
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     if len(refused) == len(done) and refused:

@@ -26,7 +26,7 @@ from archsim.iteration.layers import has_experts
 from archsim.runs import results
 from archsim.runs.notes import datasheet_note
 from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
-from archsim.serving.groups import Moved
+from archsim.serving.groups import MigrationCost
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
 from archsim.serving.requests import Requests
 from archsim.serving.requests import first as first_of
@@ -264,7 +264,7 @@ def _trace(serving: Serving) -> str:
 # The runs of a file of ``archsim serve``: every point of its ``sweep:``, under every policy; a plain file has one
 # point, and besides the loads that its page shows.
 
-class Load(NamedTuple):
+class OfferedLoad(NamedTuple):
     """``offered``: requests a second, or clients of a closed loop."""
 
     offered: float
@@ -487,7 +487,7 @@ def packed(served: Served) -> str:
     if served.experts is not None:
         arrays["experts"] = served.experts
     arrays["totals"] = np.asarray(served.totals)
-    arrays["moves"] = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(Moved._fields))
+    arrays["moves"] = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(MigrationCost._fields))
     arrays["failed"] = np.array([tuple(each) for each in served.failed], float).reshape(-1, len(Failed._fields))
     arrays["scalars"] = np.array([served.bin_ns, served.concurrency, served.ttft])
     stream = io.BytesIO()
@@ -503,7 +503,7 @@ def unpacked(text: str) -> Served:
     return Served(
         **{name: found[name] for name in _ARRAYS},
         bin_ns=bin_ns, totals=found["totals"][()], concurrency=int(concurrency),
-        moves=tuple(Moved(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in found["moves"].tolist()),
+        moves=tuple(MigrationCost(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in found["moves"].tolist()),
         experts=found.get("experts"), ttft=bool(ttft),
         failed=tuple(Failed(at_ns, int(lost)) for at_ns, lost in found["failed"].tolist()),
     )  # fmt: skip

@@ -18,14 +18,14 @@ from archsim.base.files import own_folder, write_text
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
-from archsim.report.plots import Axis, Colours, Points
+from archsim.report.plots import Colours, PlotAxis, Points
 from archsim.report.units import listed
 from archsim.runs import store as cache
 from archsim.runs.run import Job, Record, Workspace
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, complete, refuse_failed
 from archsim.serving.clock import times_of
-from archsim.serving.deployment import DECODE, PREFILL, Built, Engine, kv_blocks, laws_of, with_host
+from archsim.serving.deployment import DECODE, PREFILL, Built, ServingEngine, kv_blocks, laws_of, with_host
 from archsim.serving.measures import UNDEFINED, Measures, number, saturation, within_limits
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import (
@@ -136,13 +136,15 @@ def _drawn(serving: Serving, requests: Requests, count: int) -> Requests:
 
 # ---- search
 
-Known = dict[tuple[ParallelSpec, bool], tuple[Engine, Built]]  # engines by their sizes, and whether they decode alone
+Known = dict[
+    tuple[ParallelSpec, bool], tuple[ServingEngine, Built]
+]  # engines by their sizes, and whether they decode alone
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
 NEAR = 0.99  # as many others reach it if the rate of arrivals bounds the goodput
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 
-class Choice(NamedTuple):
+class Configuration(NamedTuple):
     """One configuration. ``instances`` engines of ``parallel`` each, of which ``prefill`` only prefill and the others
     only decode; 0: all do both. ``policy``: '' without routing from traffic; ``precision``: None: that of the file;
     ``decode``: of engines that decode, None: as those that prefill.
@@ -188,20 +190,20 @@ def _told(parallel: ParallelSpec) -> str:
     return f"tp {attention.tp} dp {attention.dp}" + (f", ep {experts.ep} tp {experts.tp}" if experts else "")
 
 
-class Layout(NamedTuple):
-    """Sizes of engines, of those that decode where they are unlike, and (instances, prefill) of `Choice`."""
+class EngineLayout(NamedTuple):
+    """Sizes of engines, of those that decode where they are unlike, and (instances, prefill) of `Configuration`."""
 
     parallel: ParallelSpec
     decode: ParallelSpec | None
     counts: Sequence[tuple[int, int]]
 
 
-class Found(NamedTuple):
+class ConfigurationResult(NamedTuple):
     """``refused``: why a configuration cannot run; ''. ``highest_rate``: requests a second within the limits, of the
     best in open loops; ``estimate``: about that of its sizes, whatever their batch limits; 0: unknown.
     """
 
-    choice: Choice
+    choice: Configuration
     measures: Measures | None
     refused: str
     highest_rate: float | None = None
@@ -214,7 +216,7 @@ class Found(NamedTuple):
         return f"Found({self.choice.name}: goodput {self.measures.goodput_per_s:.3f}{rate})"
 
 
-class Searched(Shown, list[Found]):
+class Searched(Shown, list[ConfigurationResult]):
     """Configurations, the best first."""
 
     def __repr__(self) -> str:
@@ -231,7 +233,7 @@ _SOURCE = "archsim/studies/serving/search.py"
 
 
 @dataclass(frozen=True, eq=False)
-class Part(Job):
+class PartOfSearch(Job):
     """A part of a search, under one policy and precision: ``serving``, whose ``search:`` says what varies."""
 
     serving: Serving
@@ -259,12 +261,12 @@ class Part(Job):
 
 
 @dataclass(frozen=True, eq=False)
-class OfLayout(Part):
+class OfLayout(PartOfSearch):
     """All batch limits of engines of some sizes. Its row has ``found``: of each of `choices`, why it was refused, the
     estimated rate, and `MEASURES`.
     """
 
-    layout: Layout
+    layout: EngineLayout
 
     @cached_property
     def key(self) -> str:
@@ -278,12 +280,12 @@ class OfLayout(Part):
         return self.choices[0].ranks
 
     @property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[Configuration]:
         """Its configurations."""
         given, layout = self.serving.spec.search, self.layout
         policy = self.serving.policy.name if self.serving.has_traffic else ""
         return [
-            Choice(layout.parallel, instances, seqs, tokens, policy, prefill, self.precision, layout.decode)
+            Configuration(layout.parallel, instances, seqs, tokens, policy, prefill, self.precision, layout.decode)
             for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
             for seqs in given.max_num_seqs
         ]  # fmt: skip
@@ -293,10 +295,10 @@ class OfLayout(Part):
         refused = sum(bool(why) for why, _, _ in row["found"])
         return f"{len(row['found'])} configurations" + (f", {refused} of them refused" if refused else "")
 
-    def found(self, record: Record) -> list[Found]:
+    def found(self, record: Record) -> list[ConfigurationResult]:
         """What a record says of each of `choices`."""
         return [
-            Found(choice, None if refused else measures_of(measures), refused, estimate=estimate)
+            ConfigurationResult(choice, None if refused else measures_of(measures), refused, estimate=estimate)
             for choice, (refused, estimate, measures) in zip(self.choices, record["row"]["found"], strict=True)
         ]
 
@@ -318,17 +320,17 @@ class OfLayout(Part):
         estimated(self.serving, *sides[0], requests)
         simulated(self.serving, deployed(self.serving, sides, choice), first(requests, 8))
 
-    def _served(self, engines: _Engines) -> list[Found]:
+    def _served(self, engines: _Engines) -> list[ConfigurationResult]:
         serving, layout, choices = self.serving, self.layout, self.choices
         requests, known = engines.requests(serving), engines.known.setdefault(self.group, {})
         try:
             apart = any(prefill for _, prefill in layout.counts)
             sides = _sides(serving, layout.parallel, layout.decode, apart, known)
         except ArchsimError as error:
-            return [Found(choice, None, str(error)) for choice in choices]
+            return [ConfigurationResult(choice, None, str(error)) for choice in choices]
         alike: dict[tuple[int, int, int], _Unbound] = {}
         estimate = 0.0 if apart else estimated(serving, *sides[0], requests).rate
-        found: dict[Choice, Found] = {}
+        found: dict[Configuration, ConfigurationResult] = {}
         for choice in sorted(choices, key=lambda each: each.max_num_seqs):
             key = choice.instances, choice.prefill, choice.max_num_batched_tokens
             try:
@@ -340,19 +342,19 @@ class OfLayout(Part):
                     measures = outcome.measures
                     if unbound := _unbound(outcome, choice):
                         alike[key] = unbound
-                found[choice] = Found(choice, measures, "", estimate=choice.instances * estimate)
+                found[choice] = ConfigurationResult(choice, measures, "", estimate=choice.instances * estimate)
             except ArchsimError as error:
-                found[choice] = Found(choice, None, str(error))
+                found[choice] = ConfigurationResult(choice, None, str(error))
         return [found[choice] for choice in choices]
 
 
 @dataclass(frozen=True, eq=False)
-class OfRate(Part):
+class OfRate(PartOfSearch):
     """The highest rate of one configuration, on a deployment that is built anew; its row has ``highest_rate``.
     ``requests``: by how many it is found, and then held to.
     """
 
-    choice: Choice
+    choice: Configuration
     requests: tuple[int, int]
 
     @cached_property
@@ -399,8 +401,8 @@ def search(
     *,
     jobs: int = 1,
     folder: Path | None = None,
-    kept: Callable[[Sequence[Found]], None] = lambda found: None,
-) -> list[Found]:
+    kept: Callable[[Sequence[ConfigurationResult]], None] = lambda found: None,
+) -> list[ConfigurationResult]:
     """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
     refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
     ``told``: what is served next, of how many. ``jobs``: processes that serve. ``folder``: keeps what was served, where
@@ -422,8 +424,8 @@ def search(
         raise SpecError("search: no sizes divide the devices, heads and experts")
     store, workspace = None if folder is None else RecordStore(folder), Workspace()
     requests = workspace.of(_Engines).requests(serving)  # copies of this process begin with them
-    found: list[Found] = []
-    done: list[Part] = []
+    found: list[ConfigurationResult] = []
+    done: list[PartOfSearch] = []
     failures: list[str] = []
     ended = False
 
@@ -445,7 +447,7 @@ def search(
     if ended or not requests.offered_per_s:
         return found
     tied = _tied(found)
-    rated: list[Found] = []
+    rated: list[ConfigurationResult] = []
     told(f"finding the highest rates of the {len(tied)} best")
     own = {each.choice: each for each in tied}
 
@@ -469,17 +471,17 @@ def search(
     return rated + [each for each in found if each.choice not in with_rates]
 
 
-def _tied(found: Sequence[Found]) -> list[Found]:
+def _tied(found: Sequence[ConfigurationResult]) -> list[ConfigurationResult]:
     """RATED of those whose goodput is near the best one, which are alike at this load: of each size and policy the one
     with the largest batches, by the estimated rates of sizes; then others that differ in a number, too.
     """
-    kept: dict[tuple, Found] = {}
+    kept: dict[tuple, ConfigurationResult] = {}
     for each in found:
         if each.measures is None or found[0].measures is None:
             continue
         if each.measures.goodput_per_s >= NEAR * found[0].measures.goodput_per_s:
             kept.setdefault((each.choice.ranks, each.measures), each)
-    first: dict[tuple, Found] = {}
+    first: dict[tuple, ConfigurationResult] = {}
     for each in sorted(kept.values(), key=lambda each: -each.choice.max_num_seqs):
         first.setdefault((each.choice.ranks, each.choice.policy), each)
     best = sorted(first.values(), key=lambda each: -each.estimate)
@@ -504,7 +506,7 @@ class _Unbound(NamedTuple):
         return m if share == 1 else m._replace(kv_mean=m.kv_mean * share, kv_peak=m.kv_peak * share)
 
 
-def _unbound(outcome: Outcome, choice: Choice) -> _Unbound | None:
+def _unbound(outcome: Outcome, choice: Configuration) -> _Unbound | None:
     """None where a limit may have mattered: a user's scheduler may read it, a prefix cache evicts by the room that is
     left, and the ranks of pools apart have limits of their own.
     """
@@ -520,7 +522,7 @@ def _unbound(outcome: Outcome, choice: Choice) -> _Unbound | None:
     return _Unbound(outcome.measures, pool.kv_blocks, needed) if needed <= pool.kv_blocks else None
 
 
-def _peak(served: Served, pool: Pool, choice: Choice, block_tokens: int) -> tuple[int, int]:
+def _peak(served: Served, pool: Pool, choice: Configuration, block_tokens: int) -> tuple[int, int]:
     """(requests, KV blocks of their whole length) that one rank has at once, at most, and no fewer than it had."""
     requests, units, block = served.requests, pool.units, block_tokens
     tokens = requests["input"] + requests["output"] + int(served.totals["drafts"])
@@ -549,13 +551,13 @@ def drawn_once(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | 
     return serving._replace(spec=spec, policy=policy)
 
 
-def _order(found: Found) -> tuple:
+def _order(found: ConfigurationResult) -> tuple:
     if found.measures is None:
         return (1, 0.0, 0.0, found.choice.name)
     return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
 
 
-def _layouts(serving: Serving) -> list[Layout]:
+def _layouts(serving: Serving) -> list[EngineLayout]:
     """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []
@@ -563,18 +565,18 @@ def _layouts(serving: Serving) -> list[Layout]:
         instances = devices // parallel.ranks
         apart = range(1, instances) if "disaggregated" in pools else ()
         counts = [(instances, prefill) for prefill in (*((0,) if "colocated" in pools else ()), *apart)]
-        found.append(Layout(parallel, None, counts))
+        found.append(EngineLayout(parallel, None, counts))
     for parallel, decode in product(sizes, sizes) if "unlike" in pools else ():
         counts = [
             (prefill + left // decode.ranks, prefill) for prefill in range(1, devices // parallel.ranks + 1)
             if (left := devices - prefill * parallel.ranks) and not left % decode.ranks
         ]  # fmt: skip
         if parallel != decode:
-            found.append(Layout(parallel, decode, counts))
+            found.append(EngineLayout(parallel, decode, counts))
     return [layout for layout in found if layout.counts]
 
 
-class Estimate(NamedTuple):
+class RateEstimate(NamedTuple):
     """The estimate of one engine, from the times of its iterations: requests a second, and the ns that a request spends
     in it. ``refused``: why it cannot run, or ''.
     """
@@ -584,7 +586,7 @@ class Estimate(NamedTuple):
     refused: str = ""
 
 
-def estimated(serving: Serving, engine: Engine, built: Built, requests: Requests) -> Estimate:
+def estimated(serving: Serving, engine: ServingEngine, built: Built, requests: Requests) -> RateEstimate:
     """Of one engine whose decodes run in batches of B on each rank, with B as large as the limit of the mean time per
     output token and KV allow. A rank that decodes B at a time and takes r requests a second spends
     r (prompt c + output t(B) / B) of a second: c is what a token of a prompt adds to an iteration, t(B) the time of one
@@ -610,8 +612,8 @@ def estimated(serving: Serving, engine: Engine, built: Built, requests: Requests
             best, residence_ns = per_s, token_ns * output
         batch *= 1.2
     if not best:  # not even one request at a time is fast enough, by this estimate
-        return Estimate(0.1 * dp / max(limit * output, 1.0) * NS_PER_S, limit * output)
-    return Estimate(best * dp, residence_ns)
+        return RateEstimate(0.1 * dp / max(limit * output, 1.0) * NS_PER_S, limit * output)
+    return RateEstimate(best * dp, residence_ns)
 
 
 TOGETHER = 0.75  # of the prompts of ranks that share iterations
@@ -648,7 +650,7 @@ def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
 
 def _sides(
     serving: Serving, parallel: ParallelSpec, decode: ParallelSpec | None, apart: bool, known: Known
-) -> tuple[tuple[Engine, Built], ...]:
+) -> tuple[tuple[ServingEngine, Built], ...]:
     """An engine that does both or prefills, and one that decodes alone, which may have other kernels. ``known``: those
     that were built before.
     """
@@ -663,7 +665,7 @@ def _sides(
     return tuple(found)
 
 
-def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[Engine, Built]:
+def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced. ``alone``: that only decodes.
     """
@@ -679,7 +681,7 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tu
     return engine, built
 
 
-def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Choice) -> Deployment:
+def deployed(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:
     """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
     scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
     counts = (choice.prefill, choice.instances - choice.prefill) if choice.prefill else (choice.instances,)
@@ -702,10 +704,10 @@ def deployed(serving: Serving, sides: Sequence[tuple[Engine, Built]], choice: Ch
 COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
 
 
-class Alike(NamedTuple):
+class EqualConfigurations(NamedTuple):
     """Configurations of the same parallel sizes, with the same `values`; the first of the search's order leads."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[Configuration, ...]
     measures: Measures
 
     @property
@@ -731,17 +733,17 @@ def values(measures: Measures) -> tuple[str, ...]:
     return *(number(value, ",.2f") for value in each), f"{measures.kv_peak:.0%}"
 
 
-def alike(found: Sequence[Found]) -> list[Alike]:
+def alike(found: Sequence[ConfigurationResult]) -> list[EqualConfigurations]:
     """The configurations that can run, in groups, most goodput first."""
-    groups: dict[tuple, tuple[list[Choice], Measures]] = {}
+    groups: dict[tuple, tuple[list[Configuration], Measures]] = {}
     for each in found:
         if each.measures is not None:
             key = each.choice.ranks, values(each.measures)
             groups.setdefault(key, ([], each.measures))[0].append(each.choice)
-    return [Alike(tuple(choices), measures) for choices, measures in groups.values()]
+    return [EqualConfigurations(tuple(choices), measures) for choices, measures in groups.values()]
 
 
-def answer(serving: Serving, found: Sequence[Found]) -> str:
+def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     """One sentence: what to serve with, and how many requests it answers; '' if all were refused."""
     if not found or (best := found[0].measures) is None:
         return ""
@@ -766,7 +768,7 @@ NOTATION = (
 )
 
 
-def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
+def best_told(serving: Serving, found: Sequence[ConfigurationResult]) -> Iterator[str]:
     """Sentences: the answer, the configuration with its numbers, those that equal it, and why many do; none if all
     were refused.
     """
@@ -800,7 +802,7 @@ def best_told(serving: Serving, found: Sequence[Found]) -> Iterator[str]:
         )
 
 
-def on_front(found: Sequence[Found]) -> list[Found]:
+def on_front(found: Sequence[ConfigurationResult]) -> list[ConfigurationResult]:
     """Configurations that no other beats in both output tokens a second a device and a user, fastest for users last.
     All have the same devices, so that tokens a W or a USD have the same front.
     """
@@ -812,7 +814,7 @@ def on_front(found: Sequence[Found]) -> list[Found]:
     return [served[at] for at in front(both)]
 
 
-def _front_told(found: Sequence[Found]) -> Iterator[str]:
+def _front_told(found: Sequence[ConfigurationResult]) -> Iterator[str]:
     for each in on_front(found):
         m = each.measures
         assert m is not None
@@ -823,7 +825,7 @@ def _front_told(found: Sequence[Found]) -> Iterator[str]:
         )
 
 
-def table_of(found: Sequence[Found]) -> Table:
+def table_of(found: Sequence[ConfigurationResult]) -> Table:
     """A row a configuration, in their order: sizes, batch limits, highest rate, measures, and why it was refused."""
     columns = {
         "configuration": TEXT, **dict.fromkeys(SIZES, INTEGER), "policy": TEXT, "highest_rate_per_s": REAL,
@@ -836,7 +838,7 @@ def table_of(found: Sequence[Found]) -> Table:
 SIZES = ("instances", "prefill", "tp", "dp", "ep", "expert_tp", "max_num_seqs", "max_num_batched_tokens")
 
 
-def _row(found: Found) -> dict[str, Any]:
+def _row(found: ConfigurationResult) -> dict[str, Any]:
     choice = found.choice
     attention, experts = choice.parallel.attention, choice.parallel.experts
     spread = (experts.ep, experts.tp) if experts else (None, None)
@@ -850,7 +852,7 @@ def _row(found: Found) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sizes_told(choice: Choice) -> str:
+def sizes_told(choice: Configuration) -> str:
     """``4 engines of attention TP 8, experts EP 8``, for a sentence."""
 
     def of(parallel: ParallelSpec) -> str:
@@ -868,7 +870,7 @@ def sizes_told(choice: Choice) -> str:
     return f"{choice.instances} x {of(choice.parallel)}"
 
 
-def with_choice(given: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
+def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, Any]:
     """A file of ``archsim serve`` with the sizes, batch limits, dtypes and policy of a configuration."""
     found = {key: each for key, each in given.items() if key not in ("parallel", "instances", "search", "sweep")}
     scheduler = found.get("scheduler") or {}
@@ -911,7 +913,7 @@ def _either(each: Sequence) -> str:
 MOST_ON_PAGE = 200
 
 
-def _plots(groups: Sequence[Alike]) -> list[Points]:
+def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
     """Every configuration, by the speed that a user sees and the throughput of a device."""
     if not groups:
         return []
@@ -929,8 +931,8 @@ def _plots(groups: Sequence[Alike]) -> list[Points]:
     colours = {"most goodput": "--p3", "no other is better in both": "--p2", "others": "--p0"}
     return [
         Points(
-            question="What does speed for a user cost in throughput?", rows=rows[::-1], x=Axis("user", users[0]),
-            y=Axis("device", users[1]), colours=Colours("kind", colours), size=70,
+            question="What does speed for a user cost in throughput?", rows=rows[::-1], x=PlotAxis("user", users[0]),
+            y=PlotAxis("device", users[1]), colours=Colours("kind", colours), size=70,
             tips=(
                 ("configuration", "configuration"), ("goodput", "goodput /s"), ("user", users[0]), ("device", users[1]),
             ),
@@ -939,7 +941,7 @@ def _plots(groups: Sequence[Alike]) -> list[Points]:
 
 
 
-def write_search(serving: Serving, found: Sequence[Found], folder: Path) -> None:
+def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder: Path) -> None:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
 

@@ -41,7 +41,7 @@ from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
-from archsim.specs.serving_files import Machine, Serving
+from archsim.specs.serving_files import DeployedMachine, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.serving.runs import ServePlan, ServeRun
@@ -60,7 +60,7 @@ from archsim.uncertainty.estimate import (
     SURE,
     Index,
     Interval,
-    Pair,
+    OptionPair,
     expand,
     fastest_shares,
     indices,
@@ -70,7 +70,16 @@ from archsim.uncertainty.estimate import (
     refuse_shares,
 )
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import Found, Shares, drawn, draws_of, measurable, quantities_of, refuse_few, value_of
+from archsim.uncertainty.worlds import (
+    SharedProgress,
+    SystemQuantity,
+    drawn,
+    draws_of,
+    measurable,
+    quantities_of,
+    refuse_few,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -97,11 +106,11 @@ class _Off(NamedTuple):
     """
 
     factors: tuple[tuple[str, Quantity], ...]
-    machine: tuple[Found, ...]
+    machine: tuple[SystemQuantity, ...]
 
 
 @dataclass(frozen=True)
-class Option:
+class ServedOption:
     """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
     one; ``best``: share of the worlds in which it is the best; ``samples``: float64[world] of every headline.
     """
@@ -122,8 +131,8 @@ class ServedSure(Shown):
     name: str
     samples: int
     judged: str
-    options: tuple[Option, ...]
-    pairs: tuple[Pair, ...]
+    options: tuple[ServedOption, ...]
+    pairs: tuple[OptionPair, ...]
     sentence: str
     indices: tuple[Index, ...]
     measurements: tuple[Measurement, ...]
@@ -190,7 +199,7 @@ def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
         (name, Quantity("served.host", 1.0, "", widths.defaults["host"].source, widths.defaults["host"].of(1.0)))
         for name in _HOST
     ]
-    machine: list[Found] = []
+    machine: list[SystemQuantity] = []
     if serving.has_traffic:
         scenario = Scenario(system, serving.model, serving.assumptions, serving.policy, _WORKLOAD, 1)
         machine = [each for each in quantities_of(scenario, "event", widths) if _of_machine(each, system)]
@@ -206,7 +215,7 @@ def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
     return _Off(tuple(each for each in factors if not each[1].exact), tuple(machine))
 
 
-def _of_machine(found: Found, system: SystemSpec) -> bool:
+def _of_machine(found: SystemQuantity, system: SystemSpec) -> bool:
     """Whether a quantity of a machine's is not also one of the laws of an iteration."""
     return not found.quantity.key.startswith("measured.gemm")
 
@@ -265,7 +274,7 @@ def find_sure(
     watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
     failures: list[str] = []
     records = complete(
-        list(asked.values()), RecordStore(folder / FOLDER), Shares(watcher, len(asked)), failures,
+        list(asked.values()), RecordStore(folder / FOLDER), SharedProgress(watcher, len(asked)), failures,
         jobs or available_cores(),
     )  # fmt: skip
     refuse_failed(failures, len(asked))
@@ -300,7 +309,9 @@ def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarra
         if FIRST in own:  # of the whole of it, which the laws are a part of
             own[FIRST] /= own["prompts"]
         if each.machine and side in machines:
-            machines[side] = Machine(drawn(machines[side].system, each.machine, draws, at), machines[side].assumptions)
+            machines[side] = DeployedMachine(
+                drawn(machines[side].system, each.machine, draws, at), machines[side].assumptions
+            )
         elif each.machine:
             serving = serving._replace(system=drawn(run.serving.system, each.machine, draws, at))
     given = {side: MappingProxyType(own) for side, own in factors.items()}
@@ -348,10 +359,10 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     return np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
 
 
-def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> Option:
+def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> ServedOption:
     columns = {column: _column(rows, column) for column in HEADLINES}
     intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
-    return Option(name, {column: own[column] for column in HEADLINES}, intervals, best, columns)
+    return ServedOption(name, {column: own[column] for column in HEADLINES}, intervals, best, columns)
 
 
 def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
@@ -364,7 +375,7 @@ def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
 
 # ---- words
 
-def _told(judged: str, options: Sequence[Option], pairs: Sequence[Pair], samples: int) -> str:
+def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPair], samples: int) -> str:
     first = options[0]
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
         judged, "the shortest time of a request"
@@ -392,7 +403,7 @@ def _told(judged: str, options: Sequence[Option], pairs: Sequence[Pair], samples
     )
 
 
-def headline_told(option: Option, column: str) -> str:
+def headline_told(option: ServedOption, column: str) -> str:
     """``TPOT 12.3 ms (90 %: 11.4 to 13.9)``."""
     unit, name = HEADLINES[column]
     found, value = option.intervals[column], option.values[column]
@@ -402,7 +413,7 @@ def headline_told(option: Option, column: str) -> str:
 
 # ---- files
 
-def _row(option: Option) -> dict[str, Any]:
+def _row(option: ServedOption) -> dict[str, Any]:
     row: dict[str, Any] = {"option": option.name}
     for column, value in option.values.items():
         row[column] = None if value is None else float(value)

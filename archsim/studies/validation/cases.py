@@ -119,7 +119,7 @@ def _table(calibration, phase, sizes, dtype, kv_dtype, library, version) -> Atte
 GROUP = ["op", "variant", "library", "library_version", "num_gpus", "nodes", "hidden", "top_k", "experts"]
 
 
-class Moved(NamedTuple):
+class TransferCase(NamedTuple):
     """One kernel on some ranks and nodes. ``tokens``, ``us``: float64[size], a notify included; ``error``: predicted /
     measured - 1, None where no law covers it.
     """
@@ -130,7 +130,7 @@ class Moved(NamedTuple):
     error: np.ndarray | None
 
 
-def moved(name: str, measurements: Measurements, gpu: str) -> Iterator[Moved]:
+def moved(name: str, measurements: Measurements, gpu: str) -> Iterator[TransferCase]:
     """Every kernel measured on a GPU, with its default payload and most SMs; ``name``: of the calibration."""
     rows = measurements.table("collective", gpu)
     rows = rows[rows["op"].isin([DISPATCH, COMBINE]) & (rows["dtype"] == rows["op"].map(PAYLOAD_OF))]
@@ -146,7 +146,7 @@ def moved(name: str, measurements: Measurements, gpu: str) -> Iterator[Moved]:
         tokens, us = times.index.to_numpy(float), times.to_numpy(float) + _notify_us(whole, of, most)
         law = _law(name, of)
         predicted = None if law is None else (law.fixed_ns + law.busy(tokens * _token_bytes(of))) / NS_PER_US
-        yield Moved(of, tokens, us, None if predicted is None else predicted / us - 1)
+        yield TransferCase(of, tokens, us, None if predicted is None else predicted / us - 1)
 
 
 def _notify_us(rows: pd.DataFrame, of: dict, sms: float) -> float:

@@ -17,7 +17,7 @@ from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import choose_table, outside, table_times
 from archsim.laws.moe import EPLB, SIZES, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
-from archsim.laws.tables import CalibrationSpec, Fitted, GemmTable, MoeTable, TransferTable, newest_first
+from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable, TableOrigin, TransferTable, newest_first
 from archsim.laws.transfers import law_of
 from archsim.specs.calibration_files import load_calibration
 from calibration.fit.fit import curves_of, sms_of
@@ -47,7 +47,7 @@ MOE_KEYS = [*MOE_NAMES, *SIZES]
 MOST_NAMED = 6  # in one sentence
 
 
-def name_of(table: Fitted) -> str:
+def name_of(table: TableOrigin) -> str:
     """Library and version of a table."""
     return f"{table.library} {table.version}"
 
@@ -170,7 +170,7 @@ def _sentence(what: str, version: str, judge: str, details: list[str]) -> str:
 
 def _choices(
     calibration: CalibrationSpec, measurements: Measurements
-) -> Iterator[tuple[str, str, str, str, Fitted | None]]:
+) -> Iterator[tuple[str, str, str, str, TableOrigin | None]]:
     """(what, library, version, configuration, the table that judges it)"""
     gpu = calibration.gpu
     for (library, dtype, included, groups, version), _ in gemm_groups(measurements, gpu):
@@ -208,7 +208,7 @@ LEAST_SHAPES = 4
 
 
 @dataclass(frozen=True)
-class Summary:
+class ErrorSummary:
     """Mean, p95 and max of |error| over some cases, number under 5 %, mean floor (nan: unknown), and the number at
     sizes outside the measured range of the table that judged them.
     """
@@ -222,13 +222,13 @@ class Summary:
     extrapolated: int
 
 
-def summary(cases: pd.DataFrame) -> Summary:
+def summary(cases: pd.DataFrame) -> ErrorSummary:
     """Raises ValueError without cases."""
     errors = cases["error"].abs().to_numpy(float)
     if not len(errors):
         raise ValueError("no cases")
     floor = float(cases["floor"].mean())
-    return Summary(
+    return ErrorSummary(
         len(errors), errors.mean(), float(np.quantile(errors, 0.95)), errors.max(), int((errors < UNDER).sum()), floor,
         int(cases["extrapolated"].sum()),
     )

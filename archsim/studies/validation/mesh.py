@@ -20,7 +20,7 @@ from archsim.base.tables import Shown
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
 from archsim.specs.calibration_files import FabricCalibration, shipped_fabrics
 from calibration.fit.mesh import endpoint_laws
-from calibration.measurements.mesh import TPU7X, Block, Case, Meshes, read_meshes
+from calibration.measurements.mesh import TPU7X, Case, Meshes, TransformerBlock, read_meshes
 from calibration.measurements.reading import CalibrationError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ COLUMNS = ("file", "case", "kernel", "version", "measured_ns", "simulated_ns", "
 NONE = (nan,) * len(NULLS)  # no null model has a time
 
 
-class Judged(NamedTuple):
+class MeshCase(NamedTuple):
     """A case: times in ns. ``left_out_ns``: by a law that the other cases of the folder alone give; nan: too few.
 
     ``nulls``: of `NULLS`; ``left_out_nulls``: of the other cases alone. ``case``: None for links, latencies and blocks.
@@ -76,7 +76,7 @@ class Ratio(NamedTuple):
         return self.simulated - self.measured
 
 
-class Order(NamedTuple):
+class MeasuredOrder(NamedTuple):
     """What was measured in ascending order of time, and the order of the simulated times."""
 
     kind: str
@@ -84,7 +84,7 @@ class Order(NamedTuple):
     simulated: tuple[str, ...]
 
 
-class Summary(NamedTuple):
+class MeshSummary(NamedTuple):
     """Mean relative errors of a law over its cases: by the file, and of cases that were left out of a fit."""
 
     kernel: str
@@ -107,10 +107,10 @@ class Summary(NamedTuple):
 class MeshValidation(Shown):
     """What `validate_meshes` found."""
 
-    judged: tuple[Judged, ...]
+    judged: tuple[MeshCase, ...]
     ratios: tuple[Ratio, ...]
-    orders: tuple[Order, ...]
-    summaries: tuple[Summary, ...]
+    orders: tuple[MeasuredOrder, ...]
+    summaries: tuple[MeshSummary, ...]
     unread: tuple[str, ...]
     laws: tuple[EndpointLaw, ...] = field(repr=False, default=())
 
@@ -168,8 +168,8 @@ def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict
 def _judged(
     case: Case, cases: Sequence[Case], known: Sequence[FabricCalibration],
     own: dict[tuple[str, str, str], EndpointLaw],
-) -> Judged:
-    found = Judged(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)
+) -> MeshCase:
+    found = MeshCase(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)
     law, stages = _law_of(case, known), 1
     if law is None and case.family == "tpu hierarchical":  # two exchanges, each like a flat one along its axes
         flat = case._replace(version=case.version.replace("hierarchical", "flat"))
@@ -214,7 +214,7 @@ def _refitted(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
     return fit_law(cases, tuple(terms), "")
 
 
-def _without_law(judged: Iterable[Judged]) -> list[str]:
+def _without_law(judged: Iterable[MeshCase]) -> list[str]:
     lacking: dict[tuple[str, str, str], int] = {}
     for each in judged:
         if not np.isfinite(each.simulated_ns):
@@ -227,7 +227,7 @@ def _without_law(judged: Iterable[Judged]) -> list[str]:
     ]  # fmt: skip
 
 
-def _changes(judged: Sequence[Judged], measured: Meshes) -> list[Ratio]:
+def _changes(judged: Sequence[MeshCase], measured: Meshes) -> list[Ratio]:
     """Changes against the captured routing: of other cases of the same layer, and of permuted slots."""
     found, of = [], {(each.name, each.kernel): each for each in judged}
     for (name, kernel), each in of.items():
@@ -245,11 +245,11 @@ def _changes(judged: Sequence[Judged], measured: Meshes) -> list[Ratio]:
     return found
 
 
-def _ratios(judged: Sequence[Judged]) -> list[Ratio]:
+def _ratios(judged: Sequence[MeshCase]) -> list[Ratio]:
     cases = [each for each in judged if each.case is not None]
     found: list[Ratio] = []
 
-    def add(kind: str, name: str, of: Judged, over: Judged) -> None:
+    def add(kind: str, name: str, of: MeshCase, over: MeshCase) -> None:
         measured, simulated = of.measured_ns / over.measured_ns, of.simulated_ns / over.simulated_ns
         found.append(Ratio(kind, name, of.kernel, measured, simulated, 0.10))
 
@@ -313,22 +313,22 @@ def _to_one_chip(measured: Meshes, known: Sequence[FabricCalibration]) -> list[R
     return found
 
 
-def _tpu_order(judged: Sequence[Judged]) -> list[Order]:
+def _tpu_order(judged: Sequence[MeshCase]) -> list[MeasuredOrder]:
     own = [each for each in judged if each.case is not None and each.case.machine == TPU7X and "bf16" in each.name]
     return [_order("TPU v7x, bf16", own)] if len(own) > 1 else []
 
 
-def _order(kind: str, own: Sequence[Judged]) -> Order:
-    def by(key: Callable[[Judged], float]) -> tuple[str, ...]:
+def _order(kind: str, own: Sequence[MeshCase]) -> MeasuredOrder:
+    def by(key: Callable[[MeshCase], float]) -> tuple[str, ...]:
         return tuple(each.name for each in sorted(own, key=key))
 
-    return Order(kind, by(lambda each: each.measured_ns), by(lambda each: each.simulated_ns))
+    return MeasuredOrder(kind, by(lambda each: each.measured_ns), by(lambda each: each.simulated_ns))
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
-def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[Judged]:
+def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[MeshCase]:
     laws = [law for each in known for law in each.link_rate]
     found = []
     for rate in measured.rates:
@@ -340,7 +340,7 @@ def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[
         per_byte = 1e9 / law.rate(rate.packet_bytes)
         nulls = (1e9 / peak, nan, 1e9 / float(np.mean(of_machine)))
         about = "fabric_bandwidth.csv", f"{rate.machine}: {rate.name}", "link", rate.machine
-        found.append(Judged(*about, 1e9 / rate.bytes_per_s, per_byte, nulls=nulls, unit="ns/B"))
+        found.append(MeshCase(*about, 1e9 / rate.bytes_per_s, per_byte, nulls=nulls, unit="ns/B"))
     return found
 
 
@@ -361,7 +361,7 @@ def rate_law(laws: Sequence[LinkRate], machine: str, pattern: str) -> LinkRate |
     return LinkRate(near[0].machine, pattern, packet, rate)
 
 
-def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> list[Judged]:
+def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> list[MeshCase]:
     laws = [law for each in known for law in each.hop_latency]
     found = []
     for each in measured.latencies:
@@ -374,7 +374,7 @@ def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> l
         mean = float(np.mean([other.ns for other in measured.latencies if other.machine == each.machine]))
         about = "fabric_latency.csv", f"{each.machine}: {each.name}", "hop", each.machine
         ns = near[0].of(each.payload_bytes, each.atomic)
-        found.append(Judged(*about, each.ns, ns, nulls=(nan, nan, mean), unit="ns"))
+        found.append(MeshCase(*about, each.ns, ns, nulls=(nan, nan, mean), unit="ns"))
     return found
 
 
@@ -406,8 +406,8 @@ def block_ns(fabric: FabricCalibration, mesh: str, name: str, tokens: int) -> fl
 
 
 def _judged_blocks(
-    blocks: Sequence[Block], known: Sequence[FabricCalibration]
-) -> tuple[list[Judged], list[Order], list[str]]:
+    blocks: Sequence[TransformerBlock], known: Sequence[FabricCalibration]
+) -> tuple[list[MeshCase], list[MeasuredOrder], list[str]]:
     fabric = next((each for each in known if each.blocks), None)
     found, apart = [], []
     own = [block for block in blocks if block.kind == "moe"]
@@ -420,7 +420,7 @@ def _judged_blocks(
         constant = float(np.mean([each[2] for each in fabric.blocks if each[0] == block.mesh])) if fabric else nan
         fitted = fabric is not None and any(each[:2] == (block.mesh, block.fabric) for each in fabric.blocks)
         about = "block_by_topology.csv", block.name + (" (in the fit)" if fitted else ""), "block", block.fabric
-        found.append(Judged(*about, block.ns, ns, nulls=(nan, nan, constant), unit="ms"))
+        found.append(MeshCase(*about, block.ns, ns, nulls=(nan, nan, constant), unit="ms"))
     dense = sum(block.kind == "dense" for block in blocks)
     if dense:
         apart.append(f"block_by_topology.csv: {dense} dense blocks: no experts, so nothing is dispatched")
@@ -429,7 +429,7 @@ def _judged_blocks(
         every = [(fabric_name, block_ns(fabric, "8x4", fabric_name, 3200)) for fabric_name in TORI]
         simulated = tuple(name for name, ns in sorted(every, key=lambda each: each[1] or 0.0))
         measured = tuple(each.version for each in sorted(found, key=lambda each: each.measured_ns))
-        orders.append(Order("block on 8 x 4 (measured: those of this folder)", measured, simulated))
+        orders.append(MeasuredOrder("block on 8 x 4 (measured: those of this folder)", measured, simulated))
     return found, orders, apart
 
 
@@ -442,7 +442,7 @@ TORI = ("FABRIC_1D", "FABRIC_2D", "FABRIC_2D_TORUS_X", "FABRIC_2D_TORUS_Y", "FAB
 SAME_ERROR = 1e-3  # a law whose mean error on as many cases is that of its fit was fitted to them
 
 
-def _summaries(judged: Sequence[Judged], known: Sequence[EndpointLaw]) -> list[Summary]:
+def _summaries(judged: Sequence[MeshCase], known: Sequence[EndpointLaw]) -> list[MeshSummary]:
     found = []
     for kernel, version in dict.fromkeys((each.kernel, each.version if each.case else each.file) for each in judged):
         own = [e for e in judged if e.kernel == kernel and (e.version if e.case else e.file) == version]
@@ -460,7 +460,7 @@ def _summaries(judged: Sequence[Judged], known: Sequence[EndpointLaw]) -> list[S
             nulls.append(float(off.mean()))
         mean, most = float(errors.mean()), float(errors.max())
         left_out = float(out.mean()) if left else nan
-        found.append(Summary(kernel, version, len(own), mean, most, left_out, tuple(nulls), fitted))
+        found.append(MeshSummary(kernel, version, len(own), mean, most, left_out, tuple(nulls), fitted))
     return found
 
 
@@ -673,7 +673,7 @@ def _files() -> list[str]:
     ]
 
 
-def _cells(each: Judged) -> list[str]:
+def _cells(each: MeshCase) -> list[str]:
     return [
         each.name, names_of(each.kernel), each.version, _time(each.measured_ns, each.unit),
         _time(each.simulated_ns, each.unit), f"{100 * each.error:+.1f} %",

@@ -14,7 +14,7 @@ from archsim.base.files import own_folder, write_text
 from archsim.laws.tables import CalibrationSpec, newest_first
 from archsim.laws.transfers import PAYLOAD_OF, law_of
 from archsim.report.page import rendered
-from archsim.report.plots import Axis, Colours, Points
+from archsim.report.plots import Colours, PlotAxis, Points
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.config_files import named_files
 from archsim.studies.validation import errors
@@ -80,8 +80,8 @@ def scatter(question: str, sets: dict[str, pd.DataFrame]) -> Points | None:
         ]  # fmt: skip
     ends = [end for row in rows for end in (row["measured"], row["predicted"])]
     return Points(
-        question=question, rows=rows, x=Axis("measured", "measured, µs", "~g", log=True), zero=False, size=16,
-        y=Axis("predicted", "predicted, µs", "~g", log=True), colours=Colours("kind", _NEAR_OR_FAR), tips=_TIPS,
+        question=question, rows=rows, x=PlotAxis("measured", "measured, µs", "~g", log=True), zero=False, size=16,
+        y=PlotAxis("predicted", "predicted, µs", "~g", log=True), colours=Colours("kind", _NEAR_OR_FAR), tips=_TIPS,
         curves=[{"line": "equal", "measured": end, "predicted": end} for end in (min(ends), max(ends))],
         filters={"set": rows[0]["set"]},
     ) if rows else None  # fmt: skip
@@ -105,8 +105,8 @@ def times_over(
             for at, us, error in points
         ]
     return Points(
-        question=question, rows=rows, curves=curves, x=Axis("at", x, "~s", log=True),
-        y=Axis("us", "µs", "~g", log=True),
+        question=question, rows=rows, curves=curves, x=PlotAxis("at", x, "~s", log=True),
+        y=PlotAxis("us", "µs", "~g", log=True),
         colours=Colours("kind", _NEAR_OR_FAR), panel="set", own_scales=True, zero=False, size=22,
         tips=(("set", "set"), ("at", x), ("us", "measured, µs"), ("error", "error")),
     ) if rows else None  # fmt: skip
@@ -127,8 +127,8 @@ def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Poin
             ]
     dtypes = dict.fromkeys(str(row["dtype"]) for row in rows)
     return Points(
-        question=question, rows=rows, x=Axis("error", "error at most, %"),
-        y=Axis("share", "share of cases, %"), lines=True,
+        question=question, rows=rows, x=PlotAxis("error", "error at most, %"),
+        y=PlotAxis("share", "share of cases, %"), lines=True,
         colours=Colours("dtype", {dtype: COLOUR_OF.get(dtype, OTHER_COLOUR) for dtype in dtypes}), panel="set",
         tips=(("set", "set"), ("dtype", "dtype"), ("told", "cases")),
     ) if rows else None  # fmt: skip
@@ -146,7 +146,7 @@ WITHIN = 0.25
 COLUMNS = ["law", "what", "library", "points", "median", "p90", "worst", "within_25"]
 
 
-class Judged(NamedTuple):
+class LawPoints(NamedTuple):
     """Points of one law. ``error``: predicted / measured - 1, float64[point]; None: no law reads them."""
 
     law: str
@@ -156,7 +156,7 @@ class Judged(NamedTuple):
     error: np.ndarray | None
 
 
-def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame) -> list[Judged]:
+def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame) -> list[LawPoints]:
     """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
     (``archsim.studies.validation.errors``), of which those of the file count.
     """
@@ -166,7 +166,7 @@ def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, 
     ]
 
 
-def sections(found: list[Judged]) -> pd.DataFrame:
+def sections(found: list[LawPoints]) -> pd.DataFrame:
     """A row a law, kind and library: number of points, median, p90 and worst of \\|error\\|, share within 25 %."""
     rows = []
     ordered = sorted((each for each in found if each.error is not None), key=lambda each: each[:3])
@@ -178,7 +178,7 @@ def sections(found: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def unread(found: list[Judged], measurements: Measurements) -> list[str]:
+def unread(found: list[LawPoints], measurements: Measurements) -> list[str]:
     """A sentence for every measured table that no law reads, and for every file of times that is not read."""
     lines = [f"{each.law} {each.what} of {each.library} ({each.points} points)" for each in found if each.error is None]
     return [*dict.fromkeys(lines), *(f"{file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)]
@@ -194,42 +194,42 @@ def section_table(found: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def _products(calibration, measurements, cases) -> Iterator[Judged]:
+def _products(calibration, measurements, cases) -> Iterator[LawPoints]:
     of_file = cases[cases["kind"].isin([FITTED, NEW])] if len(cases) else cases
     if len(of_file):
         shapes = of_file.reindex(columns=["n", "k"]).itertuples(index=False, name=None)
         experts = [pair in SHAPES_OF_EXPERTS for pair in shapes]
         shape = np.where(of_file["what"] == errors.MOE, "fused MoE", np.where(experts, "expert GEMM", "dense GEMM"))
         for (law, dtype, library), mine in of_file.groupby([shape, "dtype", "library"], sort=True):
-            yield Judged(law, dtype, library, len(mine), mine["error"].to_numpy(float))
+            yield LawPoints(law, dtype, library, len(mine), mine["error"].to_numpy(float))
     gpu = calibration.gpu
     for key, rows in errors.gemm_groups(measurements, gpu):
         if errors.gemm_table_for(calibration, *key) is None:
             of = dict(zip([*errors.GEMM_KEYS, "version"], key, strict=True))
-            yield Judged("GEMM", of["dtype"], f"{of['library']} {of['version']}", len(rows), None)
+            yield LawPoints("GEMM", of["dtype"], f"{of['library']} {of['version']}", len(rows), None)
     for key, rows in errors.moe_groups(measurements, gpu):
         if errors.moe_table_for(calibration, *key) is None:
             of = dict(zip(errors.MOE_KEYS, key, strict=True))
             what = f"{of['model']} {of['dtype']} {of['distribution']}"
-            yield Judged("fused MoE", what, f"{of['library']} {of['version']}", len(rows), None)
+            yield LawPoints("fused MoE", what, f"{of['library']} {of['version']}", len(rows), None)
 
 
-def _attention(calibration, measurements) -> Iterator[Judged]:
+def _attention(calibration, measurements) -> Iterator[LawPoints]:
     for way, rows in attention_groups(measurements, calibration.gpu):
         library, version, phase, kind, dtype, kv_dtype = way
         error = attention_errors(calibration, way, rows)
         what = f"{kind} {dtype}, {kv_dtype} KV"
-        yield Judged(f"{phase} attention", what, _named_section(library, version, error), len(rows), error)
+        yield LawPoints(f"{phase} attention", what, _named_section(library, version, error), len(rows), error)
 
 
-def _moved(name: str, measurements: Measurements, gpu: str) -> Iterator[Judged]:
+def _moved(name: str, measurements: Measurements, gpu: str) -> Iterator[LawPoints]:
     for each in moved(name, measurements, gpu):
         of = each.of
         where = f"{of['nodes']} nodes" if int(of["nodes"]) > 1 else f"{of['num_gpus']} GPUs"
-        yield Judged(str(of["op"]), f"{of['variant']}, {where}", str(of["library"]), len(each.us), each.error)
+        yield LawPoints(str(of["op"]), f"{of['variant']}, {where}", str(of["library"]), len(each.us), each.error)
 
 
-def _series(calibration, name, measurements) -> Iterator[Judged]:
+def _series(calibration, name, measurements) -> Iterator[LawPoints]:
     """Collectives, copies, the host path and curves of memory, each by its own table; dispatch and combine of SMs and
     payloads that an engine does not take, too.
     """
@@ -242,7 +242,7 @@ def _series(calibration, name, measurements) -> Iterator[Judged]:
         law = f"{of['op']}, own table" if of.get("op") in PAYLOAD_OF else of.get("op", item.kind)
         where = of.get("variant") or of.get("direction") or ""
         what = " ".join(filter(None, [where, f"{of['num_gpus']} GPUs" if "num_gpus" in of else ""]))
-        yield Judged(law, what, _named_section(item.library, item.version, error), len(item.time_ns), error)
+        yield LawPoints(law, what, _named_section(item.library, item.version, error), len(item.time_ns), error)
 
 
 def _named_section(library: str, version: str, error: np.ndarray | None) -> str:
@@ -263,7 +263,7 @@ LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
 FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """The first ``texts`` columns are text, the others numbers."""
 
     names: list[str]
@@ -271,7 +271,7 @@ class Table(NamedTuple):
     texts: int
 
 
-class Heat(NamedTuple):
+class ErrorMap(NamedTuple):
     """Mean errors by model (rows) and EP size; a cell is (text, share of full colour), or None."""
 
     caption: str
@@ -324,9 +324,9 @@ def write_page(
         "experts": _folded(experts, [*BY[:1], *BY[2:], "model"]),
         "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
-        "power": Table(*power_table(power), 3) if len(power) else None,
+        "power": PageTable(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
-        "laws": Table(*section_table(of_laws), 3) if len(of_laws) else None,
+        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None,
         "unread": unread, "wrong": list(_wrong(experts, cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }
@@ -416,7 +416,7 @@ def _curves(experts: pd.DataFrame) -> Points | None:
     return times_over("How well is the time of an expert's product predicted?", sets, "M, rows")
 
 
-def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, Table]:
+def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
     """'shown': unseen cases, 'folded': the rest; keys without cases are omitted."""
     if not len(cases):
         return {}
@@ -437,7 +437,7 @@ def _scatters(cases: pd.DataFrame) -> list[Points]:
     return [each for each in drawn if each is not None]
 
 
-def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
+def _heats(cases: pd.DataFrame) -> Iterator[ErrorMap]:
     """Mean errors of fused MoE layers at each left-out EP size."""
     layers = cases[(cases["what"] == MOE) & (cases["kind"] == RANK_OUT)] if len(cases) else cases
     if not len(layers):
@@ -450,14 +450,14 @@ def _heats(cases: pd.DataFrame) -> Iterator[Heat]:
             (str(model), [_heat_cell(value) for value in row])
             for model, row in zip(means.index, means.to_numpy(), strict=True)
         ]
-        yield Heat(f"{library} {dtype}, {distribution}", list(means.columns), rows)
+        yield ErrorMap(f"{library} {dtype}, {distribution}", list(means.columns), rows)
 
 
 def _heat_cell(mean: float) -> tuple[str, float] | None:
     return None if math.isnan(mean) else (f"{100 * mean:.1f}", round(min(mean / FULL_HEAT, 1.0), 3))
 
 
-def _layer_table(layers: pd.DataFrame) -> Table | None:
+def _layer_table(layers: pd.DataFrame) -> PageTable | None:
     """Groups of fused MoE layers, largest error first."""
     if not len(layers):
         return None
@@ -468,12 +468,12 @@ def _layer_table(layers: pd.DataFrame) -> Table | None:
 def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if len(ranks):
-        found["layers"] = Table(*layer_table(ranks), 3)
+        found["layers"] = PageTable(*layer_table(ranks), 3)
     if len(experts):
-        found["experts"] = Table(*engine_table(experts), 3)
+        found["experts"] = PageTable(*engine_table(experts), 3)
     if len(copies):
         library = f"{copies['library'].iloc[0]} {copies['version'].iloc[0]}"
-        found["copies"] = Table(*copies_table(copies), 2)
+        found["copies"] = PageTable(*copies_table(copies), 2)
         known = copies.dropna(subset="measured_us")
         line = list(zip(copies["bytes"], copies["engine_us"], strict=True))
         points = list(zip(known["bytes"], known["measured_us"], known["error"], strict=True))
@@ -482,7 +482,7 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
     return found
 
 
-def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Table]]:
+def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, PageTable]]:
     names = [
         "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
         "max beyond rounding", "floor",
@@ -498,10 +498,10 @@ def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, Tab
             for row in found
         ]
         if rows:
-            yield heading, Table(names, rows, 2)
+            yield heading, PageTable(names, rows, 2)
 
 
-def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, Table]]:
+def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, PageTable]]:
     """Expert GEMMs with errors above 5 %, and the worst of all cases."""
     for heading, found in (("GEMMs of experts at powers of two", experts), ("All cases", cases)):
         if not len(found):
@@ -513,21 +513,21 @@ def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, Ta
         names = [name for name in columns if name in worst]
         rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
         title = f"{heading}: {len(above)} of {len(found)} have an error of 5 % or more; {listed}"
-        yield title, Table([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
+        yield title, PageTable([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
 
 
 def _times(row: dict) -> list[str]:
     return [f"{row['measured_us']:.4g}", f"{row['predicted_us']:.4g}", percent(row["error"]), percent(row["floor"])]
 
 
-def _summary_table(found: pd.DataFrame, by: list[str]) -> Table:
+def _summary_table(found: pd.DataFrame, by: list[str]) -> PageTable:
     names = [*by, "cases", "extrapolated", "under 5 %", "mean", "p95", "max", "floor (mean)"]
     rows = [
         [*(str(row[name]) for name in by), str(row["cases"]), str(row["extrapolated"]), str(row["under"])]
         + [percent(row[name]) for name in ("mean", "p95", "max", "floor")]
         for row in found.to_dict("records")
     ]
-    return Table(names, rows, len(by))
+    return PageTable(names, rows, len(by))
 
 
 def _cell(value) -> str:

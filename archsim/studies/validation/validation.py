@@ -16,9 +16,9 @@ from archsim.laws.moe import BALANCED
 from archsim.laws.tables import (
     AttentionTable,
     CalibrationSpec,
-    Fitted,
     GemmTable,
     MoeTable,
+    TableOrigin,
     TransferTable,
     shape_of,
 )
@@ -26,7 +26,7 @@ from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation import errors
 from archsim.studies.validation.cases import copy_cases, engine_cases, layer_cases, power_cases, scaled_cases
 from archsim.studies.validation.errors import SetErrors, choice_notes, errors_with, transfer_errors
-from archsim.studies.validation.page import Judged, judged, sections, unread, write_page
+from archsim.studies.validation.page import LawPoints, judged, sections, unread, write_page
 from calibration.fit.fit import name_of
 from calibration.fit.gemm import APART, LEAST, LEAST_OF_ROW, LEAST_SHAPES_TO_KRIGE, apart, off_span, spread_of
 from calibration.measurements.reading import CalibrationError, Measurements
@@ -53,7 +53,7 @@ class Validation(Shown):
     notes: list[str]
     layers: pd.DataFrame
     power: pd.DataFrame
-    judged: list[Judged]
+    judged: list[LawPoints]
     unread: list[str]
 
     @property
@@ -185,7 +185,7 @@ def _held_out(section: str, tables: list[TransferTable]) -> Iterator[Finding]:
             yield Finding(section, named, "all", "", float(error), float(error / spread), "error of points left out")
 
 
-def _audit_table(section: str, table: Fitted) -> tuple[int, list[Finding]]:
+def _audit_table(section: str, table: TableOrigin) -> tuple[int, list[Finding]]:
     """(points, findings) of a table with corrections."""
     rows = [row for row in _rows_of(table) if len(row.values) >= LEAST_OF_ROW]
     spread = spread_of([row.values for row in rows])
@@ -198,7 +198,7 @@ def _audit_table(section: str, table: Fitted) -> tuple[int, list[Finding]]:
     return sum(len(row.values) for row in rows), found
 
 
-def _why(table: Fitted) -> str:
+def _why(table: TableOrigin) -> str:
     """Why a point that stands apart is kept."""
     if isinstance(table, MoeTable) and table.distribution != BALANCED:
         return "routing drawn anew at every point"
@@ -207,7 +207,7 @@ def _why(table: Fitted) -> str:
     return "several sweeps agree" if len(table.sweeps) > 1 else "measured once, kept"
 
 
-class Row(NamedTuple):
+class PointsWithNeighbours(NamedTuple):
     """Points with neighbours: ``values``: ln(measured / law), float64[point]; ``at``: what each is at."""
 
     name: str
@@ -215,11 +215,13 @@ class Row(NamedTuple):
     at: list[str]
 
 
-def _rows_of(table: Fitted) -> Iterator[Row]:
+def _rows_of(table: TableOrigin) -> Iterator[PointsWithNeighbours]:
     """Corrections of a table at points that were measured."""
     if isinstance(table, MoeTable):
         for name, values in table.ranks.items():
-            yield Row(name, np.array(values) * CORRECTION_UNIT, [f"tokens {each:g}" for each in table.tokens])
+            yield PointsWithNeighbours(
+                name, np.array(values) * CORRECTION_UNIT, [f"tokens {each:g}" for each in table.tokens]
+            )
         return
     assert isinstance(table, GemmTable | AttentionTable)
     for name, values in table.shapes.items():
@@ -227,15 +229,17 @@ def _rows_of(table: Fitted) -> Iterator[Row]:
             first, last = table.range_of(*shape_of(name))
             inside = [at for at, m in enumerate(table.m) if first <= m <= last]
             corrections = np.array([values[at] for at in inside]) * CORRECTION_UNIT
-            yield Row(name, corrections, [f"m {table.m[at]:g}" for at in inside])
+            yield PointsWithNeighbours(name, corrections, [f"m {table.m[at]:g}" for at in inside])
             continue
         by_batch = np.array(values).reshape(len(table.batch), -1) * ATTENTION_UNIT
         for batch, most, row in zip(table.batch, table.most_tokens, by_batch, strict=True):
             inside = [at for at, tokens in enumerate(table.tokens) if tokens <= most]
-            yield Row(name, row[inside], [f"batch {batch:g}, tokens {table.tokens[at]:g}" for at in inside])
+            yield PointsWithNeighbours(
+                name, row[inside], [f"batch {batch:g}, tokens {table.tokens[at]:g}" for at in inside]
+            )
 
 
-def _named(section: str, table: Fitted) -> str:
+def _named(section: str, table: TableOrigin) -> str:
     return f"{name_of(section, table)} {table.version}".removeprefix(f"{section} ").strip()
 
 

@@ -65,7 +65,7 @@ from archsim.workload.trace import Trace
 # member of a pair are the gate's scores, numbers of the shape of ``experts``.
 
 @dataclass(frozen=True)
-class Format:
+class RoutingFormat:
     """One layout of token-level routing.
 
     ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its
@@ -83,22 +83,24 @@ def _is_tree(path: Path) -> bool:
 
 
 FORMATS = (
-    Format("response of an engine", is_response, response_name, lambda path, model: response_items(path)),
-    Format("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
-    Format(
+    RoutingFormat("response of an engine", is_response, response_name, lambda path, model: response_items(path)),
+    RoutingFormat("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
+    RoutingFormat(
         "archive of a JSON tree",
         lambda path: path.name.endswith(ARCHIVES),
         archive_name,
         lambda path, model: archive_items(path),
     ),
-    Format("routed experts in npz", is_routed_npz, npz_name, routed_npz_items),
-    Format("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
-    Format("matrices of assignments", is_matrices, lambda path: "", matrix_items),
-    Format("JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)),
+    RoutingFormat("routed experts in npz", is_routed_npz, npz_name, routed_npz_items),
+    RoutingFormat("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
+    RoutingFormat("matrices of assignments", is_matrices, lambda path: "", matrix_items),
+    RoutingFormat(
+        "JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)
+    ),
 )
 
 
-def format_of(path: Path, reader: str | None = None) -> Format:
+def format_of(path: Path, reader: str | None = None) -> RoutingFormat:
     """The format of a source, or that of a user's own ``reader``. Raises TraceError if none matches."""
     if reader is not None:
         return own_format(reader)
@@ -112,13 +114,13 @@ def format_of(path: Path, reader: str | None = None) -> Format:
     return found
 
 
-def own_format(reader: str) -> Format:
+def own_format(reader: str) -> RoutingFormat:
     """The format that the function ``package.module:function`` reads. Raises TraceError if it cannot be imported."""
     try:
         function = import_function(reader)
     except ValueError as error:
         raise TraceError(f"reader: {error}") from None
-    return Format(reader, lambda path: True, lambda path: "", partial(_own_items, reader, function))
+    return RoutingFormat(reader, lambda path: True, lambda path: "", partial(_own_items, reader, function))
 
 
 def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, model: ModelSpec) -> Iterator[Item]:
@@ -283,7 +285,7 @@ STOP = "stop"
 _DRAFT_LAYOUT = 2
 
 
-class Watcher(Protocol):
+class ImportWatcher(Protocol):
     def read(self, requests: int, size: int) -> None:
         """Called when further requests have been read; ``size`` is in bytes."""
 
@@ -292,7 +294,7 @@ class Watcher(Protocol):
 
 
 @dataclass
-class Report:
+class ImportReport:
     """The outcome of an import. kept: requests found in drafts of an earlier attempt. size: bytes read."""
 
     requests: int = 0
@@ -312,9 +314,9 @@ class _Draft:
 
 
 def import_sources(
-    sources: Sequence[Path], out: Path, model: ModelSpec | None, jobs: int, on_error: str, watcher: Watcher,
+    sources: Sequence[Path], out: Path, model: ModelSpec | None, jobs: int, on_error: str, watcher: ImportWatcher,
     replace: bool, reader: str | None = None,
-) -> Report:
+) -> ImportReport:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
     model: the routing is checked against it; None: the shipped model that the first source names. on_error: stop at
@@ -345,7 +347,7 @@ def import_sources(
         return _import_tokens(pairs, out, model, names[0], jobs, on_error, watcher)
 
 
-def _formats(sources: Sequence[Path], reader: str | None) -> list[Format | None]:
+def _formats(sources: Sequence[Path], reader: str | None) -> list[RoutingFormat | None]:
     """The format of every source; None: it holds expert loads. Raises TraceError for one that is unknown, or a
     mixture.
     """
@@ -368,21 +370,21 @@ def _known_model(source: Path, name: str) -> ModelSpec:
     return found[0]
 
 
-def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: Watcher) -> Report:
+def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: ImportWatcher) -> ImportReport:
     loads = read_all_loads(sources, model)
     write_loads(out, Shape.of(model, name, loads.layer_ids), loads)
     size = sum(file.stat().st_size for file in load_files(sources))
     watcher.read(len(loads.names), size)
-    return Report(requests=len(loads.names), size=size)
+    return ImportReport(requests=len(loads.names), size=size)
 
 
 BATCH_BYTES = 16 << 20  # of recorded requests that are read together; memory holds a few batches per job
 
 
 def _import_tokens(
-    sources: list[tuple[Path, Format]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str,
-    watcher: Watcher,
-) -> Report:
+    sources: list[tuple[Path, RoutingFormat]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str,
+    watcher: ImportWatcher,
+) -> ImportReport:
     for source, _ in sources:
         if passed := sum(1 for _ in source.rglob("*.npz")) if source.is_dir() else 0:
             watcher.problem(
@@ -391,7 +393,7 @@ def _import_tokens(
             )
     drafts = out / DRAFTS
     drafts.mkdir(exist_ok=True)
-    report, entries = Report(), []
+    report, entries = ImportReport(), []
     problems = report.problems
     items = chain.from_iterable(
         _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
@@ -428,7 +430,7 @@ def _import_tokens(
     return report
 
 
-def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher: Watcher) -> Iterator[Item]:
+def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher: ImportWatcher) -> Iterator[Item]:
     """The items of a source, up to the first damaged one."""
     try:
         yield from items

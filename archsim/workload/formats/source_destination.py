@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.tables import Row, csv_rows
+from archsim.base.tables import CsvLine, csv_rows
 from archsim.specs.model import ModelSpec
 from archsim.workload.formats.requests import Item, RequestRows, request_rows
 
@@ -49,7 +49,7 @@ def matrix_items(path: Path, model: ModelSpec) -> Iterator[Item]:
             yield Item(f"{where}, source chip {source}", "", case, source, int(counts.sum()) * 2, rows)
 
 
-def _assigned(where: str, matrix: Matrix, model: ModelSpec) -> np.ndarray:
+def _assigned(where: str, matrix: AssignedTokens, model: ModelSpec) -> np.ndarray:
     """int64[source, expert]: with the sums of the files."""
     chips = len(matrix.sent)
     if model.experts % chips:
@@ -86,16 +86,16 @@ def _rows(where: str, counts: np.ndarray, model: ModelSpec, layer_ids: np.ndarra
     return request_rows(where, model, np.ascontiguousarray(experts), tokens, layers, layer_ids)
 
 
-class Matrix(NamedTuple):
+class AssignedTokens(NamedTuple):
     """Assignments of a case, float64[source, destination], and of every expert, int64[expert] or None."""
 
     case: str
     sent: np.ndarray
     experts: np.ndarray | None
-    row: Row
+    row: CsvLine
 
 
-def read_matrices(file: Path, top_k: int) -> dict[str, Matrix]:
+def read_matrices(file: Path, top_k: int) -> dict[str, AssignedTokens]:
     """Case → matrix of a file ``*source_destination.csv``, with the counts of experts of the file beside it, if any.
 
     Raises TraceError for sources or destinations that the mesh lacks, for rows that do not sum to their tokens
@@ -111,13 +111,15 @@ def read_matrices(file: Path, top_k: int) -> dict[str, Matrix]:
     return matrices_of(rows, beside["case_summary"], beside["expert_counts"], top_k)
 
 
-def matrices_of(rows: list[Row], summary: list[Row], counts: list[Row], top_k: int) -> dict[str, Matrix]:
+def matrices_of(
+    rows: list[CsvLine], summary: list[CsvLine], counts: list[CsvLine], top_k: int
+) -> dict[str, AssignedTokens]:
     """Like `read_matrices`, but for rows that are read already. Faults are raised as the error of the rows."""
     columns = [name for name in rows[0].cells if name.startswith("to_chip_")] if rows else []
     chips = len(columns)
     if rows and columns != [f"to_chip_{chip}" for chip in range(chips)]:
         raise rows[0].error(f"{rows[0].file}: line 1: columns {', '.join(columns)}; expected to_chip_0, to_chip_1, …")
-    of_case: dict[str, dict[int, Row]] = {}
+    of_case: dict[str, dict[int, CsvLine]] = {}
     for row in rows:
         source = int(row.number("source_chip", 0, more=False, whole=True))
         if source >= chips:
@@ -135,15 +137,15 @@ def matrices_of(rows: list[Row], summary: list[Row], counts: list[Row], top_k: i
         sent = np.array([[by_source[s].count(c, zero=True) for c in columns] for s in range(chips)], float)
         _refuse_sums(case, sent, by_source, tokens.get(case), top_k)
         own = [row for row in counts if row.text("case") == case]
-        found[case] = Matrix(case, sent, _experts(case, own, sent), last)
+        found[case] = AssignedTokens(case, sent, _experts(case, own, sent), last)
     return found
 
 
-def _tokens_of(row: Row) -> int:
+def _tokens_of(row: CsvLine) -> int:
     return sum(row.count(name, zero=True) for name in row.cells if re.fullmatch(r"tokens_with_\d+_chips?", name))
 
 
-def _refuse_sums(case: str, sent: np.ndarray, rows: Mapping[int, Row], tokens: int | None, top_k: int) -> None:
+def _refuse_sums(case: str, sent: np.ndarray, rows: Mapping[int, CsvLine], tokens: int | None, top_k: int) -> None:
     """Raise for a row whose sum is not its tokens times top_k."""
     sums, chips = sent.sum(axis=1), len(sent)
     wanted = tokens * top_k / chips if tokens else float(np.median(sums))
@@ -156,7 +158,7 @@ def _refuse_sums(case: str, sent: np.ndarray, rows: Mapping[int, Row], tokens: i
             )
 
 
-def _experts(case: str, rows: list[Row], sent: np.ndarray) -> np.ndarray | None:
+def _experts(case: str, rows: list[CsvLine], sent: np.ndarray) -> np.ndarray | None:
     if not rows:
         return None
     counts, chips = np.zeros(len(rows), np.int64), len(sent)

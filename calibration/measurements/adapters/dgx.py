@@ -13,7 +13,7 @@ import pandas as pd
 from archsim.workload.trace import shipped_models
 from calibration.measurements.adapters.aiconfigurator import MODELS
 from calibration.measurements.adapters.public import OPERATIONS
-from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, Layout
+from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, FileLayout
 
 ELEMENTS = {
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
@@ -129,11 +129,11 @@ def _plain(name: str) -> str:
 
 def _layout(
     kind: str, required: str, convert: Callable, more_figures: tuple[str, ...] = (), leaves_out: str = ""
-) -> Layout:
+) -> FileLayout:
     needed = ("run_id", *required.split(), "latency_us_median")
     figures = (*TABLES[kind].figures, *more_figures)
     optional = tuple(name for name in figures if name not in needed or name == "sms")
-    return Layout(f"DGX {kind}", kind, needed, figures, convert, optional, leaves_out, of_user=True)
+    return FileLayout(f"DGX {kind}", kind, needed, figures, convert, optional, leaves_out, of_user=True)
 
 
 LAYOUTS = (

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from calibration.measurements.schema import Layout, frame, layout, renamed
+from calibration.measurements.schema import FileLayout, frame, layout, renamed
 
 # ---- deepgemm
 
@@ -262,7 +262,7 @@ def _never(rows: pd.DataFrame) -> pd.DataFrame:
     raise AssertionError("files of this layout are skipped")
 
 
-def _skipped(name: str, columns: str, why: str) -> Layout:
+def _skipped(name: str, columns: str, why: str) -> FileLayout:
     return layout(name, "", _never, columns, "", skip=why)
 
 
