@@ -32,14 +32,14 @@ from microarch.fabric.fabric import Fabric
 
 Answer = TypeVar("Answer")
 ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncounted
-REPEATS = 3  # of a policy function that is timed on this host
+REPEATS = 3  # calls of a shipped policy function that is timed on this host; a user's own may keep a state: one call
 
 
 @dataclass
 class DecisionTotals:
     """Totals of a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step, in order;
-    ``called_ns``: every timed call of a policy function on this machine, REPEATS per step; ``uncounted``: decisions
-    that were charged by their work and stated none: of an ``allocation``, or ``aside``, beside the steps."""
+    ``called_ns``: every timed call of a policy function on this machine, as many in every step; ``uncounted``: parts of
+    the policy that returned no Effort, so that nothing was charged: ``allocation``, or ``aside``, beside the steps."""
 
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
@@ -189,10 +189,15 @@ class FreeDecision:
 
 
 class ChargedDecision(FreeDecision):
-    """``decision_cost: charged``, by the executor of the system's ``decision``."""
+    """``decision_cost: charged``, by the executor of the system's ``decision``. ``repeats``: calls of the allocation in
+    a step, where it is timed on this host.
+    """
 
-    def __init__(self, spec, machine: Machine, fabric: Fabric, experts: int, tally: Tally):
+    def __init__(
+        self, spec, machine: Machine, fabric: Fabric, experts: int, tally: Tally, repeats: int = REPEATS
+    ) -> None:
         super().__init__()
+        self._repeats = repeats
         self._spec, self._experts, self._dies = spec, experts, machine.dies
         self._reach, self._die = reach_of(machine, fabric), global_die(fabric)
         self._sent = tally.pair_bytes[STATISTICS]
@@ -203,25 +208,25 @@ class ChargedDecision(FreeDecision):
     def decide(self, allocate, view):
         """The plan. If the host decides and its time is not given, the function is timed (median of repeats).
 
-        A given time is that of an allocation: a policy that does not allocate is not charged.
+        A plan without Effort takes no time. A given time is charged for a plan whose Effort counts any work of an
+        allocation.
         """
-        if self._spec.executor != "host" or self._spec.host.time_ns is not None:
-            plan = allocate(view)
-            if plan.effort is NO_EFFORT:
-                self.totals.uncounted.add(ALLOCATION)
-            self._decided_ns = self._given_ns(plan)
-            return plan
         taken = []
-        for _ in range(REPEATS):
-            plan, took_ns = timed(allocate, view)
-            taken.append(took_ns)
-        self._decided_ns = float(median(taken))
+        if self._spec.executor == "host" and self._spec.host.time_ns is None:
+            for _ in range(self._repeats):
+                plan, took_ns = timed(allocate, view)
+                taken.append(took_ns)
+        else:
+            plan = allocate(view)
         self.totals.called_ns += taken
+        self._decided_ns = float(median(taken)) if taken else self._given_ns(plan)
+        if plan.effort is NO_EFFORT:
+            self.totals.uncounted.add(ALLOCATION)
+            self._decided_ns = 0.0
         return plan
 
     def _given_ns(self, plan: Plan) -> float:
-        allocates = plan.effort.sorted_experts or len(plan.effort.candidates)
-        return (self._spec.host.time_ns or 0.0) if allocates else 0.0
+        return (self._spec.host.time_ns or 0.0) if self._counts(plan, 0, 0).allocates else 0.0
 
     def predict(self, copy_bits, layer, plan, predicted):
         """If the host is timed, add the time of prediction, called once because it advances the heatmap, to every
@@ -232,7 +237,8 @@ class ChargedDecision(FreeDecision):
         took_ns = time.perf_counter_ns() - begin + (predicted.took_ns if predicted else 0)
         if bits is not None and self.totals.called_ns:
             self._decided_ns += took_ns
-            self.totals.called_ns[-REPEATS:] = [each + took_ns for each in self.totals.called_ns[-REPEATS:]]
+            begin = len(self.totals.called_ns) - self._repeats
+            self.totals.called_ns[begin:] = [each + took_ns for each in self.totals.called_ns[begin:]]
         return bits
 
     def _counts(self, plan: Plan, rows: int, copies: int) -> DecisionWork:

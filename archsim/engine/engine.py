@@ -22,6 +22,7 @@ from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
 from archsim.engine.decision import (
+    REPEATS,
     ChargedDecision,
     Charges,
     DecisionTotals,
@@ -372,8 +373,9 @@ class EventEngine:
         if scenario.assumptions.decision_cost == "free":
             return FreeDecision()
         return ChargedDecision(
-            scenario.system.decision, self.machine, self.fabric, scenario.model.experts, self.tally
-        )
+            scenario.system.decision, self.machine, self.fabric, scenario.model.experts, self.tally,
+            1 if scenario.policy.allocation.is_function else REPEATS,
+        )  # fmt: skip
 
     def _kernels(self) -> Callable[[], Kernel]:
         """What makes kernels; without a reference to the engine, which would then outlive its run."""

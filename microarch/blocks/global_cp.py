@@ -135,6 +135,16 @@ class DecisionWork(NamedTuple):
     statistics_bytes: int = 0  # counts of each die, beside its demand
     speeds: bool = False  # whether an evaluation multiplies by the speed of its die, read from a table of as many words
 
+    @property
+    def allocates(self) -> bool:
+        """Whether an allocation decided anything, beside reading the demand."""
+        return bool(self.sorted_experts or len(self.candidates) or len(self.blocks) or self.operations)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether a host or a GPU has anything to do in the step: collect the demand, allocate, or predict."""
+        return self.demand_received or self.allocates or self.rows > 0
+
 
 class Reach(NamedTuple):
     """Cost of messages to and from the Global CP, which sits on the die nearest to the centre of the fabric; of many
@@ -266,7 +276,7 @@ def host_ns(counts: DecisionWork, host, decided_ns: float) -> np.ndarray:
     of the policy function, allocation and prediction), sends plan and bits, and launches.
     """
     ns = np.zeros(len(State))
-    if not counts.demand_received and not counts.rows:
+    if not counts.takes_part:
         return ns
     back = counts.dies * (counts.experts * COUNT_BYTES + counts.statistics_bytes) + counts.copies * COMMAND_BYTES
     there = counts.plan_entries * COMMAND_BYTES + (counts.dies * counts.experts / 8 if counts.rows else 0)
@@ -303,7 +313,7 @@ def gpu_ns(counts: DecisionWork, gpu, reach: Reach) -> np.ndarray:
     no counts needs no kernel: the dispatch kernel looks up the home of an expert.
     """
     ns = np.zeros((*np.shape(reach.farthest_ns), len(State)))
-    if not counts.demand_received and not counts.rows:
+    if not counts.takes_part:
         return ns
     own = counts.experts * COUNT_BYTES + counts.statistics_bytes
     ns[..., State.RECEIVE] = all_reduce_ns(own, counts.dies, reach) if counts.demand_received else 0.0

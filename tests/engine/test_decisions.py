@@ -22,11 +22,11 @@ from support.small_runs import (
 )
 
 from archsim.base.compiled import kernel
-from archsim.engine.decision import REPEATS, ChargedDecision, Charges, timed
+from archsim.engine.decision import ALLOCATION, REPEATS, ChargedDecision, Charges, timed
 from archsim.engine.execution import Order
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
-from archsim.policies.allocation import estimating, home, isca26, paper
+from archsim.policies.allocation import NO_EFFORT, estimating, home, isca26, paper
 from archsim.policies.placement import Placement
 from archsim.policies.prediction import COUNTER_LIMIT, PortedHeatmap, TopPositive, copy_bits, cycles_per_transition
 from archsim.specs.library import load_assumptions
@@ -116,6 +116,55 @@ def test_a_host_that_is_timed_keeps_what_every_call_took(name):
     assert len(decision.called_ns) == REPEATS * len(decision.by_step) > 0
     medians = np.median(np.reshape(decision.called_ns, (-1, REPEATS)), axis=1)
     assert decision.states_ns[State.EVALUATE] == pytest.approx(medians.sum(), rel=1e-12)
+
+
+STATES = {
+    "nothing": NO_EFFORT,
+    "operations": NO_EFFORT._replace(operations=9),
+    "demand": NO_EFFORT._replace(global_demand=True),
+}
+CALLS = []
+
+
+def calls(step, states="nothing"):
+    """Allocates as `home` does, and keeps which steps it was called for."""
+    CALLS.append((step.step, step.layer))
+    return home(step)._replace(effort=STATES[states])
+
+
+def decided(states, executor, **host):
+    """The outcome of a run whose allocation is a user's own, of the system that decides by ``executor``."""
+    own = {"name": f"{__name__}:calls", "states": states}
+    CALLS.clear()
+    return engine_of(
+        system_deciding(executor, **host), small_model(), policy("ep", allocation=own),
+        load_assumptions("physical", decision_cost="charged"),
+    ).run().decision
+
+
+EVERY_EXECUTOR = [("fsm", {}), ("firmware", {}), ("gpu", {}), ("host", {}), ("host", {"time_ns": 20_000.0})]
+
+
+@pytest.mark.parametrize(("executor", "host"), EVERY_EXECUTOR)
+def test_an_own_allocation_that_states_no_effort_takes_no_time_and_is_told(executor, host):
+    decision = decided("nothing", executor, **host)
+    assert decision.uncounted == {ALLOCATION} and decision.exposed_ns[[State.RECEIVE, State.EVALUATE]].sum() == 0
+    assert not decided("operations", executor, **host).uncounted
+
+
+@pytest.mark.parametrize(("executor", "host"), EVERY_EXECUTOR)
+def test_an_own_allocation_is_charged_what_it_states_whether_or_not_it_reads_all_demand(executor, host):
+    decision = decided("operations", executor, **host)
+    assert decision.states_ns[State.EVALUATE] > 0
+    if host:
+        assert decision.states_ns[State.EVALUATE] == 20_000.0 * len(decision.by_step)
+
+
+@pytest.mark.parametrize(("executor", "host"), EVERY_EXECUTOR)
+def test_an_own_allocation_which_may_keep_a_state_is_called_once_a_step(executor, host):
+    decision = decided("demand", executor, **host)
+    assert len(CALLS) == len(set(CALLS)) == len(decision.by_step)
+    assert len(decision.called_ns) == (len(CALLS) if executor == "host" and not host else 0)
 
 
 def asks(view):
