@@ -76,16 +76,20 @@ class GemmTime(NamedTuple):
 
 
 class Execution(Protocol):
-    """A named strategy, built once per run from a `Setup`. Its state is private."""
+    """A named strategy, built once per run from a `Setup`. Its state is private.
+
+    Every run calls ``step`` and ``gemm_time``. A user's own may lack the others: ``log``, for timelines, and
+    ``time_of`` and ``kernel_ns``, for allocations that weigh plans.
+    """
 
     def step(self, order: Order, now_ns: float) -> float:
         """Run a step that begins at ``now_ns``; returns its end in ns, and updates memory and tally."""
 
-    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """Log of the last step (``archsim.engine.event.explained``); ArchsimError if there is none."""
-
     def gemm_time(self) -> GemmTime:
         """Totals over all steps."""
+
+    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
+        """Log of the last step (``archsim.engine.event.explained``); ArchsimError if there is none."""
 
     def time_of(self, order: Order) -> float:
         """How long the step would take by the law of the analytical engine, ns; changes and counts nothing. Only
