@@ -800,11 +800,13 @@ def rank_links(graph: Graph) -> np.ndarray:
 
 def xy_rank(mesh: Graph) -> np.ndarray:
     """int32[link]: an order of a mesh's links along which every XY route rises, from 0."""
-    x, y = (int(place.max()) + 1 for place in (mesh.x_of, mesh.y_of))
-    step_x = mesh.x_of[mesh.link_dst] - mesh.x_of[mesh.link_src]
-    step_y = mesh.y_of[mesh.link_dst] - mesh.y_of[mesh.link_src]
-    along_x = np.where(step_x > 0, mesh.x_of[mesh.link_src], x - 1 - mesh.x_of[mesh.link_src])
-    along_y = x + np.where(step_y > 0, mesh.y_of[mesh.link_src], y - 1 - mesh.y_of[mesh.link_src])
+    if mesh.x_of is None or mesh.y_of is None:
+        raise ValueError(f"a {mesh.kind} has no columns and rows")
+    x, y = int(mesh.x_of.max()) + 1, int(mesh.y_of.max()) + 1
+    from_x, from_y = mesh.x_of[mesh.link_src], mesh.y_of[mesh.link_src]
+    step_x, step_y = mesh.x_of[mesh.link_dst] - from_x, mesh.y_of[mesh.link_dst] - from_y
+    along_x = np.where(step_x > 0, from_x, x - 1 - from_x)
+    along_y = x + np.where(step_y > 0, from_y, y - 1 - from_y)
     return np.where(step_x != 0, along_x, along_y).astype(np.int32)
 
 
