@@ -243,6 +243,8 @@ def test_an_outsider_adds_an_execution_with_columns_memory_sizes_and_page(folder
     ):
         process = archsim(folder, "check", "mine.yaml", "--set", key)
         assert process.returncode and re.search(told, process.stderr), process.stderr
+    process = archsim(folder, "run", "mine.yaml", "--step", "1", "--layer", "1", "--timeline", "step.json")
+    assert process.returncode and "OneByOne has no method 'log', which timelines need" in process.stderr, process.stderr
 
 
 SERVE = """

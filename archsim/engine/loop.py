@@ -644,9 +644,15 @@ class Replay:
         """Run up to a step and return its log (``archsim.engine.event.explained``). ``layer`` counts the layers that
         run.
 
-        Raises ArchsimError if the step has no demand.
+        Raises ArchsimError if the step has no demand, or the execution no log.
         """
+        execution = self.engine.execution
+        if not hasattr(execution, "log"):
+            raise ArchsimError(
+                f"execution {type(execution).__name__} has no method 'log', which timelines need "
+                "(archsim.engine.execution.Execution). Add it, or take execution: weight_streaming"
+            )
         for result in self.steps():
             if (result.step, result.layer) == (step, layer):
-                return self.engine.log(result.times.begin_ns)
+                return execution.log(result.times.begin_ns)
         raise ArchsimError(f"step {step}, MoE layer {layer} of the trace: nothing is routed there")
