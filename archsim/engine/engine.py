@@ -428,7 +428,7 @@ class EventEngine:
         waits_ns = self.balancing.migrate(placement, moves, effort)
         self.tally.bound_ns[Cause.LINK] += waits_ns
         if self.balancing.pending is None:
-            self._switch(placement)
+            self.use(placement)
         return now_ns + waits_ns
 
     def settle(self) -> bool:
@@ -436,14 +436,11 @@ class EventEngine:
         way.
         """
         if (placement := self.balancing.arrived()) is not None:
-            self._switch(placement)
+            self.use(placement)
         return self.balancing.pending is None
 
     def use(self, placement: Placement) -> None:
         """Hold another placement from the next step on, without moving anything. Raises CapacityError."""
-        self._switch(placement)
-
-    def _switch(self, placement: Placement) -> None:
         self.fit = refuse_misfit(self.scenario, placement)
         self.placement = placement
         if self.scenario.assumptions.capacity == "finite":
@@ -520,10 +517,6 @@ class EventEngine:
             seen = CopiesView(copies.slices, copies.ring, room, free)
             self._admission.admit(layer, plan, self.placement.holds[self.rows[layer]], bits, seen)
         return bits
-
-    def log(self, begin_ns: float) -> dict[str, np.ndarray]:
-        """Log of the last step, which began at ``begin_ns`` (``archsim.engine.event.explained``)."""
-        return self.execution.log(begin_ns)
 
     def transitions(self) -> dict[str, np.ndarray]:
         """What the command processors did so far: the table of ``archsim.engine.decision``.

@@ -271,7 +271,7 @@ def test_no_log_of_a_step():
     run = engine_of(cluster())
     step(run, demand_of(PLAIN, 8, 128))
     with pytest.raises(ArchsimError, match="a timeline needs weight_streaming"):
-        run.log(0.0)
+        run.execution.log(0.0)
 
 
 def test_a_placement_that_keeps_groups_in_nodes_sends_less_between_nodes():
