@@ -18,8 +18,6 @@ from archsim.cli.arguments import OK, add_jobs
 
 # ---- list
 
-# ---- list
-
 
 def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

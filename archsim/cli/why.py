@@ -23,8 +23,6 @@ from archsim.cli.progress import doing
 
 # ---- why
 
-# ---- why
-
 _WORST = 10
 
 

@@ -17,8 +17,6 @@ from microarch.fabric.fabric import Fabric
 
 # ---- execution
 
-# ---- execution
-
 class Kernel(Protocol):
     """Runs ``StepWork`` on the machine: event by event under one contention strategy, or by the analytical walk."""
 

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from archsim.specs.assumptions import AssumptionsSpec
 
 
-# ---- machine
-
 # ---- fabric
 # From a system to its fabric: the graph of dies and links, and the rate and latency of each link class.
 

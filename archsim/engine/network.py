@@ -50,8 +50,6 @@ from archsim.base.units import NS_PER_S
 from microarch.fabric.fabric import Fabric, Graph, link_rank, narrowest, per_route
 from microarch.fabric.topology import build_mesh
 
-# ---- rates
-
 # ---- network
 
 TOUCHED_GROUPS, RECOMPUTED, REACHED, SATURATED, WATCHED, TIGHTEST = np.arange(6)

@@ -189,8 +189,6 @@ def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[
     return sorted(each for each in there if not known or each[0] == own or SHARED in each[1])
 
 
-# ---- times
-
 # ---- collectives
 # Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
 #

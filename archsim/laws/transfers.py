@@ -22,8 +22,6 @@ from archsim.laws.tables import (
     newest_first,
 )
 
-# ---- transfers
-
 # ---- piecewise
 # Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
 #
@@ -274,8 +272,6 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
 # (``launch``, from ``launch.csv``). A decision sends small messages, 1 KiB to 1 MiB (demand of all dies, plan,
 # ``cp_en`` bits), so each law is reduced to the line through its smallest size and 1 MiB: latency + bytes / bandwidth.
 # Each decision crosses once in both directions; their latencies and times per byte are averaged.
-
-# ---- host
 
 SMALL_BYTES = 64 * 2**10  # a law that starts above this does not give the latency of small messages
 LARGE_BYTES = 2**20

@@ -22,8 +22,6 @@ from archsim.base.yaml import dump_yaml
 from archsim.models.onnx import FLAGS, OPERATOR_COLUMNS
 from archsim.specs.model import MOST_LAYERS, ModelSpec
 
-# ---- config_json
-
 # ---- config_keys
 # The keys of a ``config.json``: read with their types, and remembered, so that what nobody read can be refused.
 

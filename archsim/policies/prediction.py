@@ -138,8 +138,6 @@ def _admit(expert, die, first, rate, residence, copies, oldest, bits, admitted):
 #
 # A predictor is called as ``predictor(heat, changed, out)``; see `Predictor`.
 
-# ---- heatmap
-
 class Predictor(Protocol):
     """Marks, for every expert, those expected to follow it."""
 

@@ -16,8 +16,6 @@ from archsim.base.compiled import kernel
 from archsim.policies.allocation import NO_EFFORT, SLICES, Costs, Effort
 from archsim.policies.placement import Placement
 
-# ---- rebalancing
-
 # ---- rules
 
 class History(NamedTuple):

@@ -58,8 +58,6 @@ from microarch.silicon.energy import (
     run_energy,
 )
 
-# ---- energy
-
 # ---- economics
 
 MW_PER_W = 1e3

@@ -84,8 +84,6 @@ from archsim.specs.system import SystemSpec
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
 
-# ---- deployment
-
 # ---- stand_ins
 # Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
 #

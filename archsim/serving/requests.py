@@ -24,8 +24,6 @@ from archsim.workload.traffic_presets import generated_traffic
 
 # ---- requests
 
-# ---- requests
-
 class Requests(NamedTuple):
     """In order of arrival. ``arrival_ns``: float64[request]; ``input``, ``output``: int64[request] tokens.
 

@@ -46,8 +46,6 @@ from archsim.serving.records import (
 from archsim.serving.requests import Requests
 from archsim.specs.serving import ARGUMENTS, is_function
 
-# ---- schedulers
-
 # ---- scheduling
 # Parts of a scheduler: queues, admission, preemption, and what the clock sums up.
 

@@ -294,8 +294,6 @@ def _known(name: str, lookup: Lookup) -> Any:
     return value
 
 
-# ---- axes
-
 # ---- axis_values
 # The values of a sweep axis: a list, or a range with a count or to be sampled.
 #

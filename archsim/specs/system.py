@@ -250,8 +250,6 @@ class DecisionSpec(Spec):
         return self
 
 
-# ---- system
-
 # ---- measured
 # What HBM and die-to-die links take from a calibration, as numbers that a manifest stores.
 #

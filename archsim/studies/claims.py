@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     import pandas
 
 
-# ---- claims
-
 # ---- evaluate
 # A claim beside rows of results: the one evaluator, for sweeps and for serving.
 #

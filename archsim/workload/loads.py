@@ -23,8 +23,6 @@ from archsim.workload.pt import read_pt
 
 # ---- loads
 
-# ---- loads
-
 UNKNOWN_PHASE = -1
 _RANK = re.compile(r"[_.-]?rank\d+|_timestamp[\d.]+")
 

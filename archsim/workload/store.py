@@ -153,8 +153,6 @@ def _write_entry(draft: Path, trace: Trace, blocks: Iterator[np.ndarray]) -> Non
     write_sealed(draft / "facts.json", json.dumps(facts))
 
 
-# ---- store
-
 # ---- checking
 # What a store says about itself, checked when it is opened, and its columns, checked when they are read.
 #
@@ -786,8 +784,6 @@ def verify(store: Store) -> None:
 # ---- store_writer
 # Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the
 # new.
-
-# ---- store_writer
 
 FILE_TOKENS = 8192
 """A file of rows ends with the request that brings it to this many tokens: 1–4 MB of the larger models."""

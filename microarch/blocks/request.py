@@ -128,8 +128,6 @@ class TransitionTable:
 
 # ---- request
 
-# ---- request
-
 class State(IntEnum):
     LOOKUP = 0
     LOCAL_HBM = 1

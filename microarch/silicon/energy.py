@@ -29,8 +29,6 @@ from microarch.silicon.synthesis import Synthesised
 
 # ---- energy
 
-# ---- energy
-
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
 

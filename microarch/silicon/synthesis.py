@@ -49,8 +49,6 @@ from microarch.silicon.area import (
 # Groups are ``name (arguments) { ... }``, attributes ``name : value;`` or ``name ("...", ...);``. Times are in ps,
 # capacitances in fF and energies in fJ, as in ASAP7; a library in other units is refused.
 
-# ---- liberty
-
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')
 UNENDED = re.compile(r"^(\s*\w+\s*:[^;{}\n]*)$", re.MULTILINE)  # an attribute without its semicolon
 COMMENT = re.compile(r"/\*.*?\*/|\\\n", re.DOTALL)
@@ -454,8 +452,6 @@ def _worst(instances: list[Instance], ports, at, setups: Mapping[str, float]) ->
                     worst = max(worst, PathTiming(delay, 0.0, f"output {name}"), key=lambda each: each.delay_ps)
     return worst._replace(logic_ps=logic_ps)
 
-
-# ---- synthesis
 
 # ---- synthesis
 

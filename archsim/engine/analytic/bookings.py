@@ -241,8 +241,6 @@ def array_takes(s, die, chain):
     return done
 
 
-# ---- bookings
-
 # ---- shares
 
 @inner

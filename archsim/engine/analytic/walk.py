@@ -297,10 +297,6 @@ def _walk_turns(s):
     return end
 
 
-# ---- walk
-
-# ---- walk
-
 @inner
 def _first_done(s, die, done):
     """The first of all dies. ``done``: when ``die`` is, written after the look at all, which need not wait for it."""

@@ -62,8 +62,6 @@ from microarch.fabric.fabric import Fabric
 #
 # A combine has the same flows the other way round: the GPU that forwarded sums the results of its node.
 
-# ---- ports
-
 SWITCH = "switch"
 
 
@@ -293,8 +291,6 @@ def _busy(n_bytes, at_bytes, busy_ns, slope):
     share = (n_bytes - at_bytes[low]) / (at_bytes[high] - at_bytes[low])
     return busy_ns[low] + share * (busy_ns[high] - busy_ns[low])
 
-
-# ---- moves
 
 # ---- transfers
 

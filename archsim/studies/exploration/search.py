@@ -81,8 +81,6 @@ from microarch.fabric.topology import ROW_MAJOR
 # Values are those of single runs: times to the bit, energy and price to rounding (a power of an array may differ from
 # that of a number in its last digit).
 
-# ---- screening
-
 LEAST_SHARED = 64  # points of a family; with fewer, one after the other is as fast
 
 Columns = Mapping[str, Any]
