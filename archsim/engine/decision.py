@@ -410,7 +410,7 @@ class TransitionLog:
         self._steps.append((step, layer, blocks[order], rows[order]))
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The module's table: steps in order, the transitions of a step by time."""
+        """The table of this section: steps in order, the transitions of a step by time."""
         rows = np.concatenate([np.zeros(0, NOTE), *(rows for *_, rows in self._steps)])
         lengths = [len(rows) for *_, rows in self._steps]
         made = {

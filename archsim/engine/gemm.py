@@ -80,8 +80,8 @@ class ManyTimes(NamedTuple):
 # is described by times of which none depends on how fast the engine reads (docs/engine.md):
 #
 # ======= =====================================================================================================
-# compute the fitted law without the bytes of its weights: how long a slice that is there holds the array. A product
-#         counts as begun when it has been asked for and the array is idle, so that its bytes are waited for once
+# compute the fitted law without the bytes of its weights: how long a slice that is there holds the array. Time in
+#         which an idle array waits for bytes after the request counts towards the product already
 # alone   the fitted time T: the product ends no sooner after it was asked for
 # drain   the part of compute that the last segment takes: no product ends sooner after its last byte
 # ======= =====================================================================================================
@@ -98,7 +98,8 @@ class _Die(NamedTuple):
 
 
 class CalibratedGemm:
-    """``gemm: calibrated``: times fitted to measurements, scaled to the peak and the HBM of the die.
+    """``gemm: calibrated``: times fitted to measurements, scaled to the peak of the die and to its nominal bandwidth of
+    HBM, without ``hbm.efficiency``.
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
     whose products these are.

@@ -113,7 +113,7 @@ class Machine(NamedTuple):
     # uint16 or uint32[...]: links of all routes (``shared``: the fabric's own array), or their edges (``reserved``)
     route_links: np.ndarray
     link_resources: int  # how many resources are links
-    hbm_bytes_per_ns: float  # nominal; that of a die is in ``hbm_rates``
+    hbm_bytes_per_ns: float  # of a die as designed; ``hbm_rates`` has that of each die as built
     link_bytes_per_ns: float  # of links that specify none
     hbm_latency_ns: float
     hop_ns: float  # of links that specify none

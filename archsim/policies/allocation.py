@@ -607,7 +607,7 @@ OWN_LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8"
 
 
 def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> Plan:
-    """The plan of the module's rule; ties go to the lowest die."""
+    """The plan of this section's rule; ties go to the lowest die."""
     active = np.flatnonzero(step.tokens)
     order = active[np.argsort(step.tokens[active], kind="stable")]
     given = np.zeros((len(step.tokens), len(step.hops)), np.int64)

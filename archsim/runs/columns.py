@@ -1,7 +1,7 @@
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
-To add one, add a row, and its value to the function of its topic (`MEASURES`); a user's own is a function ``(outcome, scenario) -> value`` that the
-experiment names::
+To add one, add a row, and its value to the function of its topic (`MEASURES`). A user's own is a function
+``(outcome, scenario) -> value`` that the experiment names::
 
     columns: [my_columns:longest_step_ns]
 
@@ -92,8 +92,8 @@ def inputs(run: Finished) -> dict[str, Any]:
 
 
 def times(run: Finished) -> dict[str, Any]:
-    """Times of the run and rates that follow from them; the ends of decode are those of the residuals of its GEMMs, on
-    an unchanged critical path.
+    """Times of the run and rates that follow from them. ``decode_ns_low`` and ``_high`` shift the GEMMs on the critical
+    path, which stays the same, to their 5 % and 95 % residuals.
     """
     outcome, assumptions = run.outcome, run.run.assumptions
     nominal = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)

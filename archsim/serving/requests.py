@@ -225,7 +225,8 @@ def refuse_too_long(
     requests: Requests, kv_tokens: int, budget: int, chunked: bool, whose: str, *, preempted: bool = True
 ) -> None:
     """Raise TraceError for the first request that can never be served: beyond KV, or beyond the budget of one iteration
-    where prompts are not split. ``preempted``: whether a prompt may be computed anew, with its output.
+    where prompts are not split. ``preempted``: whether the scheduler preempts, so that a prompt is computed anew with
+    its output.
     """
     whole = requests.input + requests.output
     at_once = whole if preempted else requests.input

@@ -1,10 +1,9 @@
-"""Schedulers: what a rank computes in its next iteration; one module each, and a row in ``archsim.specs.serving``.
+"""Schedulers: what a rank computes in its next iteration; a function each, and a row in ``archsim.specs.serving``.
 
-A module has ``schedule(state, k, now_ns, limits)``: compiled by the registry, called for every rank ``k`` that has a
-request before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running request, 0 for
-none), admits waiting ones, and gives both the KV blocks for these tokens, with the parts
-below. Its parameters are ``limits.params``, in the order of its row; those of a user's own
-function are keyword arguments.
+A scheduler is a function ``(state, k, now_ns, limits)``. `compiled` compiles it. It is called for every rank ``k`` that
+has a request, before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running request, 0
+for none), admits waiting requests, and gives both the KV blocks for these tokens, with the parts below. Its parameters
+are ``limits.params``, in the order of its row; those of a user's own function are keyword arguments.
 """
 
 import inspect
@@ -73,7 +72,7 @@ def lacking(state: ServingState, r):
 
 @inner
 def enqueue(state: ServingState, k, r):
-    """At the end of a rank's waiting queue, or where its order has it: behind all that do not come after it."""
+    """At the end of a rank's waiting queue, or where ``order`` puts it: behind all with the same or an earlier one."""
     rank = state.ranks[k]
     state.requests[r].rank = k
     before = rank.tail
@@ -112,7 +111,7 @@ def _pop(state: ServingState, k):
 
 @inner
 def preempt_last(state: ServingState, k):
-    """The last running request returns to the queue, before those of its order, and loses its KV."""
+    """The last running request loses its KV and goes back ahead of waiting ones with the same or a later ``order``."""
     rank = state.ranks[k]
     rank.running -= 1
     r = state.slots[k, rank.running]
@@ -249,7 +248,7 @@ def empty(state: ServingState, k):
 
 
 # ---- registry
-# Schedulers by name: the module of that name in this package, or a user's own ``package.module:function``.
+# Schedulers by name: the function of that name in this module, or a user's own ``package.module:function``.
 
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 

@@ -26,7 +26,7 @@ from archsim.specs.policies import Parameter, check_parameters
 # ---- schedulers
 # How an engine fills its iterations: the shipped schedulers, one row each, and the ``scheduler:`` of a serve file.
 #
-# A row has the name of its module in ``archsim.serving.schedulers``. A user's own is ``package.module:function``.
+# A row has the name of its function in ``archsim.serving.schedulers``. A user's own is ``package.module:function``.
 
 BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits

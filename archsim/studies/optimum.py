@@ -324,7 +324,7 @@ class Prices(NamedTuple):
 
 
 def lower_bound(problem: AllocationProblem) -> StepBound:
-    """The bound of a step; see the module docstring."""
+    """The bound of a step, as this section proves it."""
     multipliers, share, iterations = _relaxation(problem._replace(origins=None))
     flow = None if problem.origins is None else problem.origins.T @ share
     loads_ns = loads(problem, share, share, flow)

@@ -97,7 +97,7 @@ def policy_named(name: str) -> Chooser:
 
 
 def filled(held: list[np.ndarray], slots: int, load: np.ndarray) -> np.ndarray:
-    """int64[slot]: what each rank holds, its free slots filled as the module says.
+    """int64[slot]: what each rank holds, its free slots filled as this section says.
 
     held[rank]: experts. load[expert]: where a rank has no expert of its own alone, the one with the least load per
     copy is repeated.

@@ -461,7 +461,7 @@ def representative_layers(shares: np.ndarray, layers: int) -> np.ndarray:
 
 
 def _traits(shares: np.ndarray) -> np.ndarray:
-    """float64[layer, trait] of one phase, see the module."""
+    """float64[layer, trait] of one phase, as this section describes them."""
     experts = shares.shape[1]
     before = np.concatenate([np.zeros((len(shares), 1)), shares.cumsum(axis=1)], axis=1)
     numbers = np.unique(np.round(np.geomspace(min(4, experts), experts, _GROUPS)).astype(np.int64))

@@ -364,7 +364,7 @@ def _measured_part(law: PortLaw, laws: Laws, op: str, shape, asked, away: float)
 def _anchored(
     laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int], sms: int | None
 ) -> PortLaw:
-    """Notify, fixed and busy times apart; see the module."""
+    """Notify, fixed and busy times apart, as this section says."""
     by_nodes = {each: _of_nodes(laws, op, dispatch, variant, shape, each, nodes, sms) for each in known}
     notify = {each: _notify_ns(laws, op, variant, shape, each) for each in known}
     below, above, weight = around(known, nodes)

@@ -87,7 +87,7 @@ ROUTES = (State.REQUEST, State.DATA, State.ACT_MOVE)
 
 
 def step_log(stages: np.ndarray, work: StepWork, begin_ns: float, waits_for_copies: bool) -> dict[str, np.ndarray]:
-    """Columns of the module's table. ``stages``: a pool's rows with fields kind, item, parent, cause, time and end;
+    """Columns of the table above. ``stages``: a pool's rows with fields kind, item, parent, cause, time and end;
     ``waits_for_copies``: whether a step ends with its copies.
     """
     critical = _critical(stages, waits_for_copies)

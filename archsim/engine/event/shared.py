@@ -6,14 +6,14 @@ a stage is served:
 ============ ==========================================================================================================
 LOOKUP       the LLC answers after its hit or miss latency (its port is pipelined)
 LOCAL_HBM    a flow through the die's HBM; HBM latency is added at its end
-REQUEST      hops and 16 bytes at link speed, as latency: too small to take part in sharing
+REQUEST      hops and ``request_bytes`` at link speed, as latency: too small to take part in sharing
 REMOTE_LLC   the home's LLC answers after its hit latency
 REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
 COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; a slice does not
              end before its last segment has arrived, nor sooner after that than ``drain_ns``. An array that has spent
              the time of the product waits until then (``reads: together``) or takes the next slice (``in_order``).
-             A product counts as begun when it has been asked for and the array is idle
+             Time in which an idle array waits after the request counts towards the product already
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
 COPY         a flow through the die's HBM; under ``copy_writes: background`` the step does not wait for it, and the next
              begins with a flow of the bytes that are left
