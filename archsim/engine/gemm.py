@@ -114,7 +114,7 @@ class CalibratedGemm:
         self._machine, self._single = machine, system.compute.kernels.single
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
         compute = system.compute
-        die = _Die(compute.dtype, library, Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s))
+        die = _Die(compute.dtype, library, system.nominal_rates)
         digest = calibration_digest(compute.calibration)
         self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         gpu, tables = calibration_named(compute.calibration).gpu, [each.table for each in self._nominal]
@@ -155,7 +155,7 @@ class CalibratedGemm:
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``ShareOfPeak.side_by_side``."""
-        rates = _rates_of(system)
+        rates = system.nominal_rates
         shape = len(rates.peak_flop_per_s), len(tokens)
         alone_ns, compute_ns, multiply_ns = (np.empty(shape) for _ in range(3))
         kind = 1 - routed
@@ -169,10 +169,6 @@ class CalibratedGemm:
             multiply_ns[:, rows] = tokens[rows] * least_ns[:, None]
         compute_ns = np.maximum(compute_ns, multiply_ns)
         return ManyTimes(compute_ns, compute_ns * last_part(self._machine), multiply_ns, alone_ns)
-
-
-def _rates_of(system) -> Rates:
-    return Rates(system.compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
 
 
 def last_part(machine: Machine) -> float:
@@ -235,7 +231,7 @@ class GroupedGemm:
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
         self._nominal = law_of_ranks(system, model, machine.dies, assumptions.receives)
-        self._peaks = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
+        self._peaks = system.nominal_rates
         self.law = self._nominal.named
         self._flop_per_token = 2.0 * model.hidden * model.expert_ffn
         self.least_ns_per_token = self._flop_per_token / compute.peak_flop_per_s * NS_PER_S
@@ -263,7 +259,7 @@ class GroupedGemm:
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``ShareOfPeak.side_by_side``."""
-        rates = _rates_of(system)
+        rates = system.nominal_rates
         machines, dies = len(rates.peak_flop_per_s), self._machine.dies
         columns = [np.zeros((machines, len(tokens))) for _ in range(4)]
         rows, others = np.flatnonzero(routed), np.flatnonzero(routed == 0)
@@ -367,7 +363,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
         MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
         None if dispatched else model.experts / dies,
         compute.dtype,
-        Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s),
+        system.nominal_rates,
         compute.library,
         system.launch == "gpu",
         compute.kernel_factor,

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_serializer, model_validator
 
@@ -55,6 +55,9 @@ from archsim.specs.calibration_files import calibration_named
 from archsim.specs.config_files import known_calibration
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
 from archsim.specs.policies import check_parameters
+
+if TYPE_CHECKING:
+    from archsim.laws.gemm import Rates
 
 # ---- decision
 # The executor of decisions and its speed: the Global CP's state machine, firmware on an embedded core, a host CPU over
@@ -778,6 +781,13 @@ class SystemSpec(Spec):
         """The dies as they are built. None for a perfect machine."""
         perfect = self.dies_as_built is None and self.spares is None and self.drawn is None
         return None if perfect else as_built(self)
+
+    @property
+    def nominal_rates(self) -> Rates:
+        """Peak and bandwidth of a die as designed, without ``efficiency``; fitted laws take these."""
+        from archsim.laws.gemm import Rates
+
+        return Rates(self.compute.peak_flop_per_s, self.hbm.bandwidth_bytes_per_s)
 
     @property
     def slowest(self) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.errors import CapacityError, PlacementError, TraceError, did_you_mean
 from archsim.base.files import sole_writer, write_text
 from archsim.base.tables import Shown
-from archsim.laws.gemm import ExpertGemm, Rates
+from archsim.laws.gemm import ExpertGemm
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.policies.craft import craft_budget, craft_gain, greedy_placement
@@ -260,7 +260,7 @@ def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm) -> f
 def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str]:
     """The calibrated law of an expert's products on a die, and why there is none."""
     compute = system.compute
-    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    rates = system.nominal_rates
     try:
         laws = Laws(calibration_named(compute.calibration))
         found = laws.expert_gemm(

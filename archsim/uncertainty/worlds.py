@@ -23,7 +23,6 @@ from archsim.engine.cluster.moves import grid_of, kernels_carried
 from archsim.engine.gemm import law_of_ranks
 from archsim.engine.machine import carriers_needed
 from archsim.laws.die import Vectors, kernel_bounds
-from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
 from archsim.runs import store as cache
 from archsim.runs.columns import unpacked
@@ -213,7 +212,7 @@ def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuan
 def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
-    rates = Rates(compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s)
+    rates = system.nominal_rates
     sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
     vectors = Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
     shares = slowest["vectors"].slowest, slowest["multiply"].slowest
