@@ -31,21 +31,21 @@ from microarch.fabric.fabric import Fabric
 # ---- decision
 
 Answer = TypeVar("Answer")
-ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncounted
+ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncharged
 REPEATS = 3  # calls of a shipped policy function that is timed on this host; a user's own may keep a state: one call
 
 
 @dataclass
 class DecisionTotals:
     """Totals of a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step, in order;
-    ``called_ns``: every timed call of a policy function on this machine, as many in every step; ``uncounted``: parts of
+    ``called_ns``: every timed call of a policy function on this machine, as many in every step; ``uncharged``: parts of
     the policy that returned no Effort, so that nothing was charged: ``allocation``, or ``aside``, beside the steps."""
 
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
     by_step: list[float] = field(default_factory=list)
     called_ns: list[int] = field(default_factory=list)
-    uncounted: set[str] = field(default_factory=set)
+    uncharged: set[str] = field(default_factory=set)
 
 
 def global_die(fabric: Fabric) -> int:
@@ -139,10 +139,10 @@ def secants(execution: Execution, tokens: int, experts: int) -> tuple[float, flo
 def timed(allocate: Callable[[StepView], Plan], view: StepView) -> tuple[Plan, int]:
     """The plan, and the ns that the policy took for it on this machine, without those of `Charges.apart_ns`."""
     charged = view.charged if isinstance(view.charged, Charges) else None
-    before_ns, begin = charged.apart_ns if charged else 0, time.perf_counter_ns()
+    apart_ns, begin = charged.apart_ns if charged else 0, time.perf_counter_ns()
     plan = allocate(view)
     took_ns = time.perf_counter_ns() - begin
-    return plan, took_ns - (charged.apart_ns - before_ns if charged else 0)
+    return plan, took_ns - (charged.apart_ns - apart_ns if charged else 0)
 
 
 class FreeDecision:
@@ -164,8 +164,10 @@ class FreeDecision:
         """When the cp_en bits are ready, in ns from the start of the step."""
         return 0.0
 
-    def after_step(self, plan: Plan, rows: int, copies: int, before_ns: float, step_ns: float) -> float:
-        """What the decision adds to the step, in ns."""
+    def after_step(self, plan: Plan, rows: int, copies: int, previous_ns: float, step_ns: float) -> float:
+        """What the decision adds to the step, in ns. ``step_ns`` and ``previous_ns``, of this step and the one before,
+        are on the clock of the machine, which leaves decisions out.
+        """
         self.totals.by_step.append(0.0)
         return 0.0
 
@@ -179,7 +181,7 @@ class FreeDecision:
         """Time of a decision that is taken beside the steps, from statistics of all dies."""
         return 0.0
 
-    def lasts_ns(self, before_ns: float, step_ns: float) -> np.ndarray:
+    def lasts_ns(self, previous_ns: float, step_ns: float) -> np.ndarray:
         """float64[State]: duration of each state of the last decision, given what it overlaps with (COLLECT: the
         step).
         """
@@ -221,7 +223,7 @@ class ChargedDecision(FreeDecision):
         self.totals.called_ns += taken
         self._decided_ns = float(median(taken)) if taken else self._given_ns(plan)
         if plan.effort is NO_EFFORT:
-            self.totals.uncounted.add(ALLOCATION)
+            self.totals.uncharged.add(ALLOCATION)
             self._decided_ns = 0.0
         return plan
 
@@ -280,13 +282,13 @@ class ChargedDecision(FreeDecision):
             float(states_ns[State.ROWS] + states_ns[State.SELECT] + states_ns[State.WRITE] - states_ns[State.DISPATCH]),
         )
 
-    def after_step(self, plan, rows, copies, before_ns, step_ns):
+    def after_step(self, plan, rows, copies, previous_ns, step_ns):
         counts = self._counts(plan, rows, copies)
         states_ns = self._states_ns(counts, self._decided_ns)
         if counts.demand_received:
             own = counts.experts * global_cp.COUNT_BYTES + counts.statistics_bytes
             send_statistics(self._sent, own, self._die, self._spec.executor)
-        exposed_ns = global_cp.exposed_ns(states_ns, before_ns, step_ns)
+        exposed_ns = global_cp.exposed_ns(states_ns, previous_ns, step_ns)
         self._last_ns = states_ns
         self.totals.states_ns += states_ns
         self.totals.exposed_ns += exposed_ns
@@ -302,12 +304,12 @@ class ChargedDecision(FreeDecision):
     def aside_ns(self, effort):
         send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)
         if effort is NO_EFFORT:
-            self.totals.uncounted.add(ASIDE)
+            self.totals.uncharged.add(ASIDE)
         return global_cp.aside_ns(effort.operations, effort.statistics_bytes, self._dies, self._spec, self._reach)
 
-    def lasts_ns(self, before_ns, step_ns):
+    def lasts_ns(self, previous_ns, step_ns):
         lasts_ns = self._last_ns.copy()
-        lasts_ns[State.READ] = max(0.0, lasts_ns[State.READ] - before_ns)
+        lasts_ns[State.READ] = max(0.0, lasts_ns[State.READ] - previous_ns)
         lasts_ns[State.UPDATE] = max(0.0, lasts_ns[State.UPDATE] - step_ns)
         lasts_ns[State.COLLECT] += step_ns
         if self._spec.executor == "host":  # its bits leave with the plan
@@ -395,9 +397,9 @@ class TransitionLog:
         """A step begins: nothing is recorded yet (the last row's ``next`` is the count)."""
         self.notes[-1]["next"] = 0
 
-    def add(self, step: int, layer: int, decision: FreeDecision, before_ns: float, step_ns: float) -> None:
-        """A step of ``step_ns`` has ended, after one of ``before_ns``; notes of Local CPs count from its start."""
-        lasts_ns = decision.lasts_ns(before_ns, step_ns)
+    def add(self, step: int, layer: int, decision: FreeDecision, previous_ns: float, step_ns: float) -> None:
+        """A step of ``step_ns`` has ended, after one of ``previous_ns``; notes of Local CPs count from its start."""
+        lasts_ns = decision.lasts_ns(previous_ns, step_ns)
         made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
         ours = self._of_global[:made].copy()
         ours["die"] = self._global_die

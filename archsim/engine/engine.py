@@ -189,7 +189,7 @@ class Balancing:
         self._how, self._on, self._aside_ns = how, (machine, fabric, tally), aside_ns
         self._hops, self._expert_bytes = machine.hops, SLICES * machine.slice_bytes
         self._spare_bytes: np.ndarray | None = None
-        self._before_ns = 0.0
+        self._previous_ns = 0.0
         self._counted: np.ndarray | None = None
         self.pending: Pending | None = None
         self.totals = BalancingTotals()
@@ -247,10 +247,10 @@ class Balancing:
         """What a step waits for replicas that were decided on and fetched during the step before."""
         if self._how == "free":
             return 0.0
-        if self._how == "blocking" or self._spare_bytes is None or decision_ns >= self._before_ns:
-            hidden_ns = 0.0 if self._how == "blocking" else min(decision_ns, self._before_ns)
+        if self._how == "blocking" or self._spare_bytes is None or decision_ns >= self._previous_ns:
+            hidden_ns = 0.0 if self._how == "blocking" else min(decision_ns, self._previous_ns)
             return decision_ns - hidden_ns + transfer.ns
-        spare_bytes = self._spare_bytes * (1 - decision_ns / self._before_ns)
+        spare_bytes = self._spare_bytes * (1 - decision_ns / self._previous_ns)
         return (1 - advance(transfer, spare_bytes)) * transfer.ns
 
     def begin_step(self) -> None:
@@ -262,7 +262,7 @@ class Balancing:
         if self._how != "overlapped" or self._counted is None:
             return
         moved = self._mover.counted_bytes() - self._counted
-        self._spare_bytes, self._before_ns = self._mover.spare_bytes(step_ns, moved), step_ns
+        self._spare_bytes, self._previous_ns = self._mover.spare_bytes(step_ns, moved), step_ns
         if self.pending is not None and step_ns > 0:
             waited_ns = min(self.pending.decision_ns, step_ns)
             self.pending.decision_ns -= waited_ns
@@ -365,7 +365,7 @@ class EventEngine:
         self._admission = None if admission is None else admission(self.layers, system.dies, self._ids)
         self._until_own_id = assumptions.prediction_rows == "until_own_id"
         self._log = TransitionLog(system.dies, global_die(self.fabric)) if keep_transitions else None
-        self._before_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
+        self._previous_ns, self._written_bytes, self._writes = 0.0, 0, self.tally.dies["write_bytes"]
 
     def _build_decision(self) -> FreeDecision:
         """The cost model that ``decision_cost`` names."""
@@ -406,11 +406,11 @@ class EventEngine:
         self.tally.bound_ns[Cause.LINK] += waits_ns
         written, self._written_bytes = self._written_bytes, int(self._writes.sum())
         copies = (self._written_bytes - written) // self.machine.slice_bytes
-        before_ns, took_ns = self._before_ns, end_ns - now_ns
-        exposed_ns = self.decision.after_step(plan, rows, copies, before_ns, took_ns)
+        previous_ns, took_ns = self._previous_ns, end_ns - now_ns
+        exposed_ns = self.decision.after_step(plan, rows, copies, previous_ns, took_ns)
         if self._log is not None:
-            self._log.add(demand.step, layer, self.decision, before_ns, took_ns)
-        self._before_ns = took_ns
+            self._log.add(demand.step, layer, self.decision, previous_ns, took_ns)
+        self._previous_ns = took_ns
         self.balancing.end_step(took_ns)
         held, slots = placement.holds[row], self.placement.slots_in_layers[self.rows[layer]]
         if placement is not self.placement:

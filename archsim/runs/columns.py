@@ -193,8 +193,8 @@ def decisions(run: Finished) -> dict[str, Any]:
     exposed_ns, called_ns, moved = np.array(decision.by_step), decision.called_ns, outcome.balancing
     step_ns = outcome.step_ns[outcome.step_ns > 0]
     overhead = 100 * exposed_ns / (step_ns - exposed_ns)  # of each step and layer that took time
-    own = [policy.allocation] if ALLOCATION in decision.uncounted else []
-    own += [policy.rebalancing, policy.replication] if ASIDE in decision.uncounted else []
+    own = [policy.allocation] if ALLOCATION in decision.uncharged else []
+    own += [policy.rebalancing, policy.replication] if ASIDE in decision.uncharged else []
     return {
         "decision_ns": decision.states_ns.sum(),
         "decision_exposed_ns": exposed_ns.sum(),
@@ -911,8 +911,7 @@ MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str, list]:
     """Columns over the dies of a run, list[die] each. ``built``: the machine as it is built; None: perfect."""
-    from archsim.engine.loop import DECODE as DECODE_step_counts
-    from archsim.engine.loop import PREFILL as PREFILL_step_counts
+    from archsim.engine.loop import DECODE, PREFILL
 
     total_ns = outcome.prefill_ns + outcome.decode_ns
     port, hbm, compute = (per_die(outcome, unit) for unit in (LLC_PORTS, HBM, ARRAYS))
@@ -944,10 +943,10 @@ def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str,
     machine = outcome.machine
     columns["site"] = np.arange(fabric.dies) if built is None else np.array(built.living)
     columns["array_speed"], columns["hbm_speed"] = machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns
-    for prefix, row in (("", DECODE_step_counts), ("prefill_", PREFILL_step_counts)):
+    for prefix, row in (("", DECODE), ("prefill_", PREFILL)):
         known = power is not None and row in power.classes
         columns[f"{prefix}clock"] = power.classes[row].die_clock if known else nothing
-    for phase, row in (("prefill", PREFILL_step_counts), ("decode", DECODE_step_counts)):
+    for phase, row in (("prefill", PREFILL), ("decode", DECODE)):
         columns[f"{phase}_hbm_bytes"] = outcome.counts.hbm_bytes[row]
         columns[f"{phase}_tokens"] = outcome.counts.tokens[row]
     return {name: _as_list(column) for name, column in columns.items()}

@@ -354,7 +354,7 @@ class Contexts:
 # Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
 
 class PartMeasures:
-    """Functions for the names of ``archsim.specs.plan.MEASURES``. Measures that depend on parts alone are
+    """Functions for the names of ``archsim.specs.plan.CONSTRAINT_MEASURES``. Measures that depend on parts alone are
     computed once.
     """
 

@@ -208,7 +208,7 @@ def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
 
 # ---- plan
 
-MEASURES = {
+CONSTRAINT_MEASURES = {
     "dies": "number of dies",
     "area_mm2": "silicon of the decision hardware (archsim hardware area): tables and command processors",
     "die_mm2": "one die (archsim hardware cost)",
@@ -388,7 +388,7 @@ class SweepPlan:
         among: Iterable[int] | None = None,
     ) -> Iterator[Point]:
         """The points that satisfy all constraints, in order, without repeats. measures: a function for every name in
-        MEASURES; among: numbers of the points to look at; None: all.
+        CONSTRAINT_MEASURES; among: numbers of the points to look at; None: all.
 
         Raises SpecError for an invalid combination, or one on which a constraint cannot be evaluated.
         """
@@ -540,7 +540,7 @@ class _Question:
         self._paths: dict[str, tuple[str, ...] | None] = {}
         samples = [plan.point(index) for index in spread(plan.combinations, _ASKED)]
         for name in constraint.names:
-            if name in MEASURES:
+            if name in CONSTRAINT_MEASURES:
                 self._check_fitting(name)
                 continue
             path, problem = _path(name)
@@ -557,7 +557,7 @@ class _Question:
                 hint = did_you_mean(name, known)
                 raise SpecError(
                     f"{place}: {problem if not hint else f'unknown name {name!r}{hint}'} (measures: "
-                    f"{', '.join(MEASURES)})"
+                    f"{', '.join(CONSTRAINT_MEASURES)})"
                 )
             self._paths[name] = path
 
@@ -580,11 +580,11 @@ class _Question:
             for path in _leaves(variant.spec)
         ]
         short = [name.partition(".")[2] for name in dotted]
-        return [*MEASURES, *dotted, *short]
+        return [*CONSTRAINT_MEASURES, *dotted, *short]
 
     def holds(self, point: Point, measures: Mapping[str, Callable[[Point], Any]], value: Any = None) -> Any:
         def lookup(name: str) -> Any:
-            if name in MEASURES:
+            if name in CONSTRAINT_MEASURES:
                 return measures[name](point)
             path = self._paths[name]
             return name if path is None else (value or self._plan.value)(point, path)

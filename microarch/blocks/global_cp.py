@@ -344,12 +344,12 @@ def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Rea
     return collect_ns + operations * firmware.per_operation * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
 
 
-def exposed_ns(states_ns: np.ndarray, before_ns: float, step_ns: float) -> np.ndarray:
-    """float64[State]: time of each state on the critical path. ``before_ns``, ``step_ns``: of the previous step and
+def exposed_ns(states_ns: np.ndarray, previous_ns: float, step_ns: float) -> np.ndarray:
+    """float64[State]: time of each state on the critical path. ``previous_ns``, ``step_ns``: of the previous step and
     this one.
     """
     exposed = np.zeros(np.shape(states_ns))
     exposed[..., ON_THE_PATH] = states_ns[..., ON_THE_PATH]
-    exposed[..., State.READ] = np.maximum(0.0, states_ns[..., State.READ] - before_ns)
+    exposed[..., State.READ] = np.maximum(0.0, states_ns[..., State.READ] - previous_ns)
     exposed[..., State.UPDATE] = np.maximum(0.0, states_ns[..., State.UPDATE] - step_ns)
     return exposed

@@ -148,8 +148,8 @@ EVERY_EXECUTOR = [("fsm", {}), ("firmware", {}), ("gpu", {}), ("host", {}), ("ho
 @pytest.mark.parametrize(("executor", "host"), EVERY_EXECUTOR)
 def test_an_own_allocation_that_states_no_effort_takes_no_time_and_is_told(executor, host):
     decision = decided("nothing", executor, **host)
-    assert decision.uncounted == {ALLOCATION} and decision.exposed_ns[[State.RECEIVE, State.EVALUATE]].sum() == 0
-    assert not decided("operations", executor, **host).uncounted
+    assert decision.uncharged == {ALLOCATION} and decision.exposed_ns[[State.RECEIVE, State.EVALUATE]].sum() == 0
+    assert not decided("operations", executor, **host).uncharged
 
 
 @pytest.mark.parametrize(("executor", "host"), EVERY_EXECUTOR)
@@ -281,7 +281,7 @@ def test_more_of_anything_never_takes_longer():
 
 def test_what_overlaps_is_exposed_only_where_it_does_not_fit():
     states_ns = np.arange(len(State), dtype=float) * 100
-    exposed = global_cp.exposed_ns(states_ns, before_ns=150.0, step_ns=1e6)
+    exposed = global_cp.exposed_ns(states_ns, previous_ns=150.0, step_ns=1e6)
     assert exposed[State.READ] == states_ns[State.READ] - 150.0
     assert exposed[State.UPDATE] == 0 and not exposed[[State.ROWS, State.SELECT, State.WRITE]].any()
     assert exposed[State.DISPATCH] == states_ns[State.DISPATCH]

@@ -25,7 +25,7 @@ from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.axes import counted_values, draw_shares, parse_constraint
 from archsim.specs.library import load_experiment, load_planned
-from archsim.specs.plan import MEASURES, Dropped, SweepPlan, in_words
+from archsim.specs.plan import CONSTRAINT_MEASURES, Dropped, SweepPlan, in_words
 
 
 def file_of(folder, sweep, experiment=TINY, name="tiny.yaml"):
@@ -207,7 +207,7 @@ def test_measures_are_those_of_the_machine(tmp_path):
     )
     points, _ = points_of(plan)
     ask = PartMeasures().functions()
-    assert set(ask) == set(MEASURES)
+    assert set(ask) == set(CONSTRAINT_MEASURES)
     assert [ask["dies"](p) for p in points] == [4] * 4 + [64] * 4
     for name in ("area_mm2", "silicon_mm2", "cost_usd"):
         assert ask[name](points[0]) < ask[name](points[4]), name

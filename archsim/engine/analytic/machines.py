@@ -108,9 +108,9 @@ class _RecordingDecision(ChargedDecision):
         super().__init__(*given)
         self.decided: list[tuple[DecisionWork, float]] = []
 
-    def after_step(self, plan, rows, copies, before_ns, step_ns):
+    def after_step(self, plan, rows, copies, previous_ns, step_ns):
         self.decided.append((self._counts(plan, rows, copies), self._decided_ns))
-        return super().after_step(plan, rows, copies, before_ns, step_ns)
+        return super().after_step(plan, rows, copies, previous_ns, step_ns)
 
     def states_of(self, counts: DecisionWork, decided_ns: float, reach: Reach) -> np.ndarray:
         """float64[machine, State] of machines with this reach."""
