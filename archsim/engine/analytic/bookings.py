@@ -68,7 +68,7 @@ BOOKED = np.dtype(
     ],
     align=True,
 )
-DIE = np.dtype(
+BOOKED_DIE = np.dtype(
     [
         ("tokens", "f8"),  # arrival of the last dispatched tokens
         ("array", "f8"),  # when the last slice was multiplied
@@ -98,7 +98,7 @@ class Walk(NamedTuple):
     memory: Memory
     fetches: np.ndarray  # FETCHED[chain]
     booked: np.ndarray  # BOOKED[resource]
-    dies: np.ndarray  # DIE[die]
+    dies: np.ndarray  # BOOKED_DIE[die]
     done: np.ndarray  # float64[die]: when it finishes the slice that it takes next
     flying: np.ndarray  # int64[die, most slices in flight]
     lines: np.ndarray  # float64[source, reader]: when the last byte asked for has passed (reads: in_order)

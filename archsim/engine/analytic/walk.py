@@ -13,7 +13,7 @@ from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.engine.analytic.bookings import (
     ARRAYS,
     BOOKED,
-    DIE,
+    BOOKED_DIE,
     FETCHED,
     FROM_HBM,
     FROM_HOME_HBM,
@@ -387,7 +387,7 @@ def walk_strategy(assumptions) -> str:
 
 
 class WalkedStep(NamedTuple):
-    """A walked step: ``fetches`` FETCHED[chain], ``dies`` DIE[die] at its end, ``ns`` its duration."""
+    """A walked step: ``fetches`` FETCHED[chain], ``dies`` BOOKED_DIE[die] at its end, ``ns`` its duration."""
 
     fetches: np.ndarray
     dies: np.ndarray
@@ -413,7 +413,7 @@ def begun(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> Wa
         memory,
         fetches=np.zeros(len(work.chains), FETCHED),
         booked=np.zeros(machine.resources, BOOKED),
-        dies=np.zeros(machine.dies, DIE),
+        dies=np.zeros(machine.dies, BOOKED_DIE),
         done=np.zeros(machine.dies),
         flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
         lines=np.zeros((machine.dies, machine.dies)),

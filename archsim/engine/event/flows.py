@@ -84,7 +84,7 @@ CHAIN = np.dtype(
         ("computed", "i8"),  # whether its GEMM has run for its full duration
     ]
 )
-DIE = np.dtype(
+ARRAY_QUEUE = np.dtype(
     [
         ("first", "i8"),  # chain that the compute array takes next, -1 if none waits
         ("last", "i8"),
@@ -118,7 +118,7 @@ class FlowPool(NamedTuple):
     not_before: np.ndarray  # float64[flow]: it has no event before this time, whatever rounding does
     changed: np.ndarray  # uint32[flow]: scratch of `apply_rates`
     chains: np.ndarray  # CHAIN[chain]
-    dies: np.ndarray  # DIE[die]: queues for the compute array
+    dies: np.ndarray  # ARRAY_QUEUE[die]: queues for the compute array
     count: np.ndarray  # int64[4]
 
 
@@ -170,7 +170,7 @@ def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
         not_before=np.zeros(flows),
         changed=np.zeros(flows + 1, np.uint32),
         chains=np.zeros(chains, CHAIN),
-        dies=np.zeros(machine.dies, DIE),
+        dies=np.zeros(machine.dies, ARRAY_QUEUE),
         count=np.zeros(4, np.int64),
     )
 
