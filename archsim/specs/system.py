@@ -165,8 +165,8 @@ class HostSpec(Spec):
     ``source`` states their origin, so that a manifest does not depend on the calibration.
     """
 
-    # null: the policy function is timed on the machine that runs archsim (median of repeats); results then differ from
-    # machine to machine and from run to run.
+    # null: the policy function is timed on the machine that runs archsim (a shipped one in three calls a step, one of
+    # your own in one call); results then differ from machine to machine and from run to run.
     time_ns: Annotated[float, quantity(TIME, "1 ns", "10 s")] | None = Field(None, alias="time")
     calibration: Annotated[str, Field(min_length=1)] | None = None
     source: str = "cited defaults, and what is given"
