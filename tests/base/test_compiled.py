@@ -219,7 +219,7 @@ def test_runs_with_shipped_code_have_the_bytes_of_runs_with_code_for_this_proces
     assert found("portable", **for_shipping(tmp_path / "portable")) == native
     functions = ship(tmp_path / "portable", tmp_path / "code")
     assert found("shipped", ARCHSIM_MACHINE_CODE=str(tmp_path / "code")) == native
-    assert functions > 10 and not list((tmp_path / "shipped").rglob("*.nbc"))
+    assert functions >= 10 and not list((tmp_path / "shipped").rglob("*.nbc"))
 
 
 def test_code_of_other_sources_or_libraries_is_not_loaded(asked_for):

@@ -275,7 +275,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert len(commands) == 3 and [main(words[1:]) for words in commands] == [0, 0, 0]
     assert (tmp_path / "placement/placement.json").is_file()
-    assert "gain" in capsys.readouterr().out
+    assert "placement/vllm_eplb_initial_mapping.jsonl" in capsys.readouterr().out
 
 
 def test_real_loads(shared):

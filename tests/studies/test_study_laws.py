@@ -69,7 +69,7 @@ STUDIES = {
     ),
     "serve sure": Study(
         lambda given, out, watcher, jobs: ar.serve_sure(given, 16, out=out, watcher=watcher, jobs=jobs), SERVED, SURE,
-        True, False, "at",
+        True, False, "shares",
     ),
     "claims": Study(
         lambda given, out, watcher, jobs: ar.claims([given], out, jobs, watcher), small(),

@@ -135,8 +135,8 @@ def test_fitted_traffic_has_the_statistics_of_the_other_half(name, shared):
 def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, shared):
     """The half that was fitted, and the other. Decode steps: experts shared with tokens before, at lags fitted (to 16)
     and beyond, and bits across layers; means of draws within 6 %, as draws differ by 3 %. Of several experts a token
-    8 and 25 %: halves differ by up to 9 %, and experts that stay, each by its own chance, belong to the kind of the
-    token before, so that adjacent layers tell less of one another.
+    8 % (10 % beyond the lags that are fitted) and 25 %: halves differ by up to 9 %, and experts that stay, each by its
+    own chance, belong to the kind of the token before, so that adjacent layers tell less of one another.
     """
     model, *halves, _ = fitted(shared / "data/traces" / TRACES[name], name)
     judge, several = halves[half], model.top_k > 1
@@ -144,7 +144,8 @@ def test_fitted_traffic_repeats_and_couples_layers_as_recorded(name, half, share
     recorded, *made = (profile.rows_of(each, each.iteration > 0) for each in (judge, *draws))
     for lag in (1, 2, 4, 8, 16, 48):
         found = np.mean([profile.same_expert(each, lag).mean() for each in made])
-        assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=0.08 if several else 0.06), lag
+        bound = 0.06 if not several else 0.08 if lag <= 16 else 0.1
+        assert found == pytest.approx(profile.same_expert(recorded, lag).mean(), rel=bound), lag
     bits = [profile.mutual_information(profile.cross_layer(each)).mean() for each in (recorded, *made)]
     assert np.mean(bits[1:]) == pytest.approx(bits[0], rel=0.25 if several else 0.06)
 
