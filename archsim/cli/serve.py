@@ -237,17 +237,19 @@ def _print_comparison(compared) -> None:
 
 def _search(args: argparse.Namespace) -> dict:
     """Print the configurations found, and write the page. Returns the answer, the best as a file of `archsim serve`,
-    and the rows. What was found is kept in the folder of the page when the search is ended.
+    and the rows. What was served is kept in the folder of the page; after Ctrl-C the same command goes on from there.
     """
     from archsim.base.errors import sentence
     from archsim.base.files import own_folder
     from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid, print_notes, report_folder
+    from archsim.cli.progress import resumes
     from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import (
         COLUMNS,
         NOTATION,
+        PARTIAL,
         alike,
         answer,
         best_told,
@@ -263,9 +265,10 @@ def _search(args: argparse.Namespace) -> dict:
     print("searching ...", file=sys.stderr, flush=True)
 
     def keep(so_far) -> None:
-        table_of(so_far).write_csv(folder / "search.csv")
+        table_of(so_far).write_csv(folder / PARTIAL)
 
-    found = search(serving, doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
+    with resumes(folder):
+        found = search(serving, doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
     for said in best_told(serving, found):
         print(said)
     groups = alike(found)

@@ -235,20 +235,41 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(searching, "serve_requests", lambda *given: served.append(given) or simulate(*given))
-    ended = search(serving, folder=tmp_path, kept=interrupted)
-    assert len(ended) == len(served) == 1
+    with pytest.raises(KeyboardInterrupt):
+        search(serving, folder=tmp_path, kept=interrupted)
+    assert len(served) == 1
     whole = search(serving, folder=tmp_path)
-    assert len(whole) == len(served) == 2 and ended[0].measures in [each.measures for each in whole]
+    assert len(whole) == len(served) == 2
     monkeypatch.setattr(searching, "highest_rate", lambda *given: pytest.fail("is kept"))
     assert search(serving, folder=tmp_path, jobs=1) == whole and len(served) == 2
 
 
-def test_a_search_that_is_ended_gives_what_it_found():
-    def ended(found):
-        raise KeyboardInterrupt
+def test_a_search_that_is_ended_does_not_look_complete(tmp_path, monkeypatch, capsys):
+    """It has no answer and no page, and says how it goes on; the same command then leaves nothing partial."""
+    from archsim.studies.serving import search as searching
 
-    found = search(load_serving(SEARCHED), kept=ended)
-    assert len(found) == 1 and found[0].highest_rate is None
+    few(monkeypatch)
+    file = tmp_path / "searched.yaml"
+    file.write_text(yaml.safe_dump(SEARCHED))
+    command = ["serve", str(file), "--search", "--jobs", "1", "--out", str(tmp_path / "out")]
+    simulate, served = searching.serve_requests, []
+
+    def interrupted(*given):
+        if served:
+            raise KeyboardInterrupt
+        served.append(given)
+        return simulate(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(searching, "serve_requests", interrupted)
+        assert main(command) == 130
+    said = capsys.readouterr()
+    there = {each.name for each in (tmp_path / "out").iterdir()}
+    assert not there & {"search.csv", "best.yaml", "index.html"} and "search.partial.csv" in there
+    assert "The same command resumes there" in said.err and not said.out
+    assert main(command) == 0
+    there = {each.name for each in (tmp_path / "out").iterdir()}
+    assert {"search.csv", "best.yaml", "index.html"} <= there and "search.partial.csv" not in there
 
 
 def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):

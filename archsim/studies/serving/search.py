@@ -406,8 +406,8 @@ def search(
     """Every configuration; those first whose highest rate was found, the highest first, then by goodput and throughput;
     refused ones last. At one rate many have the same goodput: the highest rate within limits tells the best apart.
     ``told``: what is served next, of how many. ``jobs``: processes that serve. ``folder``: keeps what was served, where
-    a later search finds it. ``kept``: gets all configurations so far, whenever some have been served. A search that is
-    ended (Ctrl-C) gives what it has found. Raises SpecError for none, and for pools apart; FailedRuns.
+    a later search finds it, also after Ctrl-C. ``kept``: gets all configurations so far, whenever there are more.
+    Raises SpecError for none, and for pools apart; FailedRuns.
     """
     if serving.spec.disaggregated != "none":
         raise SpecError(
@@ -427,7 +427,6 @@ def search(
     found: list[ConfigurationResult] = []
     done: list[PartOfSearch] = []
     failures: list[str] = []
-    ended = False
 
     def of_layout(part: OfLayout, record: Record) -> None:
         done.append(part)
@@ -435,16 +434,10 @@ def search(
         kept(found)
         told(f"{len(done)} of {len(parts)} sizes of engines are served, {len(found)} configurations so far")
 
-    try:
-        complete(parts, store, Unwatched(), failures, jobs, workspace=workspace, found=of_layout)
-        refuse_failed(failures, len(parts), folder)
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        ended = True
-        told(f"ended: {len(found)} configurations of {len(done)} of {len(parts)} sizes are kept")
+    complete(parts, store, Unwatched(), failures, jobs, workspace=workspace, found=of_layout)
+    refuse_failed(failures, len(parts), folder)
     found = sorted(found, key=_order)
-    if ended or not requests.offered_per_s:
+    if not requests.offered_per_s:
         return found
     tied = _tied(found)
     rated: list[ConfigurationResult] = []
@@ -459,11 +452,8 @@ def search(
     for choice in own:
         policy = choice.policy if serving.has_traffic else serving.policy.name
         rates.append(OfRate(kinds[policy, choice.precision], choice.precision, choice, (ENOUGH, SUSTAINED)))
-    try:
-        complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
-        refuse_failed(failures, len(rates), folder)
-    except KeyboardInterrupt:
-        told(f"ended: the highest rates of {len(rated)} of the {len(tied)} best are kept")
+    complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
+    refuse_failed(failures, len(rates), folder)
     cache.remove_oldest()
     place = {each.choice: at for at, each in enumerate(tied)}
     rated.sort(key=lambda each: (-(each.highest_rate or 0.0), place[each.choice]))
@@ -941,6 +931,9 @@ def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
 
 
 
+PARTIAL = "search.partial.csv"  # configurations so far, while a search runs
+
+
 def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder: Path) -> None:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
@@ -951,6 +944,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     table = table_of(found)
     table.write_csv(folder / "search.csv")
     table.write_parquet(folder / "search.parquet")
+    (folder / PARTIAL).unlink(missing_ok=True)
     files = ["search.csv", "search.parquet"]
     if said := answer(serving, found):
         best = with_choice(serving.given, found[0].choice)
