@@ -880,7 +880,8 @@ def _no_room(engine: ServingEngine, scheduler: Scheduler, demand: int, block: fl
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():
         more = engine._replace(parallel=engine.parallel._replace(dp=engine.parallel.dp * times, ep=ep * times))
         if not engine.model.experts % (ep * times) and _fits(more, scheduler, block):
-            found.append(f"attention dp {more.parallel.dp} and experts ep {ep * times}")
+            devices = f"which take {times} times the devices"
+            found.append(f"attention dp {more.parallel.dp} and experts ep {ep * times}, {devices}")
             break
     tokens = next((each for each in _halves(scheduler.max_num_batched_tokens)
                    if _fits(engine, scheduler._replace(max_num_batched_tokens=each), block)), None)  # fmt: skip

@@ -538,7 +538,10 @@ def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
         has[system.name] = has.get(system.name, 0) + system.dies  # further ones, even of the same kind
     for name, devices in used.items():
         if devices > has[name]:
-            raise SpecError(f"{name} has {has[name]} devices, but the file asks for {devices}. Use fewer ranks")
+            raise SpecError(
+                f"{name} has {has[name]} devices, but the file asks for {devices} (`instances` times the ranks of "
+                f"`parallel`). Use fewer of either, or name a larger system"
+            )
     return tuple(used.items())
 
 

@@ -354,6 +354,6 @@ def write_new(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise SpecError(f"{file}: exists already. Give another with --out") from None
+        raise SpecError(f"{file}: exists already. Give another file with --out") from None
     except OSError as error:
         raise SpecError(f"{file}: cannot be written: {error.strerror}") from None
