@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -124,6 +123,8 @@ def keep_machine_code() -> None:
 
 def code_is_for() -> dict[str, str]:
     """What machine code that travels depends on beside its target, by name."""
+    from importlib.metadata import version  # here, as it takes longer to import than all else at the start
+
     libraries = {name: version(name) for name in ("numba", "llvmlite")}
     return {"sources": digest_here(COMPILED), "python": str(sys.implementation.cache_tag), **libraries}
 

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast  # to Any: attributes and options that numba's types do not list
 
 import numba
 import numpy as np
@@ -150,7 +150,7 @@ class SealedCallback(CFunc):
     """A compiled callback that is kept in sealed files."""
 
     def enable_caching(self) -> None:
-        self._cache = SealedCache(_untyped(self)._pyfunc)
+        self._cache = SealedCache(cast(Any, self)._pyfunc)
 
     def compile(self) -> None:
         try:
@@ -167,19 +167,14 @@ class _Kernel(CPUDispatcher):
         try:
             return super().compile(sig)
         finally:
-            _untyped(self)._cache.release()
+            cast(Any, self)._cache.release()
 
 
 def keep(dispatcher: Dispatcher) -> Dispatcher:
     """The same, which keeps its machine code in sealed files."""
-    _untyped(dispatcher)._cache = SealedCache(dispatcher.py_func)
+    cast(Any, dispatcher)._cache = SealedCache(dispatcher.py_func)
     dispatcher.__class__ = _Kernel
     return dispatcher
-
-
-def _untyped(each: Any) -> Any:
-    """The same, for attributes and options of numba that its types do not list."""
-    return each
 
 
 def _seal(key: tuple, content: bytes) -> int:
@@ -275,7 +270,7 @@ class _OfKernels(CPUDispatcher):
 
 
 def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    compiled = _untyped(njit)(
+    compiled = cast(Any, njit)(
         _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=_PartCompiler, **options
     )
 
@@ -288,7 +283,7 @@ def _of_kernels(**options: bool) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _kept(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    compiled = _untyped(njit)(**options)
+    compiled = cast(Any, njit)(**options)
     return lambda function: keep(compiled(function))
 
 
