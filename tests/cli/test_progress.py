@@ -115,7 +115,8 @@ SILENT_S = 2.5
 def silent(monkeypatch):
     monkeypatch.setattr("archsim.cli.progress.SILENT_S", SILENT_S)
     nothing = MachineCode(0, 0.0, False)  # others may compile
-    monkeypatch.setattr("archsim.cli.progress.machine_code", lambda *expected: nothing)
+    for module in ("progress", "printing"):
+        monkeypatch.setattr(f"archsim.cli.{module}.machine_code", lambda *expected: nothing)
 
 
 def heard():
