@@ -296,6 +296,8 @@ def _balancer(args: argparse.Namespace) -> int:
     found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples)
     args.result = found
     print(found.verdict)
+    if found.reason:
+        print(found.reason)
     if found.worlds is not None:
         print(found.worlds.told)
     _print_rows(found)
@@ -343,7 +345,7 @@ def _print_block(found) -> None:
         where = row.policy, row.without, row.system, row.model, row.assumptions, f"{row.batch:,}"
         table.add_row(*where, saved, signed_percent(row.gain), energy, pays)
     console().print(table)
-    for sentence in found.break_evens:
+    for sentence in (*found.reasons, *found.break_evens):
         print(sentence)
 
 
@@ -369,7 +371,7 @@ def _print_moves(found) -> None:
         "host (measured)."
     )
     if even is None:
-        print("Moving experts never pays for itself.")
+        print("Moving experts never pays for itself, as a token takes no less time afterwards.")
     else:
         print(f"Moving experts pays for itself if the placement stays for {even:,.0f} decode iterations.")
     for file in found.placed.files:

@@ -24,7 +24,7 @@ from archsim.base.errors import CapacityError, PlacementError, SpecError, did_yo
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words
-from archsim.report.units import between, listed, percent, signed_percent, significant
+from archsim.report.units import TIME_UNITS, between, less_or_more, listed, percent, scaled, signed_percent, significant
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
 from archsim.serving.deployment import FROM_TRAFFIC
 from archsim.serving.serving import Outcome
@@ -71,6 +71,7 @@ BLOCKS = MappingProxyType({"prediction": "prediction", "allocator": "allocation"
 SPEEDS = "speeds"  # what rules that ask for them see of dies and links
 WORDS = MappingProxyType({"mm2": "area", "w": "power", "usd": "price"})
 RESOURCES = tuple(WORDS)
+MOST_REASONS = 3  # sentences for a set of assumptions on why runs do not pay
 NOTHING_ADDED = AreaAndPower(0.0, 0.0)
 
 
@@ -93,6 +94,8 @@ class BlockRun:
     """A run with the block beside one without. ``gain``: of throughput, as a share, the mean of all draws; ``gains``:
     lowest and highest of them, ``draws`` in number; ``saved_ns``: of a decode step;
     ``energy``: change of energy a token, as a share; ``pays``: RESOURCES a unit of which yields more with the block.
+    ``before_ns``: a decode step without the block; ``decision_ns``: how much longer a decode step waits for decisions
+    with it; ``most_energy``: the highest change of energy a token of all draws.
     """
 
     system: str
@@ -107,6 +110,9 @@ class BlockRun:
     pays: tuple[str, ...]
     gains: tuple[float, float] = (0.0, 0.0)
     draws: int = 1
+    before_ns: float = 0.0
+    decision_ns: float = 0.0
+    most_energy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,15 +161,40 @@ class BlockWorth(Shown):
         """Sentences: the gain from which it pays, the size up to which it pays, and where that changes with batch."""
         return (*map(self._from_gain, self.costs), *self._from_batch())
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Sentences: why the block does not pay, with the charge that is larger than the gain and what would have to
+        change. For each set of assumptions, of the runs with the highest gain among those that do not pay for their
+        area, power and price; runs with the same reason share a sentence.
+        """
+        told, shares = [], {each.system: each.share for each in self.costs}
+        for name in dict.fromkeys(row.assumptions for row in self.rows):
+            short = [row for row in self.rows if row.assumptions == name and len(row.pays) < len(RESOURCES)]
+            alike: dict[tuple[str, ...], list[int]] = {}
+            for row in sorted(short, key=lambda row: -row.gain):
+                reason = _reason(row, shares.get(row.system, {}))
+                why = f"{row.policy} over {row.without}", row.system, row.model, reason
+                alike.setdefault(why, []).append(row.batch)
+            for (policies, system, model, why), batches in list(alike.items())[:MOST_REASONS]:
+                sizes = listed(f"{batch:,}" for batch in sorted(batches))
+                told.append(f"{policies} ({system}, {model}, batch {sizes}, {name}): {why}")
+            if (more := sum(map(len, alike.values())) - sum(map(len, list(alike.values())[:MOST_REASONS]))) > 0:
+                told.append(f"Under {name}, {more} more run{' gains' if more == 1 else 's gain'} no more than these.")
+        return tuple(told)
+
     def _from_gain(self, cost: BlockCost) -> str:
         mm2, usd = (signed_percent(cost.share[name]) for name in ("mm2", "usd"))
         best = max(row.gain for row in self.rows if row.system == cost.system)
+        pays = max(PAYS, cost.share["mm2"], cost.share["usd"])
         least = (
-            f"On {cost.system}, {self.block} pays for its area if throughput grows by more than {mm2}, and for its "
-            f"price if it grows by more than {usd}."
+            f"On {cost.system}, {self.block} adds {mm2} to the area and {usd} to the price of the machine. It pays for "
+            f"both if throughput grows by {signed_percent(pays)} or more in every draw of the traffic"
         )
+        least += ", as less counts as no gain." if pays == PAYS else "."
         if best <= 0:
             return f"{least} It grows in no run."
+        if best < PAYS:
+            return f"{least} The best run gains {signed_percent(best)}."
         room = significant(best / cost.share["mm2"] * cost.mm2)
         return f"{least} The best run gains {signed_percent(best)}, which pays for up to {room} mm² on all dies."
 
@@ -207,9 +238,61 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
     return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it pays {each}. {gains}"
 
 
+def _reason(row: BlockRun, share: Mapping[str, float]) -> str:
+    """Why a run does not pay for every resource. ``share``: of the machine's area and price, as in `BlockCost`."""
+    unpaid = [name for name in ("mm2", "usd") if name not in row.pays]
+    told = []
+    if unpaid:
+        need = max(PAYS, *(share.get(name, 0.0) for name in unpaid))
+        told.append(f"It does not pay for its {listed(WORDS[name] for name in unpaid)}. {_short_of(row, share, need)}")
+    if "w" not in row.pays:
+        begin = "It does not pay for its power"
+        if row.most_energy is None:
+            told.append(f"{begin}, as the energy of this system is not known.")
+        else:
+            change = less_or_more(row.most_energy)
+            told.append(f"{begin}. A token takes {change} energy with it, and would have to take {percent(PAYS)} less.")
+    return " ".join(told)
+
+
+def _short_of(row: BlockRun, share: Mapping[str, float], need: float) -> str:
+    """Which charge keeps throughput from growing by ``need``, and from where on it would."""
+    saved_ns = row.saved_ns + row.decision_ns  # outside of decisions
+    least = min(row.gains) if row.draws > 1 else row.gain
+    room_ns = saved_ns - row.before_ns * need / (1 + need)  # for decisions, with a gain that is enough
+    if row.decision_ns > 0 and room_ns > 0 and row.gain < need:
+        more = scaled(row.decision_ns, TIME_UNITS)
+        return (
+            f"Time of decisions is the charge that is too large. A decode step saves {scaled(saved_ns, TIME_UNITS)} "
+            f"elsewhere, but waits {more} longer for decisions. It would pay if it waited at most "
+            f"{scaled(room_ns, TIME_UNITS)} longer."
+        )
+    if row.gain >= need:
+        return (
+            f"Throughput changes by {signed_percent(row.gain)} in the mean, but by {signed_percent(least)} in the "
+            f"worst of {row.draws} draws of the traffic. It would have to grow by {signed_percent(need)} in each."
+        )
+    if saved_ns <= NO_GAIN * row.before_ns:
+        same = saved_ns >= -NO_GAIN * row.before_ns
+        step = "takes the same time" if same else f"takes {scaled(-saved_ns, TIME_UNITS)} longer"
+        waits = f" and waits {scaled(row.decision_ns, TIME_UNITS)} longer for them" if row.decision_ns > 0 else ""
+        return (
+            f"It saves nothing that a charge could exceed: a decode step {step} outside of decisions{waits}. "
+            f"Throughput would have to grow by {signed_percent(need)}."
+        )
+    worst = f" in the worst of {row.draws} draws of the traffic" if row.draws > 1 else ""
+    gain = f"Throughput changes by {signed_percent(least)}{worst}"
+    name, charge = max(((name, share.get(name, 0.0)) for name in ("mm2", "usd")), key=lambda each: each[1])
+    if charge >= PAYS:
+        return f"{gain}, but the {WORDS[name]} of the machine by {signed_percent(charge)}. It would pay from there on."
+    return (
+        f"{gain}, and a gain counts from {signed_percent(PAYS)}. The {WORDS[name]}, which grows by "
+        f"{signed_percent(charge)}, is not the reason."
+    )
+
+
 def _lost(before: BlockRun, after: BlockRun) -> tuple[str, ...]:
     return tuple(name for name in RESOURCES if name in before.pays and name not in after.pays)
-
 
 
 def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpec, PolicySpec]]:
@@ -337,9 +420,18 @@ def _run(
     gain = sum(gains) / len(gains)
     system, model, batch, assumptions, policy = key
     span = least, max(gains)
+    waits_ns = [_waits_ns(row) - _waits_ns(other) for row, other in pairs]
     return BlockRun(
-        system, model, batch, assumptions, policy, without, saved_ns, gain, energy, paid, span, len(pairs)
-    )
+        system, model, batch, assumptions, policy, without, saved_ns, gain, energy, paid, span, len(pairs),
+        sum(other["decode_step_ns"] for _, other in pairs) / len(pairs), sum(waits_ns) / len(pairs),
+        max(energies, default=None),
+    )  # fmt: skip
+
+
+def _waits_ns(row: Mapping[str, Any]) -> float:
+    """How long a decode step of a run waits for decisions, at the share of them in the time of the run."""
+    run_ns = (row.get("prefill_ns") or 0.0) + (row.get("decode_ns") or 0.0)
+    return row["decode_step_ns"] * row.get("decision_exposed_ns", 0.0) / run_ns if run_ns else 0.0
 
 
 def _rest(block: str, policy: PolicySpec) -> dict[str, Any]:
@@ -422,6 +514,32 @@ class Worth(Shown):
         if high < PAYS:
             return f"{self.policy} is not worth it. {how}"
         return f"Whether {self.policy} is worth it is undecided, as the range includes no gain. {how}"
+
+    @property
+    def reason(self) -> str:
+        """Sentences: why it is not worth it, and from where on it would be. '' if it is worth it."""
+        if max(-self.tpot[1], self.goodput[0]) >= PAYS:
+            return ""
+        before, best = self.rows[0], self.best
+        was, now = significant(before.max_over_mean), significant(best.max_over_mean)
+        old_ms, new_ms = before.experts_ms, best.experts_ms
+        if best.max_over_mean > (1 - PAYS) * before.max_over_mean:
+            why = f"Its placement balances the held-out loads no better: max / mean is {now}, and {was} without it"
+        elif old_ms is not None and new_ms is not None and new_ms > (1 - PAYS) * old_ms:
+            times = f"{significant(new_ms)} ms, and {significant(old_ms)} ms without it"
+            why = (
+                f"Loads are balanced better (max / mean {now} instead of {was}), but products on the slowest rank take "
+                f"{times}, since weights of replicas are read, too"
+            )
+        else:
+            why = (
+                f"Loads are balanced better (max / mean {now} instead of {was}), but a token hardly waits for the "
+                "busiest rank at this rate of requests"
+            )
+        blocks = 1 - best.kv_blocks / before.kv_blocks
+        charge = f" Its spare slots take {percent(blocks, 1)} of the KV blocks." if blocks > 0 else ""
+        least = percent(PAYS)
+        return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every draw."
 
     def __repr__(self) -> str:
         return f"Worth({self.policy}: {self.verdict})"

@@ -9,7 +9,7 @@ import pytest
 import archsim as ar
 from archsim.base.errors import PlacementError, SpecError
 from archsim.report.decision_cost import added_mm2
-from archsim.studies.worth import BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of, write_tokens
+from archsim.studies.worth import BlockCost, BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of, write_tokens
 from archsim.workload.formats.readers import open_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,6 +129,51 @@ def test_it_pays_a_resource_only_where_a_unit_yields_more():
     assert any("it stops paying for its area, power and price between batch 64" in said for said in found.break_evens)
     assert any("it starts paying for its area and price between batch 128" in said for said in found.break_evens)
     assert "which pays for up to" in found.break_evens[0]
+
+
+def _timed(policy, rate, waits_ns, energy=2.0):
+    """A row of results of which a decode step waits so long for decisions."""
+    (row,) = _rows((policy, 64, rate, energy))
+    return row | {"prefill_ns": 0.0, "decode_ns": row["decode_step_ns"], "decision_exposed_ns": waits_ns}
+
+
+def _reason_of(*rows):
+    (said,) = judge("prediction", DOJO, rows).reasons
+    assert said.startswith("allo+pred over allo (dojo, deepseek-v3, batch 64, physical): It does not pay for its area")
+    return said.replace("\u00a0", " ")
+
+
+def test_it_says_which_charge_is_larger_than_the_gain():
+    """A step of 10 ms: what it saves elsewhere and how much longer it waits for decisions decide the reason."""
+    step_ns = 1e7
+    said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 1e9 / (step_ns - 5e5 + 6e5), 6e5))
+    assert "Time of decisions is the charge" in said and "saves 500 µs elsewhere, but waits 600 µs longer" in said
+    assert "It would pay if it waited at most 401 µs longer" in said  # 1 % more throughput: a step of 9.90 ms
+    said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 100.5, 0.0))
+    assert "Throughput changes by +0.50 %, and a gain counts from +1.0 %" in said and "is not the reason" in said
+    said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 1e9 / (step_ns + 2e5), 0.0))
+    assert "It saves nothing that a charge could exceed: a decode step takes 200 µs longer outside" in said
+    said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 100.0, 0.0, energy=2.2))
+    assert "takes the same time outside" in said and "A token takes 10 % more energy with it" in said
+    assert not judge("prediction", DOJO, _rows(("allo", 64, 100.0, 2.0), ("allo+pred", 64, 102.0, 1.9))).reasons
+
+
+def test_an_area_that_is_larger_than_the_gain_is_named():
+    run = BlockRun("d", "m", 64, "physical", "pred", "base", 5e4, 0.05, -0.1, ("w",), before_ns=1e6, most_energy=-0.1)
+    cost = BlockCost("d", "fsm", 1.0, 1.0, (1.0, 1.0, 1.0), {"mm2": 0.08, "usd": 0.02})
+    (said,) = BlockWorth("prediction", (cost,), (run,)).reasons
+    said = said.replace("\u00a0", " ")
+    assert "but the area of the machine by +8.0 %. It would pay from there on." in said and "power" not in said
+
+
+def test_a_balancer_that_is_not_worth_it_says_why(found):
+    flat = replace(found, tpot=(-0.001, 0.001), goodput=(0.0, 0.0))
+    same = replace(flat, best=replace(found.best, max_over_mean=found.rows[0].max_over_mean))
+    assert "balances the held-out loads no better" in same.reason and "hardly waits for the busiest rank" in flat.reason
+    assert "if TPOT fell or goodput grew by 1\u00a0% or more" in flat.reason
+    timed = replace(flat, rows=(replace(found.rows[0], experts_ms=1.0), *found.rows[1:]))
+    assert "weights of replicas are read" in replace(timed, best=replace(found.best, experts_ms=1.2)).reason
+    assert not replace(found, tpot=(-0.05, -0.02)).reason
 
 
 def test_the_verdict_is_of_each_set_of_assumptions():
