@@ -31,9 +31,17 @@ PERCENTILES = (50, 90, 95, 99)
 # A queue that grows: what ends while requests come is less than this share of what comes.
 SATURATED = 0.95
 FEWEST = 10  # requests that end in the time that rates count
-# Halves of a run differ by more than this, and by more than chance (standard errors): of times a token, and of the time
-# that a client waits for one.
-HALVES, CHANCE, HALVES_OF_CLIENTS = 0.03, 2.0, 0.05
+# Halves of a run differ by more than this, and by more than chance: of times a token, and of the time that a client
+# waits for one.
+HALVES, HALVES_OF_CLIENTS, CHANCE_OF_CLIENTS = 0.03, 0.05, 2.0  # the last: standard errors
+# Chance is told from lots of requests in a row (batch means: Law and Kelton, Simulation Modeling and Analysis, ch. 9),
+# not from single ones: requests that run together share their iterations, so that their times are alike. Quantiles of
+# Student's t: 99.5 % of 8 and of 9 degrees of freedom (1 % of false alarms on two sides), and 99 % of 14 (on one side).
+# Measured (tests/serving/test_serving_laws.py): at most 3 % of Poisson runs of 300 to 3,000 requests at 30 to 80 % of
+# capacity are called unsteady; by the spread of single requests, it was up to 57 %.
+LOTS, APART = 5, 3.355  # of a half
+OF_ALL = 3.250  # standard errors of the mean of twice as many
+LOTS_OF_QUEUE, GROWS, MORE_QUEUE = 8, 2.624, 1.5  # of a half; the second waits so many times as long
 LIKE_LONGER = 0.015  # times a token of a run and of a longer one are alike
 MIDDLE = (0.2, 0.8)  # of the output tokens of a run that never is steady: what was emitted between counts
 
@@ -222,9 +230,8 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
     requests, times = served.requests, times_ns(served)
     several, n = requests["output"] > 1, len(requests)
     if longer is not None and several.any():
-        here = float(times["tpot"][several].mean())
-        there = float(times_ns(longer)["tpot"][longer.requests["output"] > 1].mean())
-        if abs(here / there - 1) > LIKE_LONGER:
+        here, there, chance = _beside_longer(served, longer)
+        if abs(here - there) > max(LIKE_LONGER * there, chance):
             return _told(f"{n:,} requests", f"{len(longer.requests):,}", "the time per output token", here, there)
     if 1 < n <= served.concurrency:
         return (
@@ -235,16 +242,53 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
     if min((several & ~late).sum(), (several & late).sum()) >= FEWEST // 2:
         one, other = (times["tpot"][several & half] for half in (~late, late))
         apart = abs(float(one.mean() - other.mean()))
-        chance = float(np.sqrt(one.var() / len(one) + other.var() / len(other)))
-        if apart > max(HALVES * float(times["tpot"][several].mean()), CHANCE * chance):
+        if apart > max(HALVES * float(times["tpot"][several].mean()), APART * _off(one, other)):
             return _told(*whose, "the time per output token", float(one.mean()), float(other.mean()))
     if served.concurrency and n >= 2 * (FEWEST // 2):
         halves = [_time_per_token(times["e2e"][half], requests["output"][half]) for half in (~late, late)]
-        (first, off), (second, other_off) = halves
-        chance = CHANCE * float(np.hypot(off, other_off))
+        (first, off), (second, other_off) = halves  # of single requests: the first round shows, and is no chance
+        chance = CHANCE_OF_CLIENTS * float(np.hypot(off, other_off))
         if abs(first - second) > max(HALVES_OF_CLIENTS * (first + second) / 2, chance):
             return _told(*whose, "the time from arrival to last token, divided by the output tokens,", first, second)
     return ""
+
+
+def _means(values: np.ndarray, lots: int) -> np.ndarray:
+    """Means of so many lots of values in a row, float64[lot]; of fewer values, the values."""
+    return np.array([lot.mean() for lot in np.array_split(values, min(lots, len(values)))])
+
+
+def _off(one: np.ndarray, other: np.ndarray, lots: int = LOTS) -> float:
+    """The standard error of the difference of the means of two halves, from lots of each. Infinite of single values."""
+    means = [_means(half, lots) for half in (one, other)]
+    if min(map(len, means)) < 2:
+        return float("inf")
+    return float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in means)))
+
+
+def _beside_longer(served: Served, longer: Served) -> tuple[float, float, float]:
+    """(time per output token of a run, that of a longer one, how far these are apart by chance at most), ns."""
+    of_both = [times_ns(each)["tpot"][each.requests["output"] > 1] for each in (served, longer)]
+    means = [_means(each, 2 * LOTS) for each in of_both]
+    variance = sum(float(each.var(ddof=1)) / len(each) if len(each) > 1 else float("inf") for each in means)
+    here, there = (float(each.mean()) for each in of_both)
+    return here, there, OF_ALL * float(np.sqrt(variance))
+
+
+def few_told(served: Served, longer: Served | None) -> str:
+    """That the time per output token differs from that of a longer run by no more than chance explains; '' where it
+    hardly differs, or by more.
+    """
+    if longer is None or not (served.requests["output"] > 1).any() or unsteadiness(served, longer):
+        return ""
+    here, there, _ = _beside_longer(served, longer)
+    if abs(here / there - 1) <= LIKE_LONGER:
+        return ""
+    return (
+        f"The time per output token is {here / NS_PER_MS:,.2f} ms in these {len(served.requests):,} requests and "
+        f"{there / NS_PER_MS:,.2f} ms in {len(longer.requests):,} at the same rate, which is within chance. More "
+        "requests (requests.count) tell it more closely."
+    )
 
 
 def _time_per_token(e2e: np.ndarray, output: np.ndarray) -> tuple[float, float]:
@@ -294,7 +338,7 @@ def saturation(served: Served) -> str:
     begun = float(started.mean())
     ttft = requests["first_ns"] - arrivals
     growing = ttft[late].mean() > 2 * ttft[~late].mean() if late.any() and not late.all() else False
-    if begun >= SATURATED or not growing:
+    if not (begun < SATURATED and growing) and not _queue_grows(ttft[np.argsort(arrivals, kind="stable")]):
         return ""
     return (
         f"The deployment is saturated: when the last of {len(requests):,} requests came, {1 - begun:.0%} of them had "
@@ -302,6 +346,21 @@ def saturation(served: Served) -> str:
         f"{ttft[late].mean() / NS_PER_S:.1f} s in the second. TTFT, E2E and goodput therefore depend on how long the "
         "trace is."
     )
+
+
+def _queue_grows(ttft: np.ndarray) -> bool:
+    """Whether requests wait ever longer: in the second half by more than chance explains, and in each of its lots for
+    longer than in the first half, so that the queue is never worked off. It shows a rate a few percent above capacity,
+    of which nearly all requests still begin while others come. ``ttft``: float64[request] in the order of arrivals.
+    """
+    half = len(ttft) // 2
+    if half < 2 * LOTS_OF_QUEUE:
+        return False
+    early, late = ttft[:half], ttft[half:]
+    apart = float(late.mean() - early.mean())
+    if late.mean() < MORE_QUEUE * early.mean() or apart <= GROWS * _off(early, late, LOTS_OF_QUEUE):
+        return False
+    return bool(_means(late, LOTS_OF_QUEUE).min() > early.mean())
 
 
 # ---- upkeep

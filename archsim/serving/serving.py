@@ -57,6 +57,7 @@ from archsim.serving.measures import (
     UNDEFINED,
     Measures,
     Slo,
+    few_told,
     measure,
     number,
     times_ns,
@@ -178,7 +179,8 @@ class Outcome(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        said = (*self.unsteady_told, *filter(None, [range_of(self.serving, self.measures), self.busy_told]))
+        few = few_told(self.served, self.longer)
+        said = (*self.unsteady_told, *filter(None, [few, range_of(self.serving, self.measures), self.busy_told]))
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted

@@ -16,7 +16,7 @@ from archsim.iteration.times import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.kv import with_outputs
-from archsim.serving.measures import Slo, measure, times_ns
+from archsim.serving.measures import Slo, few_told, measure, saturation, times_ns, unsteadiness
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
 from archsim.serving.schedulers import compiled
@@ -311,6 +311,43 @@ def test_a_run_whose_halves_differ_says_so():
     rows = [(at * 4.0, 100, 40) for at in range(100)] + [(400 + at * 200.0, 100, 40) for at in range(100)]
     told = measure(served(rows, blocks=4000), 1).unsteady
     assert told.startswith("The run is not steady: the time per output token is ") and "requests.count" in told
+
+
+RATE = 256.0  # requests a second that the deployment below sustains, by a run whose requests come at once
+
+
+def _poisson(requests, load, seed):
+    """Requests of spread lengths that come at random, at a share of the rate that the deployment sustains."""
+    draw = np.random.default_rng(seed + 1000)
+    sizes = zip(draw.integers(60, 150, requests), draw.integers(20, 60, requests), strict=True)
+    arrivals = gamma_arrivals(requests, load * RATE, 1.0, seed) / 1e6
+    rows = [(at, prompt, output) for at, (prompt, output) in zip(arrivals, sizes, strict=True)]
+    return simulate(opened(rows), Scheduler(max_num_seqs=32, max_num_batched_tokens=256), pool(4000))
+
+
+@pytest.mark.parametrize("requests", [300, 1500])
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_a_stable_deployment_is_hardly_ever_called_unsteady(requests, load):
+    """1 % of false alarms on each of two tests: more than 2 of 16 runs come once in 300 cases."""
+    found = [_poisson(requests, load, seed) for seed in range(16)]
+    assert sum(bool(unsteadiness(each) or saturation(each)) for each in found) <= 2
+
+
+@pytest.mark.parametrize("load", [1.1, 1.5])
+def test_a_rate_above_capacity_is_always_called_so(load):
+    """At 1.1 times the capacity, nine of ten requests have begun when the last one comes, and more where few come."""
+    assert all(measure(_poisson(3000, load, seed), 1).saturated for seed in range(3))
+
+
+def test_a_short_run_is_not_called_unsteady_for_chance():
+    """The difference to a longer run is said, and that it is within chance."""
+    found = [(_poisson(300, 0.6, seed), _poisson(2000, 0.6, seed)) for seed in range(8)]
+    assert sum(bool(unsteadiness(few, longer)) for few, longer in found) <= 1
+    told = [few_told(few, longer) for few, longer in found]
+    assert any("in 2,000 at the same rate, which is within chance" in each for each in told) and not all(told)
+    long = found[0][1]
+    idle = served([(at * 60.0, 100, 40) for at in range(30)], blocks=4000)
+    assert unsteadiness(idle, long) and not few_told(idle, long)
 
 
 def test_a_time_that_no_request_has_is_no_number():
