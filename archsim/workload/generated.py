@@ -41,7 +41,7 @@ from functools import cached_property
 
 import numpy as np
 
-from archsim.base.compiled import GOLDEN, MIX_1, MIX_2, allocating, inner, mix_bits
+from archsim.base.compiled import GOLDEN, MIX_1, MIX_2, allocating, inner, mix_bits, unsigned
 from archsim.specs.experiment import PROMPT_TOKENS
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 from archsim.workload.traffic_model import COMPONENTS, OTHER, TrafficModel
@@ -324,6 +324,7 @@ MOST_TASTES = 64
 """Experts of a request's taste at a layer, at most; stored for every request of a batch."""
 
 _ATTEMPTS = np.int64(256)
+TOGETHER = 4  # experts proposed at a time; a divisor of _ATTEMPTS
 _BITS_16 = np.uint64(0xFFFF)
 _POPULARITY, _TASK, _TASTE, _KEEP, _KIND, _PATH = range(len(COMPONENTS))
 
@@ -381,11 +382,14 @@ class GenerativeTraffic:
         a request in order.
         """
         layers = len(self.layer_ids)
-        last = np.zeros((len(requests), layers, self.top_k), np.int16)
         history = np.zeros((2, len(requests), max(len(self.model.repeats), 1)), np.int32)
         group = np.arange(self.num_experts) * self.model.groups // self.num_experts
         most = np.int64(self.model.top_groups if self.model.groups > 1 else 2)
-        tastes = self._tastes(requests)
+        tastes, starts, kinds = self._tastes(requests)
+        own = np.concatenate([tastes, np.zeros((len(requests), layers * self.top_k), np.int16)], axis=1)
+        *of_kinds, limits, tables = self._tables[0][:6]
+        others = self._tables[0][6:]
+        tables = np.concatenate([tables, np.zeros(own.shape[1], np.uint32)])
 
         def draw(iteration: int, position: np.ndarray, token: np.ndarray) -> np.ndarray:
             experts = np.empty((len(position), layers, self.top_k), np.int16)
@@ -393,7 +397,8 @@ class GenerativeTraffic:
             phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
             _generate(
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
-                self.request_task[request], self.layer_ids, *tastes, *self._tables[0], history, last, experts,
+                self.request_task[request], self.layer_ids, starts, kinds, *of_kinds, limits, tables, *others, history,
+                own, experts,
             )  # fmt: skip
             return experts
 
@@ -509,15 +514,15 @@ def _tables(model: TrafficModel, tasks: tuple[str, ...]) -> tuple[tuple[np.ndarr
     weights = model.weights.copy()
     weights[0, _PATH] = 0  # no layer is before the first
     of_tokens = np.cumsum(model.repeats), model.repeated, model.script
+    tables = [_compact(each) for each in (model.popularity, task, model.kind_experts)]
     drawn = (
         _thresholds(model.kind_weights[None], [_KEEP, _KIND])[0],
         _compact(model.kind_popularity),
         _compact(kinds),
         _compact(model.kind_following),
-        _thresholds(weights, [_KEEP]),
-        _compact(model.popularity),
-        _compact(task),
-        _compact(model.kind_experts),
+        _thresholds(weights, [_KEEP]).astype(np.int64),
+        np.concatenate([each.reshape(-1) for each in tables]),
+        np.cumsum([0, *(each.size for each in tables[:2])]),
         _compact(model.paths),
         np.round(model.acceptance * 65536).astype(np.uint32, order="C"),
         *(np.round(65536 * each).astype(np.uint64) for each in of_tokens),
@@ -567,27 +572,42 @@ def _strata(task: np.ndarray) -> np.ndarray:
 
 @allocating
 def _generate(
-    seed, phase, group, most_groups, request, token, position, task, layer_ids, tastes, taste_starts, kind_tastes,
-    kind_limits, kind_popular, kind_tasked, kind_next, limits, popular, tasked, by_kind, paths, acceptance, repeats,
-    repeated, script, stays, resumes, history, last, out,
+    seed, phase, group, most_groups, request, token, position, task, layer_ids, taste_starts, kind_tastes, kind_limits,
+    kind_popular, kind_tasked, kind_next, limits, tables, begins, paths, acceptance, repeats, repeated, script, stays,
+    resumes, history, own, out,
 ):  # fmt: skip
-    """Fill out int16[n, layer, k]; leave each request's latest token in last int16[batch, layer, k], and in history
+    """Fill out int16[n, layer, k]; leave each request's latest token in the last columns of own, and in history
     int32[2, batch, lag] whose random numbers its latest tokens have, and their kinds.
 
     group: int64[expert], a token uses most_groups of them. request, token, task int64[n], position int32[n]: of every
-    row. kind_limits, limits: `_thresholds`. Alias tables: popular[phase, layer], tasked[task, layer],
-    by_kind[kind, layer], paths[layer - 1, expert before], and the same of kinds. Of 65536: acceptance
-    uint32[phase, layer, expert], repeats uint64[lag] (cumulative), repeated uint64[layer], script uint64[phase]; stays
-    int64[layer, expert], or none of a layer. resumes: whether tokens take up the last one of their kind.
+    row. kind_limits, limits: `_thresholds`. Alias tables: paths[layer - 1, expert before]; of popularity
+    [phase, layer], of tasks [task, layer] and of kinds [kind, layer] in ``tables``, where those of each begin at begins
+    int64[3]; and the same of kinds. Of 65536: acceptance uint32[phase, layer, expert], repeats uint64[lag]
+    (cumulative), repeated uint64[layer], script uint64[phase]; stays int64[layer, expert], or none of a layer. resumes:
+    whether tokens take up the last one of their kind. own: int16[batch, ...], what a request prefers, by taste_starts,
+    and then experts[layer, k] of its latest token; the end of ``tables`` holds that of a token as its items are drawn.
+
+    Which component proposes an expert, and whether it is taken, cannot be foreseen. A branch would be taken wrongly
+    every other time, so there are none: TOGETHER experts are proposed at a time, and then taken or not.
     """
     rows, layers, top_k = out.shape
-    experts = popular.shape[2]
-    taken_by, refused_by = np.full(experts, -1, np.int64), np.full(experts, -1, np.int64)
+    experts = acceptance.shape[2]
+    n_tastes, width = taste_starts[layers], own.shape[1]
+    owned = len(tables) - width
+    marks = np.zeros(experts, np.int64)  # at least ``fresh``: refused by this token at this layer; above: taken
+    into, accepts = out.reshape(-1), acceptance.reshape(-1)
+    starts, sizes = np.zeros(6, np.int64), np.ones(6, np.uint32)  # of the table of each component
+    sizes[_POPULARITY] = sizes[_TASK] = sizes[_KIND] = experts
+    sizes[_KEEP] = top_k
+    picks, proposed = np.empty(TOGETHER, np.uint64), np.empty(TOGETHER, np.int64)
+    scripts = np.int64(script[phase])
     for row in range(rows):
         now, batch_row = token[row], position[row]
         first = np.int64(now == 0)
         origin = scatter(scatter(seed + GOLDEN) ^ np.uint64(request[row]))
-        before, mine, sources, kinds = last[batch_row], tastes[batch_row], history[0, batch_row], history[1, batch_row]
+        mine, sources, kinds = own[batch_row], history[0, batch_row], history[1, batch_row]
+        for at in range(width):
+            tables[unsigned(owned + at)] = mine[unsigned(at)]
         source, kind = _source_of(origin, now, repeats, sources, kinds)
         if source == now:
             kind = _kind_of(
@@ -600,83 +620,127 @@ def _generate(
                     break
         sources[now % len(sources)], kinds[now % len(kinds)] = source, kind
         number = scatter(origin + np.uint64(now + 1) * MIX_1)
-        clinging, scripted = np.int64(number & _BITS_16), ((number >> np.uint64(16)) & _BITS_16) < script[phase]
+        clinging, scripted = np.int64(number & _BITS_16), np.int64((number >> np.uint64(16)) & _BITS_16) < scripts
         for layer in range(layers):
-            owner = row * layers + layer
-            own = scatter(origin + np.uint64(layer_ids[layer] + 1) * GOLDEN)
-            stream, earlier = scatter(own ^ (np.uint64(now) + GOLDEN)), scatter(own ^ (np.uint64(source) + GOLDEN))
+            fresh = 2 * (row * layers + layer) + 2
+            here = (row * layers + layer) * top_k
+            accepting = (phase * layers + layer) * experts
+            starts[_POPULARITY] = begins[0] + (phase * layers + layer) * experts
+            starts[_TASK] = begins[1] + (task[row] * layers + layer) * experts
+            starts[_KIND] = begins[2] + (kind * layers + layer) * experts
+            starts[_TASTE], starts[_KEEP] = owned + taste_starts[layer], owned + n_tastes + layer * top_k
+            sizes[_TASTE] = taste_starts[layer + 1] - taste_starts[layer]
+            numbers = scatter(origin + np.uint64(layer_ids[layer] + 1) * GOLDEN)
+            stream = scatter(numbers ^ (np.uint64(now) + GOLDEN))
             chosen, attempts, used, groups_used = 0, 0, np.uint64(0), 0
             for rank in range(top_k if len(stays) and now > 0 else 0):
-                expert = np.int64(before[layer, rank])
+                expert = np.int64(mine[n_tastes + layer * top_k + rank])
                 chance = stays[layer, expert]
                 if scripted or 0 <= chance <= clinging or clinging - 65536 <= chance < 0:
                     continue
                 if chance > 0:
                     bit = np.uint64(1) << np.uint64(group[expert])
-                    taken_by[expert] = owner
-                    out[row, layer, chosen] = expert
+                    marks[expert] = fresh + 1
+                    into[here + chosen] = expert
                     groups_used += (used & bit) == 0
                     used |= bit
                     chosen += 1
                 else:
-                    refused_by[expert] = owner
+                    marks[expert] = fresh
+            while source == now and chosen < top_k and attempts < _ATTEMPTS:
+                for at in range(TOGETHER):
+                    picks[at] = stream + np.uint64(at + 1) * GOLDEN
+                stream += np.uint64(TOGETHER) * GOLDEN
+                attempts += TOGETHER
+                _propose(TOGETHER, picks, proposed, limits[layer, first], scripts, starts, sizes, tables)
+                if layer > 0 and len(paths):
+                    before = into[here - top_k : here]
+                    _follow(TOGETHER, picks, proposed, limits[layer, first], scripts, paths[layer - 1], before)
+                at = 0
+                while at < TOGETHER and chosen < top_k:
+                    expert = unsigned(proposed[at])
+                    bit = np.uint64(1) << np.uint64(group[expert])
+                    is_new = (used & bit) == 0
+                    mark = marks[expert]
+                    taken = (
+                        (mark < fresh) & ((picks[at] >> np.uint64(48)) < accepts[unsigned(accepting) + expert])
+                        & ((groups_used < most_groups) | (not is_new))
+                    )  # fmt: skip
+                    into[unsigned(here + chosen)] = expert
+                    marks[expert] = fresh + 1 if taken else mark
+                    used |= bit if taken else np.uint64(0)
+                    groups_used += is_new & taken
+                    chosen += taken
+                    at += 1
+            if chosen == top_k:
+                continue
+            # A token that repeats another, whose random numbers depend on what is taken; or one that tried all it may.
+            earlier = scatter(numbers ^ (np.uint64(source) + GOLDEN))
             repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
             while chosen < top_k:
                 if repeats_it:
                     earlier += GOLDEN
-                    pick = scatter(earlier)
+                    picks[0] = earlier
                 else:
                     stream += GOLDEN
-                    pick = scatter(stream)
-                expert = _proposed(
-                    pick, first, phase, task[row], kind, layer, limits, script, popular, tasked, by_kind, paths,
-                    mine, taste_starts, before, out[row],
-                )  # fmt: skip
+                    picks[0] = stream
+                _propose(1, picks, proposed, limits[layer, first], scripts, starts, sizes, tables)
+                if layer > 0 and len(paths):
+                    before = into[here - top_k : here]
+                    _follow(1, picks, proposed, limits[layer, first], scripts, paths[layer - 1], before)
+                candidate = proposed[0]
                 attempts += 1
                 forced = attempts > _ATTEMPTS  # the tables may hold fewer than top_k experts: then all in turn
                 if forced:
-                    expert = (attempts + np.int64(own >> np.uint64(40))) % experts
-                bit = np.uint64(1) << np.uint64(group[expert])
+                    candidate = (attempts + np.int64(numbers >> np.uint64(40))) % experts
+                bit = np.uint64(1) << np.uint64(group[candidate])
                 in_groups = groups_used < most_groups or (used & bit) != 0
-                accepted = (pick >> np.uint64(48)) < acceptance[phase, layer, expert] and refused_by[expert] != owner
-                accepted = forced or accepted
-                if taken_by[expert] != owner and accepted and in_groups:
-                    taken_by[expert] = owner
-                    out[row, layer, chosen] = expert
+                accepted = (picks[0] >> np.uint64(48)) < accepts[accepting + candidate] and marks[candidate] != fresh
+                if marks[candidate] <= fresh and (forced or accepted) and in_groups:
+                    marks[candidate] = fresh + 1
+                    into[here + chosen] = candidate
                     groups_used += (used & bit) == 0
                     used |= bit
                     chosen += 1
                     repeats_it = source != now and _coin(stream, chosen) < repeated[layer]
-        for layer in range(layers):  # not by slices: numba compiles a message for shapes that differ, for 3 s
-            for rank in range(top_k):
-                before[layer, rank] = out[row, layer, rank]
+        for at in range(layers * top_k):  # not by slices: numba compiles a message for shapes that differ, for 3 s
+            mine[n_tastes + at] = into[row * layers * top_k + at]
 
 
 @inner
-def _proposed(
-    pick, first, phase, task, kind, layer, limits, script, popular, tasked, by_kind, paths, tastes, taste_starts,
-    before, chosen,
-):  # fmt: skip
-    """The expert that a random number proposes at a layer; see `_generate`.
+def _propose(count, picks, proposed, limits, script, starts, sizes, tables):
+    """Scatter the first ``count`` of the random numbers ``picks``, and fill in the experts that they propose.
 
-    tastes: int16[item], what the request prefers. before, chosen: int16[layer, k], experts of the previous token and,
-    up to the layer before, of this one.
+    limits: int64[component], script of 65536: see `_generate`. starts, sizes: of the components' tables in ``tables``.
     """
-    draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
-    component = _component(pick, limits[layer, first])
-    if (pick >> np.uint64(16)) & _BITS_16 < script[phase]:
-        component = _POPULARITY
-    if component == _KIND:
-        return _column(draw, by_kind[kind, layer])
-    if component == _PATH:
-        return _column(scatter(draw), paths[layer - 1, _item(draw, chosen[layer - 1])])
-    if component == _KEEP:
-        return np.int64(_item(draw, before[layer]))
-    if component == _TASTE:
-        return np.int64(_item(draw, tastes[taste_starts[layer] : taste_starts[layer + 1]]))
-    if component == _TASK:
-        return _column(draw, tasked[task, layer])
-    return _column(draw, popular[phase, layer])
+    for at in range(count):
+        pick = scatter(picks[at])
+        draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+        component = _component_of(pick, limits, script)
+        column = np.int64(((draw >> np.uint64(40)) * np.uint64(sizes[component])) >> np.uint64(24))
+        entry = np.int64(tables[unsigned(starts[component] + column)])
+        picks[at] = pick
+        proposed[at] = column if np.int64(draw & _BITS_16) < entry >> 16 else entry & 0xFFFF
+
+
+@inner
+def _component_of(pick, limits, script):
+    """The component that a random number picks, without branches; see `_propose`."""
+    low = np.int64(pick & _BITS_16)
+    component = np.int64(low >= limits[0])
+    for at in range(1, _PATH):
+        component += np.int64(low >= limits[at])
+    return unsigned(np.int64(0) if np.int64((pick >> np.uint64(16)) & _BITS_16) < script else component)
+
+
+@inner
+def _follow(count, picks, proposed, limits, script, paths, before):
+    """Fill in the experts proposed by what follows (``paths`` [expert, expert]) those of the token at the layer before.
+    """
+    for at in range(count):
+        if _component_of(picks[at], limits, script) == np.uint64(_PATH):
+            draw = (picks[at] ^ (picks[at] >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+            proposed[at] = _column(scatter(draw), paths[_item(draw, before)])
 
 
 @allocating
@@ -731,15 +795,25 @@ def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
 
     strata: see `_strata`. task: int64[request]. ends: `_ends` of [task, layer, expert].
     """
+    numbers, found = np.empty(MOST_TASTES, np.uint64), np.empty(MOST_TASTES, np.int64)
     for row in range(len(out)):
         for layer in range(len(layer_ids)):
             key = scatter(scatter(seed - GOLDEN) + np.uint64(layer_ids[layer]) * GOLDEN) + np.uint64(task[row] << 32)
-            for column in range(starts[layer], starts[layer + 1]):
-                number = _stratified(key + np.uint64(column - starts[layer]), strata[row])
-                out[row, column] = _at(number, ends[task[row], layer])
+            first, items = starts[layer], starts[layer + 1] - starts[layer]
+            for at in range(items):
+                numbers[at], found[at] = _stratified(key + np.uint64(at), strata[row]), 0
+            # The item of `_ends` whose interval each falls into; all are sought at once, without branches.
+            left, of_layer = ends.shape[2], ends[task[row], layer]
+            while left > 1:
+                half = left >> 1
+                for at in range(items):
+                    found[at] += half * np.int64(np.uint64(of_layer[unsigned(found[at] + half - 1)]) < numbers[at])
+                left -= half
+            for at in range(items):
+                out[row, first + at] = found[at]
 
 
-@allocating
+@inner
 def _stratified(key, stratum):
     """A random number of 32 bits, uniform for each request, evenly spread over the requests of a block.
 
@@ -761,20 +835,8 @@ def _stratified(key, stratum):
         if item < np.uint64(size):
             break
     within = scatter(key + np.uint64(place)) >> np.uint64(32)
-    return ((item << np.uint64(32)) + within) // np.uint64(size)
-
-
-@allocating
-def _at(number, ends):
-    """The item of `_ends` whose interval a number of 32 bits falls into."""
-    low, high = 0, len(ends) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if number <= np.uint64(ends[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return np.int64(low)
+    whole = (item << np.uint64(32)) + within
+    return whole >> np.uint64(bits) if size == 1 << bits else whole // np.uint64(size)
 
 
 @allocating
