@@ -214,8 +214,9 @@ class RunQueue(Generic[AnyJob]):
     """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
 
     A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
-    group; then it takes one that no worker has begun, the largest first; then it helps with the one that has most jobs
-    left. The first worker with one of a family builds those of others, too; the others take none of these meanwhile.
+    group; then it takes one that no worker has begun, of its own traffic, else of a traffic that is not begun, the
+    largest first; then it helps with the one that has most jobs left. The first worker with one of a family builds
+    those of others, too; the others take none of these meanwhile.
     """
 
     def __init__(self, jobs: Iterable[AnyJob]) -> None:
@@ -246,7 +247,7 @@ class RunQueue(Generic[AnyJob]):
                 free = (group for group in self._waiting if group not in self._gathering)
                 possible = {group: ready for group in free if (ready := self._ready(group))}
                 if possible:
-                    return self._take(worker, *self._choose(possible))
+                    return self._take(worker, *self._choose(worker, possible))
                 self._changed.wait()
             return None
 
@@ -266,9 +267,20 @@ class RunQueue(Generic[AnyJob]):
     def _ready(self, group: Hashable) -> list[_Line[AnyJob]]:
         return [line for kernel, line in self._waiting[group].items() if kernel not in self._compiling]
 
-    def _choose(self, possible: dict[Hashable, list[_Line[AnyJob]]]) -> tuple[Hashable, list[_Line[AnyJob]]]:
-        fresh = next((each for each in possible if each not in self._begun), None)
-        group = max(possible, key=lambda each: sum(map(len, possible[each]))) if fresh is None else fresh
+    def _choose(
+        self, worker: int, possible: dict[Hashable, list[_Line[AnyJob]]]
+    ) -> tuple[Hashable, list[_Line[AnyJob]]]:
+        fresh = {each: self._first[each].traffic for each in possible if each not in self._begun}
+        if not fresh:
+            group = max(possible, key=lambda each: sum(map(len, possible[each])))
+        else:
+            begun = {self._first[each].traffic for each in self._begun}
+            own = self._first[self._last[worker]].traffic if worker in self._last else None
+
+            def rank(each: Hashable) -> int:  # the first of the least: groups are ordered by size
+                return 0 if own is not None and fresh[each] == own else 1 + (fresh[each] in begun)
+
+            group = min(fresh, key=rank)
         return group, possible[group]
 
     def _take(self, worker: int, group: Hashable, ready: list[_Line[AnyJob]]) -> Task[AnyJob]:

@@ -124,6 +124,11 @@ class Job(Protocol):
         return None
 
     @property
+    def traffic(self) -> Hashable | None:
+        """Equal for jobs of different groups of which a worker that has done one builds the others faster."""
+        return None
+
+    @property
     def size(self) -> float:
         """Grows with the time that the job takes: the largest are done first. Where there is a family, the number of
         selections of experts.
@@ -178,10 +183,13 @@ class DemandSpec:
         """Equal for demands that differ in their batch alone, of which one may be the beginning of another; None where
         a request's routing depends on how many there are.
         """
-        trace = self.workload.trace
-        extended = isinstance(trace, str) and self.workload.extend != "redraw"
-        drawn_together = not isinstance(trace, str) and trace.synthetic.preset_of(self.model.name) is not None
-        return None if extended or drawn_together else (*self.key[:2], *self.key[3:])
+        extended = isinstance(self.workload.trace, str) and self.workload.extend != "redraw"
+        return None if extended else (*self.key[:2], *self.key[3:])
+
+    @property
+    def traffic(self) -> tuple | None:
+        """Equal for demands of the same generated traffic, whatever their batch and what is asked of it."""
+        return None if isinstance(self.workload.trace, str) else self.key[:2]
 
     @property
     def selections(self) -> int:
@@ -247,6 +255,11 @@ class Run(Scenario, Job):
     def family(self) -> tuple | None:
         """See `DemandSpec.family`."""
         return self.demand.family
+
+    @property
+    def traffic(self) -> tuple | None:
+        """See `DemandSpec.traffic`."""
+        return self.demand.traffic
 
     @property
     def size(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,16 @@ from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
 from archsim.runs.run import DemandSpec, Record, Run, generated_digest, plain_text
 from archsim.workload import store
 from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
-from archsim.workload.trace import Derived, StepTokens, TokenSource, Trace, draw_requests, is_first_of, some_layers
+from archsim.workload.trace import (
+    Derived,
+    StepTokens,
+    TokenSource,
+    Trace,
+    draw_requests,
+    is_first_of,
+    routed_alike,
+    some_layers,
+)
 from archsim.workload.traffic_presets import generated_traffic
 
 _MOST_OUTCOMES = 64
@@ -31,16 +40,30 @@ _MOST_SELECTIONS = 50_000_000  # two bytes each
 _MOST_PLANS = 16  # runs whose plans are kept for machines that differ in rates alone, a few MB each
 
 
+class Drawn(NamedTuple):
+    """The stream of a batch of generated traffic."""
+
+    source: TokenSource
+    requests: np.ndarray
+    pieces: list[StepTokens]
+
+
 @dataclass(frozen=True)
 class Remembered(Derived):
-    """Generated traffic whose latest stream is kept in ``streams``, by ``name`` and what else it depends on, unless it
-    has more than ``most`` selections: several demands, and heatmaps behind ports, read the same one, which takes long
-    to draw.
+    """Generated traffic whose latest stream is kept in ``streams``, by the ``name`` of the traffic and what else it
+    depends on, unless it has more than ``most`` selections: several demands, and heatmaps behind ports, read the same
+    one, which takes long to draw. A smaller batch reads its beginning, and draws only requests that are routed
+    otherwise in a smaller batch.
     """
 
     name: tuple
-    streams: dict[tuple, list[StepTokens]]
+    streams: dict[tuple, Drawn]
     most: int = _MOST_SELECTIONS
+
+    @property
+    def itself(self) -> TokenSource:
+        """The traffic that is remembered."""
+        return self.source
 
     def __getattr__(self, name: str) -> Any:  # what a kind of traffic has of its own
         if name == "source":
@@ -52,8 +75,15 @@ class Remembered(Derived):
         named = zlib.crc32(np.ascontiguousarray(requests).data)
         key = self.name, self.source.digest, named, len(requests), decode_steps
         if key in self.streams:
-            yield from self.streams[key]
+            yield from self.streams[key].pieces
             return
+        for (name, *_, steps), drawn in self.streams.items():
+            is_first = np.array_equal(drawn.requests[: len(requests)], requests)
+            if name == self.name and steps == decode_steps and is_first:
+                alike = routed_alike(self.source, drawn.source)[requests]
+                if alike.any():
+                    yield from self._beginning(drawn, requests, decode_steps, alike)
+                    return
         self.streams.clear()
         pieces, selections = [], 0
         for piece in self.source.steps(requests, decode_steps):
@@ -64,7 +94,25 @@ class Remembered(Derived):
                 pieces.clear()
             yield piece
         if selections <= self.most:
-            self.streams[key] = pieces
+            self.streams[key] = Drawn(self.source, requests, pieces)
+
+    def _beginning(
+        self, drawn: Drawn, requests: np.ndarray, decode_steps: int, alike: np.ndarray
+    ) -> Iterator[StepTokens]:
+        """The stream of the first requests of what was drawn, of which those that are not ``alike`` are drawn now."""
+        others = self.source.steps(requests[~alike], decode_steps)  # in the same order
+        left = np.empty((0, len(self.layer_ids), self.top_k), np.int16)
+        for whole in drawn.pieces:
+            piece = whole.first(int(np.searchsorted(whole.request, len(requests))))
+            rows = np.flatnonzero(~alike[piece.request])
+            if len(rows):
+                experts = piece.experts.copy()
+                while len(left) < len(rows):
+                    left = np.concatenate([left, next(others).experts])
+                experts[rows], left = left[: len(rows)], left[len(rows) :]
+                piece = replace(piece, experts=experts)
+            if len(piece.request):
+                yield piece
 
 
 class Simulator:
@@ -77,7 +125,7 @@ class Simulator:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, RunDemand] | None = None
         self._traffic: tuple[Any, TokenSource] | None = None
-        self._streams: dict[tuple, list[StepTokens]] = {}  # of `Remembered`
+        self._streams: dict[tuple, Drawn] = {}  # of `Remembered`
         self._outcomes: dict[str, tuple[RunOutcome, float]] = {}  # by Run.simulation, with its wall time
         self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
         self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
@@ -228,7 +276,7 @@ class Simulator:
         workload = spec.workload
         if not isinstance(workload.trace, str):
             drawn = generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
-            return Remembered(drawn, spec.key[:3], self._streams)
+            return Remembered(drawn, spec.key[:2], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
             from archsim.workload.formats.readers import open_trace

@@ -359,6 +359,19 @@ class GenerativeTraffic:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
+    def alike(self, other: object) -> np.ndarray:
+        """bool[request]: those that are routed as those of the same number in other traffic. All but the last ones of
+        a task are, where the other traffic has more requests.
+        """
+        found = np.zeros(self.requests, bool)
+        if isinstance(other, GenerativeTraffic) and self.label == other.label:
+            both = min(self.requests, other.requests)
+            one, two = (np.column_stack([each.lengths, each.request_task, _strata(each.request_task)])[:both]
+                        for each in (self, other))  # fmt: skip
+            if np.array_equal(one[:, :3], two[:, :3]) and self.model.digest == other.model.digest:
+                found[:both] = (one == two).all(axis=1)
+        return found
+
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
         """See `archsim.workload.trace.Trace.longest`."""
         prompt, decode = self.lengths[requests].T
@@ -937,6 +950,16 @@ class SubjectTraffic:
         for part in self._parts:
             digest.update(part.digest.encode())
         return digest.hexdigest()
+
+    def alike(self, other: object) -> np.ndarray:
+        """See `GenerativeTraffic.alike`."""
+        found = np.zeros(self.requests, bool)
+        if isinstance(other, SubjectTraffic) and self.label == other.label:
+            both = min(self.requests, other.requests)
+            if np.array_equal(self.request_task[:both], other.request_task[:both]):
+                for index, (one, two) in enumerate(zip(self._parts, other._parts, strict=True)):
+                    found[self.request_task == index] = one.alike(two)
+        return found
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
         """See `archsim.workload.trace.Trace.longest`."""

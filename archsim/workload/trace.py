@@ -221,11 +221,24 @@ def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, se
     """
     first = draw_requests(whole.requests, of, seed)[:batch]
     same = np.array_equal(draw_requests(source.requests, batch, seed), first)
-    return same and _of_requests(source) == _of_requests(whole)
+    return same and bool(routed_alike(source, whole)[first].all())
+
+
+def routed_alike(source: TokenSource, whole: TokenSource) -> np.ndarray:
+    """bool[request]: the requests of a source that are routed as those of the same number in another one.
+
+    A source whose requests depend on how many it has says so (``alike``); others may name the routing of single
+    requests (``request_digest``), where they differ only in how many they have.
+    """
+    alike = getattr(source, "alike", None)
+    if alike is not None:
+        found: np.ndarray = alike(getattr(whole, "itself", whole))
+        return found
+    same = _of_requests(source) == _of_requests(whole)
+    return np.arange(source.requests) < (whole.requests if same else 0)
 
 
 def _of_requests(source: TokenSource) -> str:
-    """Names the routing of single requests: sources that differ only in how many they have may say so."""
     return getattr(source, "request_digest", None) or source.digest
 
 

@@ -290,7 +290,7 @@ def load_traffic(like: str, model) -> Parameters:
         shares = tuple(part.share for part in head.subjects.values())
         return SeveralSubjects(head.name, head.source, models, shares, dict(head.spread))
     try:
-        found = read_tables(head, file) if isinstance(head, TrafficTables) else from_statistics(head, file, shape)
+        found = _read(head, file, shape)
     except (*UNREADABLE, TypeError, IndexError) as error:
         raise TraceError(f"{tree.place(())}: not a readable traffic model ({error})") from error
     if (found.experts, found.top_k) != (model.experts, model.top_k):
@@ -299,6 +299,24 @@ def load_traffic(like: str, model) -> Parameters:
             f"{model.experts}, top-{model.top_k}"
         )
     return of_layers(found, shape.layer_ids, file)
+
+
+_MOST_READ = 8
+_have_read: dict[tuple, TrafficModel] = {}  # the latest, by content and shape: every batch of a sweep asks for them
+
+
+def _read(head: TrafficTables | TrafficStatistics, file: Path, shape: _Shape) -> TrafficModel:
+    """A model of traffic from its file; its arrays are not to be written. Raises what reading it raises."""
+    arrays = head.tables if isinstance(head, TrafficTables) else head.loads
+    content = hashlib.sha256(file.read_bytes())
+    content.update((file.parent / arrays).read_bytes() if arrays else b"")
+    key = str(file), content.digest(), shape.layer_ids.tobytes(), *shape[1:]
+    if key not in _have_read:
+        found = read_tables(head, file) if isinstance(head, TrafficTables) else from_statistics(head, file, shape)
+        while len(_have_read) >= _MOST_READ:
+            del _have_read[next(iter(_have_read))]
+        _have_read[key] = found
+    return _have_read[key]
 
 
 def model_of(like: str) -> str:

@@ -39,7 +39,10 @@ from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.workload import demand
-from archsim.workload.generated import SyntheticTraffic
+from archsim.workload import generated as generated_module
+from archsim.workload import trace as trace_module
+from archsim.workload.generated import GenerativeTraffic, SyntheticTraffic
+from archsim.workload.traffic_presets import generated_traffic
 
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
@@ -258,6 +261,19 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     assert given[0].job.demand.batch == 25 and given[0].together == ()
 
 
+def test_a_worker_goes_on_with_the_traffic_it_has_drawn():
+    runs = [
+        SimpleNamespace(size=size, group=(traffic, size, asked), family=None, traffic=traffic, kernel=0)
+        for traffic in "ab" for size in (10, 20, 40) for asked in ("tokens", "origins")
+    ]  # fmt: skip
+    schedule, taken = RunQueue(runs), {0: [], 1: []}
+    schedule.compiled(runs[0])
+    for turn in range(len(runs)):
+        taken[turn % 2].append(schedule.next(turn % 2).job)
+    assert [{run.traffic for run in each} for each in taken.values()] == [{"a"}, {"b"}]
+    assert [[run.size for run in each] for each in taken.values()] == [[40, 40, 20, 20, 10, 10]] * 2
+
+
 def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     runs = expanded(tiny(tmp_path, "workload.batch=[40, 12]"))
     simulator, held, whole = Simulator(), [], simulator_module.sum_together
@@ -299,7 +315,7 @@ def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
             looks.append(self.size)
             return "analytical", "reserved"
 
-    runs = [Looked(size=number, group="one", family=None) for number in range(300)]
+    runs = [Looked(size=number, group="one", family=None, traffic=None) for number in range(300)]
     schedule, given = RunQueue(runs), []
     while task := schedule.next(0):
         given.append(task.job)
@@ -660,6 +676,36 @@ def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_
     assert not streams
     remembered = Remembered(traffic, ("three",), streams)
     assert (remembered.digest, remembered.request_digest) == (traffic.digest, traffic.request_digest)
+
+
+@pytest.mark.parametrize("model, spec", [
+    ("olmoe-1b-7b", {"like": "model", "decode_steps": 2, "mix": {"law_fr": 1, "medicine": 3}}),
+    ("qwen3-235b-a22b", {"like": "model", "decode_steps": 2, "prompt_tokens": 0}),
+    ("qwen3-235b-a22b", {"decode_steps": 2, "prompt_tokens": 2}),
+])  # fmt: skip
+def test_a_smaller_batch_reads_the_beginning_of_a_larger_one(model, spec, monkeypatch):
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 1 << 16)  # pieces that end elsewhere
+    monkeypatch.setattr(generated_module, "BLOCK", 8)
+    one, whole = (generated_traffic(load_model(model), SyntheticSpec(**spec), batch) for batch in (21, 40))
+    drawn, streams = [], {}
+    for kind in (GenerativeTraffic, SyntheticTraffic):
+        monkeypatch.setattr(kind, "steps", lambda self, requests, steps, own=kind.steps: (
+            drawn.append(len(requests)), own(self, requests, steps))[1])  # fmt: skip
+
+    def read(source, batch):
+        pieces = list(source.steps(np.arange(batch), 2))
+        columns = [np.concatenate([getattr(each, name) for each in pieces]) for name in ("request", "experts")]
+        return [np.concatenate([np.full(len(each.request), each.iteration) for each in pieces]), *columns]
+
+    expected = read(one, 21)
+    read(Remembered(whole, ("same",), streams), 40)
+    for _ in range(2):
+        for found, own in zip(read(Remembered(one, ("same",), streams), 21), expected, strict=True):
+            assert np.array_equal(found, own)
+    tasks = len(spec.get("mix", "1")) if "like" in spec else 0
+    assert drawn[:2] == [21, 40] and all(each < max(8 * tasks, 1) for each in drawn[2:])
+    read(Remembered(one, ("another",), streams), 21)
+    assert drawn[-1] == 21, "of another name"
 
 
 def without_host(records):
