@@ -138,6 +138,9 @@ class References:
         self._tree.underlay(keys, base)
 
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
+        if kind == "models" and name.endswith((".json", ".onnx")):
+            made = f"`archsim new --from {name} --out model.yaml` makes one"
+            raise self._tree.error(keys, f"{name!r} is no model file, which is YAML. {made}; then give its path")
         if is_path(name):
             candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
             found = next((file for file in candidates if os.path.exists(file)), None)
@@ -174,6 +177,10 @@ class References:
     def _complete_policy(self, keys: Keys) -> None:
         """Fill in a mapping's missing rules from the preset that it names."""
         given = self._tree.get(keys)
+        placement = given.get("placement")
+        from_file = isinstance(placement, dict) and placement.get("name") == "from_file"
+        if from_file and isinstance(placement.get("file"), str) and placement["file"]:
+            find_file(self._tree, (*keys, "placement", "file"), self._folder, "; `archsim place` writes one")
         preset = given.pop("preset", None)
         if preset is None:
             return
@@ -203,22 +210,40 @@ class References:
             given.setdefault(field, value)
 
     def find_trace(self) -> None:
-        """Make the trace path relative to the current directory; search there, then around the experiment file."""
-        path = self._tree.find(("workload", "trace"))
-        if not isinstance(path, str) or not path:
-            return
-        if os.path.exists(path):
-            if not (os.path.isfile(path) or os.path.isdir(path)):
-                raise self._tree.error(("workload", "trace"), f"neither a file nor a directory: {path!r}")
-            return
-        around = folders_around(self._folder)
-        for folder in around:
-            if os.path.exists(folder / path):  # unlike Path.exists, false for names that are too long
-                self._tree.data["workload"]["trace"] = os.path.relpath(folder / path)
-                return
+        """Make the path of a trace, or of a traffic file, relative to the current directory; search there, then around
+        the experiment file.
+        """
+        keys = ("workload", "trace")
+        path = self._tree.find(keys)
         hint = "; for generated traffic, write {synthetic: {}}" if path == "synthetic" else ""
-        places = searched(around)
-        raise self._tree.error(("workload", "trace"), f"no such file or directory: {path!r} (searched {places}){hint}")
+        if isinstance(path, str) and path:
+            find_file(self._tree, keys, self._folder, hint)
+        find_traffic(self._tree, (*keys, "synthetic", "like"), self._folder)
+
+
+def find_traffic(tree: Tree, keys: Keys, folder: Path | None) -> None:
+    """Like `find_file`, for a key that may be the name of a traffic preset."""
+    like = tree.find(keys)
+    if isinstance(like, str) and like.endswith((".yaml", ".yml")):
+        hint = "; `archsim trace fit` writes such a file, and `archsim list traffic` lists the presets"
+        find_file(tree, keys, folder, hint)
+
+
+def find_file(tree: Tree, keys: Keys, folder: Path | None, hint: str = "") -> None:
+    """Make the path of a file or directory at ``keys`` relative to the current directory; search there, then around
+    ``folder``, that of the file that names it. Raises SpecError, with ``hint`` at the end, if it does not exist.
+    """
+    path = tree.get(keys)
+    if os.path.exists(path):
+        if not (os.path.isfile(path) or os.path.isdir(path)):
+            raise tree.error(keys, f"neither a file nor a directory: {path!r}")
+        return
+    around = folders_around(folder)
+    for each in around:
+        if os.path.exists(each / path):  # unlike Path.exists, false for names that are too long
+            tree.get(keys[:-1])[keys[-1]] = os.path.relpath(each / path)
+            return
+    raise tree.error(keys, f"no such file or directory: {path!r} (searched {searched(around)}){hint}")
 
 
 def is_path(name: str) -> bool:

@@ -12,7 +12,7 @@ from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.library import MANIFEST_KEY, SERVE, Source, folder_of, label_of, refuse_other_kinds, tree_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, folders_around, put, resolve
+from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, find_traffic, folders_around, put, resolve
 from archsim.specs.serving import AxesSpec, LengthSpec, RoutingSpec, SchedulerSpec, ServeSpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
@@ -94,12 +94,14 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     apply_overrides(tree, overrides, lambda keys: None)
+    _find_traffic(tree, folder)
     given = deepcopy(tree.data)
     axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
         head = f"{tree.place(('sweep',))}: sweep: {path}: {value}"
         put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
     written = WrittenKeys.of(tree, made is not None)
+    _find_traffic(tree, folder)
     spec = validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
     system = validate(SystemSpec, machine, ("systems", 0))
@@ -162,6 +164,11 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
         tuple(dict.fromkeys((*recorded_unread(made), *unread))), MappingProxyType(machines), recipe,
     )  # fmt: skip
+
+
+def _find_traffic(tree: Tree, folder: Path | None) -> None:
+    for keys in (("routing", "like"), ("routing", "synthetic", "like")):
+        find_traffic(tree, keys, folder)
 
 
 def _other_systems(spec: ServeSpec) -> list[tuple[str, tuple[str, ...], Any]]:
