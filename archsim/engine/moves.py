@@ -109,7 +109,8 @@ def send_once_to(
             sent, last = np.zeros((dies, count), np.int64), np.full(count, -1, np.int64)
             target, runs_all = group[plan.die], np.full(sizes.experts, -1)
             runs_all[undivided] = target[first[undivided]]
-            _count_once(routing.experts, routing.die, first, runs_all, target, taken.copy(), last, sent)
+            done = np.zeros((dies, sizes.experts), np.int64)
+            _count_once(routing.experts, routing.die, first, runs_all, target, taken.copy(), done, last, sent)
             found.append(sent)
         return found
     tokens = origins.sum(axis=1, dtype=np.int64) / sizes.top_k
@@ -223,12 +224,13 @@ def _sum_by_die(plan_die, taken, sent):
 
 
 @kernel
-def _count_once(experts, die, first, runs_all, plan_die, taken, last, sent):
+def _count_once(experts, die, first, runs_all, plan_die, taken, done, last, sent):
     """Add one to ``sent: int64[home, die]`` for every token and every die that runs one of its experts.
 
     ``first``: int64[expert + 1], the plan's entries of each expert; ``runs_all``: int64[expert], the die that runs all
-    of its tokens, -1 if there is none; ``taken``: see ``_tokens_taken``, used up where there is none; ``last``:
-    int64[die], -1: the token sent there last.
+    of its tokens, -1 if there is none; ``taken``: see ``_tokens_taken``, used up where there is none; ``done``:
+    int64[home, expert], zeros: entries of the expert that have all of their tokens of a home; ``last``: int64[die], -1:
+    the token sent there last.
     """
     for token in range(len(experts)):
         home = unsigned(die[token])
@@ -236,11 +238,13 @@ def _count_once(experts, die, first, runs_all, plan_die, taken, last, sent):
             expert = unsigned(experts[token, rank])
             target = runs_all[expert]
             if target < 0:
-                for entry in range(first[expert], first[expert + unsigned(1)]):
-                    if taken[entry, home] > 0:
-                        taken[entry, home] -= 1
-                        target = np.int64(plan_die[entry])
-                        break
+                entry, end = first[expert] + done[home, expert], first[expert + unsigned(1)]
+                while entry < end and taken[unsigned(entry), home] <= 0:
+                    entry += 1
+                done[home, expert] = entry - first[expert]
+                if entry < end:
+                    taken[unsigned(entry), home] -= 1
+                    target = np.int64(plan_die[unsigned(entry)])
             if target >= 0:
                 sent[home, unsigned(target)] += last[unsigned(target)] != token
                 last[unsigned(target)] = token
