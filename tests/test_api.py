@@ -311,10 +311,13 @@ def test_check_and_figure_are_doors_of_python_too(tmp_path, capsys):
     found = ar.check(file)
     assert main(["check", str(file)]) == 0
     told = capsys.readouterr()
-    assert told.out == f"{file}: {found!r}\n" and all(f"note: {note}" in told.err for note in found.notes)
+    assert told.out.startswith(f"{file}: {found!r}\n--verbose lists the numbers")
+    assert all(f"note: {note}" in told.err for note in found.notes)
     assert main(["check", str(file), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["summary"] == found.summary and said["details"] == list(found.details)
+    assert said["summary"] == found.summary and said["details"] == [*found.details, *found.ranges]
+    assert main(["check", str(file), "--verbose"]) == 0
+    assert capsys.readouterr().out == "\n".join((f"{file}: {found!r}", *found.ranges)) + "\n"
     ar.sweep(file, out=tmp_path / "report")
     assert ar.figure(tmp_path / "report", "speedup", tmp_path / "s.svg").read_text(encoding="utf-8").startswith("<?xml")
     capsys.readouterr()

@@ -15,6 +15,12 @@ from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs
 def add_check(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "The file to check")
     parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="Also print the tables of numbers that `archsim sure` draws, with their ranges and sources.",
+    )
+    parser.add_argument(
         "--no-code",
         action="store_true",
         help=f"import no module that the file names: what only its code can say is not checked (also: {NO_CODE}=1)",
@@ -35,9 +41,14 @@ def run_check(args: argparse.Namespace) -> int:
             if Path(args.file).name in str(error):
                 raise
             raise ArchsimError(f"{args.file}: {error}") from error
+    print(f"{args.file}: {found!r}", flush=True)
     print_notes(found.notes)
-    print(f"{args.file}: {found!r}")
-    args.result = {"file": args.file, "summary": found.summary, "details": found.details, "notes": found.notes}
+    if args.verbose:
+        print("\n".join(found.ranges))
+    elif found.ranges:
+        print("--verbose lists the numbers that `archsim sure` draws, with their ranges and sources.")
+    details = (*found.details, *found.ranges)
+    args.result = {"file": args.file, "summary": found.summary, "details": details, "notes": found.notes}
     return OK
 
 

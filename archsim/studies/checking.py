@@ -36,13 +36,15 @@ MOST_POINTS = 2000  # some seconds to check
 @dataclass(frozen=True)
 class Checked:
     """A valid file that can run. ``content``: what ``archsim.load`` gives; ``summary``: a line on it; ``details``: room
-    for KV, what its machines are as built, ranges of their numbers; ``notes``: what a reader should know first.
+    for KV, and what its machines are as built; ``notes``: what a reader should know first; ``ranges``: lines of tables
+    of the numbers that `archsim sure` draws.
     """
 
     content: Any
     summary: str
     details: tuple[str, ...]
     notes: tuple[str, ...]
+    ranges: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "\n  ".join((self.summary, *self.details))
@@ -69,8 +71,8 @@ def check(found: Any, of: Source, say: Callable[[str], None] = lambda text: None
         return (f"{system.name}: {line}" for line in full_load_told(system))
 
     notes += [*_of_each(systems, of_carrier), *_of_each(systems, of_limits)]
-    details += [*_of_each(systems, told_as_built), *_ranges(systems)]
-    return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes))
+    details += _of_each(systems, told_as_built)
+    return Checked(found, _summary(found, str(of)) + takes, tuple(details), tuple(notes), tuple(_ranges(systems)))
 
 
 def systems_of(found: Any) -> list[SystemSpec]:

@@ -451,7 +451,7 @@ def test_check(capsys):
 )
 def test_check_takes_every_kind(capsys, file, kind):
     path = shipped_configs() / file
-    assert main(["check", str(path)]) == 0
+    assert main(["check", str(path), "-v"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{path}: ok, a valid {kind}\n")
     ranges = [line.split()[0] for line in said.splitlines() if "  uniform  " in line]
