@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import sys
 import time
@@ -108,17 +109,29 @@ def keep_machine_code() -> None:
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    checkout = PACKAGE.parent
-    folder = (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
-    mine = folder / digest_here(COMPILED)
+    mine = _kept_in() / digest_here(COMPILED)
     try:
         if not mine.is_dir():
             mine.mkdir(parents=True)
-            _remove_unused(folder)
-        os.utime(mine)
+            _remove_unused(mine.parent)
+        for used in (mine, installed_code()):
+            if used.is_dir():
+                os.utime(used)
     except OSError:
         return
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
+
+
+def _kept_in() -> Path:
+    checkout = PACKAGE.parent
+    return (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
+
+
+def installed_code() -> Path:
+    """Where building the package leaves machine code of these sources, for this Python: for the wheel, and for commands
+    that run in the checkout.
+    """
+    return _kept_in() / f"{digest_here(COMPILED)}-{sys.implementation.cache_tag}-{platform.machine().lower()}"
 
 
 def code_is_for() -> dict[str, str]:
@@ -131,15 +144,16 @@ def code_is_for() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def shipped_code() -> Path | None:
-    """The folder of machine code that came with the package; None where there is none, or where it is for other
-    sources or libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or ``0`` for none.
+    """The folder of machine code that came with the package, or that its installation left in the checkout; None where
+    there is none, or where it is for other sources or libraries. ``ARCHSIM_MACHINE_CODE`` names another folder, or
+    ``0`` for none.
     """
-    folder = Path(os.environ.get("ARCHSIM_MACHINE_CODE") or PACKAGE / "machine_code")
-    try:
-        is_for = json.loads((folder / SHIPPED_FOR).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return folder if is_for == code_is_for() else None
+    named = os.environ.get("ARCHSIM_MACHINE_CODE")
+    for folder in [Path(named)] if named else [PACKAGE / "machine_code", installed_code()]:
+        with suppress(OSError, ValueError):
+            if json.loads((folder / SHIPPED_FOR).read_text(encoding="utf-8")) == code_is_for():
+                return folder
+    return None
 
 
 class MachineCode(NamedTuple):

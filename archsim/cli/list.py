@@ -135,14 +135,20 @@ def _parser_of(words: list[str]) -> argparse.ArgumentParser:
 SMALL = (
     "workload.layers=1", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
 )  # fmt: skip
-# What is compiled → a command that runs it, on an experiment that takes no time once it is. Kernels of the same name
-# are compiled by the first command that needs them.
+# What is compiled → a function of `archsim.api` that needs it, its experiment and what changes there, so that it takes no
+# time once all is compiled. No page is written: installations compile, and page makers import much. Kernels of the
+# same name are compiled by the first function that needs them.
 RUNS: dict[str, Sequence[str]] = {
     "shared links (event engine)": ("sweep", "dojo", "assumptions=[physical]", *SMALL),
     "reserved links (event engine)": ("sweep", "dojo", "assumptions=[published]", *SMALL),
     "both (analytical engine)": ("sweep", "dojo", "engine=analytical", *SMALL),
-    "serving": ("serve", "serve_h200", "requests.count=20"),
-}
+    "searches": (
+        "explore", "explore_dojo", "workload.batch=25", "workload.layers=1", "explore.event_runs=0",
+        "sweep={grid: {d2d.bandwidth: [1 TB/s, 2 TB/s]}}",
+    ),
+    "serving": ("serve_plan", "serve_h200", "requests.count=20"),
+}  # fmt: skip
+ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[2], overrides=sys.argv[3:])"
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
@@ -181,20 +187,18 @@ def run_compile(args: argparse.Namespace) -> int:
 
 
 def _compile(what: str, folder: Path, beside: Mapping[str, str]) -> tuple[str, float]:
-    """Run a command of `RUNS`, in a process of its own and with nothing kept that it could take instead. ``beside``: in
+    """Call a function of `RUNS`, in a process of its own and with nothing kept that it could take instead. ``beside``: in
     its environment.
     """
-    verb, file, *changes = RUNS[what]
     own = folder / str(len(what)) / what.split()[0]
-    sets = [word for change in changes for word in ("--set", change)]
-    jobs = ["--jobs", "1"] if verb == "sweep" else []
-    command = [sys.executable, "-m", "archsim", verb, file, *sets, *jobs, "--out", str(own / "out")]
+    command = [sys.executable, "-c", ASKS, *RUNS[what]]
     begin = time.monotonic()
     done = subprocess.run(
         command, env={**os.environ, "ARCHSIM_CACHE": str(own / "cache"), **beside}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     if done.returncode != OK:
-        asked = " ".join(command[3:])
-        raise ArchsimError(f"{what}: `archsim {asked}` ended with {done.returncode}: {done.stderr[-500:]}")
+        name, file, *changes = RUNS[what]
+        asked = f"{name}({file!r}, overrides={changes})"
+        raise ArchsimError(f"{what}: archsim.{asked} ended with {done.returncode}: {done.stderr[-500:]}")
     return what, time.monotonic() - begin
