@@ -166,12 +166,13 @@ class MachineCode(NamedTuple):
     going_on: bool
 
 
-def machine_code(expected: Iterable[str] = (), since_s: float = math.inf) -> MachineCode:
+def machine_code(expected: Iterable[str] = (), since_s: float = math.inf, processes: int = 1) -> MachineCode:
     """What is in the folder of machine code. A process that compiles a function leaves a lock file there, and machine
     code beside it when it has ended.
 
     ``expected``: groups of `KERNELS` that the command needs, so that kernels whose compilation has not begun are
     counted. ``since_s``: by ``time.time()``; how long the kernels since then took says how fast this machine is.
+    ``processes``: how many compile at once.
     """
     folder, now_s, functions = os.environ.get("NUMBA_CACHE_DIR"), time.time(), 0
     made: dict[str, float] = {}
@@ -183,12 +184,12 @@ def machine_code(expected: Iterable[str] = (), since_s: float = math.inf) -> Mac
             name, at_s = file.name.split("-")[0], file.stat().st_mtime
             kind[name] = max(kind.get(name, 0.0), at_s)
     done = {name: _TAKES_S[name] for name, at_s in made.items() if at_s >= since_s and name in _TAKES_S}
-    slower = 1.0
+    slower = 1.0 / processes
     if sum(done.values()) > 2:
-        slower = min(max((max(made.values()) - since_s) / sum(done.values()), 1.0), _SLOWEST)
+        slower = min(max((max(made.values()) - since_s) / sum(done.values()), slower), _SLOWEST)
     open_s = {name: now_s - at_s for name, at_s in locks.items() if name not in made and name in _TAKES_S}
     open_s = {name: age_s for name, age_s in open_s.items() if age_s < _SLOWEST * _TAKES_S[name]}
-    now = max((max(_TAKES_S[name] * slower - age_s, 1.0) for name, age_s in open_s.items()), default=0.0)
+    now = max((max(_TAKES_S[name] * slower * processes - age_s, 1.0) for name, age_s in open_s.items()), default=0.0)
     waiting = {name for group in expected for name in KERNELS[group]} - made.keys() - open_s.keys() - _shipped_names()
     going_on = bool(open_s) or now_s - max([*made.values(), 0.0]) <= _JUST_S
     return MachineCode(functions, now + slower * sum(_TAKES_S[name] for name in waiting), going_on)

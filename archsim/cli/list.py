@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archsim.base.code_digest import machine_code
+from archsim.base.code_digest import KERNELS, machine_code, shipped_code
 from archsim.base.errors import ArchsimError
 from archsim.cli.arguments import OK, add_jobs
 
@@ -130,25 +130,26 @@ def _parser_of(words: list[str]) -> argparse.ArgumentParser:
 
 
 # ---- compile
-# ``archsim compile``: compile the kernels once, as after an installation, so that no later command waits for them.
+# ``archsim compile``: compile the kernels once, so that no later command waits for them. Installations do it, too.
 
 SMALL = (
     "workload.layers=1", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
 )  # fmt: skip
-# What is compiled → a function of `archsim.api` that needs it, its experiment and what changes there, so that it takes no
-# time once all is compiled. No page is written: installations compile, and page makers import much. Kernels of the
-# same name are compiled by the first function that needs them.
+_RATES = [f"{each} TB/s" for each in range(1, 9)]  # 64 machines of one design: as many as are walked in one call
+# What is compiled → a function of `archsim.api` that needs it, its experiment and what changes there, so that it takes
+# no time once all is compiled. No page is written: installations compile, and what draws pages imports much. Kernels of
+# the same name are compiled by the first function that needs them.
 RUNS: dict[str, Sequence[str]] = {
     "shared links (event engine)": ("sweep", "dojo", "assumptions=[physical]", *SMALL),
     "reserved links (event engine)": ("sweep", "dojo", "assumptions=[published]", *SMALL),
     "both (analytical engine)": ("sweep", "dojo", "engine=analytical", *SMALL),
     "searches": (
         "explore", "explore_dojo", "workload.batch=25", "workload.layers=1", "explore.event_runs=0",
-        "sweep={grid: {d2d.bandwidth: [1 TB/s, 2 TB/s]}}",
+        f"sweep={{grid: {{d2d.bandwidth: {_RATES}, hbm.bandwidth: {_RATES}}}}}",
     ),
     "serving": ("serve_plan", "serve_h200", "requests.count=20"),
 }  # fmt: skip
-ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[2], overrides=sys.argv[3:])"
+ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[2], overrides=sys.argv[3:], jobs=1)"
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
@@ -163,11 +164,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 def run_compile(args: argparse.Namespace) -> int:
     """Compile, and print what each part took. Raises ArchsimError where a part fails."""
     from archsim.base.host import available_cores
-    from archsim.cli.progress import begins
+    from archsim.cli.progress import Heard, begins
 
     begin, args.result = time.monotonic(), {}
     beside: Mapping[str, str] = {}
-    with TemporaryDirectory(prefix="archsim-") as own, ThreadPoolExecutor(args.jobs or available_cores()) as pool:
+    jobs = min(args.jobs or available_cores(), len(RUNS))
+    if isinstance(sys.stderr, Heard) and args.into is None:
+        sys.stderr.expected, sys.stderr.processes = [each for each in KERNELS if each != "others"], jobs
+    with TemporaryDirectory(prefix="archsim-") as own, ThreadPoolExecutor(jobs) as pool:
         folder = Path(own)
         if args.into is not None:
             from archsim.base.compiled import for_shipping, ship  # takes a second to load
@@ -182,13 +186,15 @@ def run_compile(args: argparse.Namespace) -> int:
             functions, where = ship(folder / "kept", args.into), str(args.into)
         else:
             functions, where = machine_code().functions, os.environ.get("NUMBA_CACHE_DIR", "the caches of numba")
+        if args.into is None and (shipped := shipped_code()) is not None:
+            print(f"{sum(1 for _ in shipped.rglob('*.nbc'))} functions were compiled at the installation, in {shipped}")
     print(f"{functions} functions in {where}, {time.monotonic() - begin:.0f} s")
     return OK
 
 
 def _compile(what: str, folder: Path, beside: Mapping[str, str]) -> tuple[str, float]:
-    """Call a function of `RUNS`, in a process of its own and with nothing kept that it could take instead. ``beside``: in
-    its environment.
+    """Call a function of `RUNS`, in a process of its own and with nothing kept that it could take instead.
+    ``beside``: in its environment.
     """
     own = folder / str(len(what)) / what.split()[0]
     command = [sys.executable, "-c", ASKS, *RUNS[what]]

@@ -50,7 +50,8 @@ _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
 
 class Heard:
     """A stream that knows when it was last written to, and its last line, at first ``line``. ``doing``: says what goes
-    on; without it, that line does. ``expected``: groups of kernels that the command needs (`machine_code`).
+    on; without it, that line does. ``expected``: groups of kernels that the command needs, and ``processes``: how many
+    compile them (`machine_code`).
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
@@ -60,6 +61,7 @@ class Heard:
         self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
         self.expected: Sequence[str] = ()
+        self.processes = 1
         self._since_s = time.time()
 
     def __getattr__(self, name: str) -> Any:
@@ -98,7 +100,7 @@ class Heard:
             self._last_s = now
             line = self._line.removesuffix(" ...")
             told = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
-            code = machine_code(self.expected, self._since_s)
+            code = machine_code(self.expected, self._since_s, self.processes)
             compiled, waits = code.functions - self._compiled, code.going_on and code.missing_s > 0
             if compiled or waits:
                 told += f"; compiling kernels, once ({compiled} so far)"

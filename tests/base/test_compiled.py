@@ -206,12 +206,13 @@ def test_shipped_code_finds_the_same_bits_as_code_for_this_processor_and_nothing
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", RUNS)
 def test_runs_with_shipped_code_have_the_bytes_of_runs_with_code_for_this_processor(part, tmp_path):
-    verb, file, *changes = RUNS[part]
+    function, file, *changes = RUNS[part]
+    verb = {"serve_plan": ["serve"], "explore": ["sweep", "--search"]}.get(function, [function])
     words = [word for change in changes for word in ("--set", change)]
 
     def found(name, **own):
         beside = {"ARCHSIM_CACHE": str(tmp_path / f"results-{name}"), "NUMBA_CACHE_DIR": str(tmp_path / name), **own}
-        command = [sys.executable, "-m", "archsim", verb, file, *words, "--out", str(tmp_path / f"out-{name}")]
+        command = [sys.executable, "-m", "archsim", *verb, file, *words, "--out", str(tmp_path / f"out-{name}")]
         subprocess.run(command, env={**os.environ, **beside}, check=True, capture_output=True)
         return (tmp_path / f"out-{name}" / "results.parquet").read_bytes()
 

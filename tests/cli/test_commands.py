@@ -17,6 +17,7 @@ from support.tiny import tiny_file
 
 import archsim.cli
 import archsim.cli.new
+from archsim.api import exploration_of, overridden
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
 from archsim.cli import list as compiling
@@ -317,7 +318,11 @@ def test_a_part_that_fails_is_told(asked, capsys):
 @pytest.mark.parametrize("what", compiling.RUNS)
 def test_parts_are_small_and_their_keys_exist(what):
     verb, file, *changes = compiling.RUNS[what]
-    if verb == "serve":
+    if verb == "explore":
+        plan = exploration_of(overridden(file, changes)).plan
+        assert plan.combinations == 64 * len(plan.experiment.policies) and plan.experiment.workload.batch == (25,)
+        return
+    if verb == "serve_plan":
         assert load_serving(file, changes).given["requests"]["count"] <= 20
         return
     runs = select(load_planned(file, changes)).runs()
