@@ -122,9 +122,10 @@ class MachineCode(BuildHookInterface):
         kept = folder()
         if is_compiled():
             return kept
-        known = own / f"archsim-{self.metadata.version}.dist-info"  # results name the version that is installed
-        known.mkdir()
-        (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: archsim\nVersion: {self.metadata.version}\n")
+        for name, version in {"archsim": self.metadata.version, "scipy": "0"}.items():  # results name them
+            known = own / f"{name}-{version}.dist-info"
+            known.mkdir()
+            (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         found = own / "machine_code"
         compile_into(found, own)
         beside = kept.with_name(f"{kept.name}-{os.getpid()}")
