@@ -192,6 +192,8 @@ def parse_yaml(text: str, label: str) -> Tree:
 _NO_COLON = re.compile(
     r"\s*(?:- +)?(?P<key>[A-Za-z_][\w.-]*)(?::(?=\S)|\s+(?=[^\s:#]))(?P<rest>(?![^\[{'\"]*:(?:\s|$)).*?)\s*"
 )
+# A line with a key alone and no colon, below which its value follows.
+_KEY_ALONE = re.compile(r"\s*(?:- +)?(?P<key>[A-Za-z_][\w.-]*)\s*")
 # Part of what PyYAML says → what to write.
 _SLIPS = {
     "mapping values are not allowed": "put a value that has a colon in quotes",
@@ -217,6 +219,10 @@ def _slip(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
     for line in (begun, at, before):
         if line < len(lines) and (found := _NO_COLON.fullmatch(lines[line].partition(" #")[0])):
             return line + 1, _no_colon_told(found)
+    if "could not find expected ':'" in problem or "mapping values are not" in problem:
+        for line in (begun, before):
+            if line < len(lines) and (found := _KEY_ALONE.fullmatch(lines[line].partition(" #")[0])):
+                return line + 1, f"no colon after the key: write '{found['key']}:'"
     hint = next((hint for part, hint in _SLIPS.items() if part in problem), "")
     if hint == _SLIPS["unexpected end of stream"]:
         at = begun

@@ -64,10 +64,18 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
 
+    def _help_of(self, name: str) -> str:
+        """The help of an argument, by its metavar or by its options as messages of argparse join them."""
+        option = name.split("/")[-1]
+        for each in self._actions:
+            if option in each.option_strings or (each.metavar or each.dest) == name:
+                return each.help or ""
+        return ""
+
     def error(self, message: str) -> Any:
         missing = message.partition(_REQUIRED)[2].split(", ")
         if len(missing) > 1:
-            message += f". `{self.prog} --help` explains them"
+            message += "".join(f"\n  {each}: {self._help_of(each)}" for each in missing)
         elif lacking := [each for each in self._actions if (each.metavar or each.dest) == missing[0]]:
             choices = lacking[0].choices
             message += f". Give one of {', '.join(choices)}" if choices else f". {lacking[0].help or ''}"

@@ -269,6 +269,12 @@ def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name:
         raise ArchsimError(f"step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
     if layer not in layers:
         nearest = min(layers, key=lambda each: abs(each - layer))
+        every = replay.engine.scenario.model.moe_layer_ids
+        if layer in every:
+            raise ArchsimError(
+                f"layer {layer}: did not run, as workload.layers chose {len(layers)} of the {len(every)} MoE layers, "
+                f"{_ranges(layers)}; nearest is {nearest}. Give one of these, or --set workload.layers=null for all"
+            )
         raise ArchsimError(
             f"layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
         )
@@ -283,7 +289,7 @@ def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name:
 
 def _ranges(layers: list[int]) -> str:
     """Layers in few words: 3 to 60, or 1, 3, 5, … 47."""
-    if layers == list(range(layers[0], layers[-1] + 1)):
+    if len(layers) > 1 and layers == list(range(layers[0], layers[-1] + 1)):
         return f"{layers[0]} to {layers[-1]}"
     return ", ".join(map(str, layers)) if len(layers) < 6 else f"{', '.join(map(str, layers[:3]))}, … {layers[-1]}"
 

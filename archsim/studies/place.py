@@ -139,11 +139,18 @@ class RecordedLoads:
     source: str
 
 
+# What recorded loads are, for who gives a file that is not there.
+RECORDED = (
+    "Give what an engine recorded: a recorder dump of SGLang, `eplb_load_stats` of vLLM, statistics of TensorRT-LLM, a "
+    "matrix of loads (.npz, .csv), a trace or a store. `archsim trace synth MODEL --out made.npz` makes a trace up"
+)
+
+
 def read_history(sources: Sequence[Path], model: ModelSpec) -> RecordedLoads:
     """Raises TraceError for sources that are unreadable, unknown, or of another model."""
     for source in sources:
         if not source.exists():
-            raise TraceError(f"{source}: no such file or directory")
+            raise TraceError(f"{source}: no such file or directory. {RECORDED}")
     name = ", ".join(source.name for source in sources)
     if len(sources) == 1 and is_store(sources[0]) and open_store(sources[0]).kind == LOADS:
         return _of_store(sources[0], model, name)
