@@ -220,6 +220,9 @@ def test_a_single_run_without_base(tmp_path):
     write_folder(tmp_path, policies=("ep",), assumptions=(load_assumptions("physical"),))
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert "1 run:" in page.text and "no base run" in page.text
+    assert "the fastest" not in page.text and "fastest policies" not in page.text  # nothing was compared
+    assert "No other policy ran, so none is compared." in page.text and "How fast is it?" in page.text
+    assert re.search(r"ep decodes [\d.]+\s(k |M )?tokens/s of \S+ at batch", page.text)
 
 
 def test_no_prefill_and_nothing_simulated(tmp_path):
