@@ -17,6 +17,7 @@ from support.bad_experiments import CHANGED, GOOD, KNOWN_SYSTEMS, PRESET_NAMES
 from support.explorations import SWEPT
 from support.papers import small
 from support.stores import imported
+from support.tables import read_beside
 from support.tiny import TINY, archsim
 from support.torch_files import zip_pt
 from support.trace_files import TOY
@@ -42,7 +43,7 @@ HERE = Path(__file__).parent
 TABLES = {
     f"{file.stem}: {name}": table
     for file in sorted(HERE.glob("*.yaml"))
-    for name, table in yaml.safe_load(file.read_text("utf-8")).items()
+    for name, table in read_beside(__file__, file.name).items()
 }
 LINES = len(TINY.splitlines())  # of a file that begins as tiny.yaml does
 RECORD = {"record_type": "eplb_load_stats", "step": 1, "expert_load": [[1] * 6] * 4, "p2l_map": [[*range(6)]] * 4}

@@ -30,15 +30,15 @@ pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 
 
 SMALL = [  # at every commit: one of each kind
-    *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
-    ("allocator", 60, {"dies": 6, "lanes": 4, "speeds": True}),
-    ("allocator", 60, {"dies": 1, "lanes": 4}),
-    ("pdu", 500, {}),
-    ("pdu", 800, {"experts": 64, "port_bits": 64, "shadow": False}),
-    ("select", 1500, {"experts": 60, "larger_wins": True, "keep": 12}),
-    ("sorter", 300, {"experts": 16, "comparators": 4}),
-    ("atu", 600, {"entries": 8, "ways": 8, "experts": 40}),
-    ("heatmap", 300, {"experts": 20, "port_bits": 64}),
+    *[("allocator", 24, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in ((4, 3), (8, 0))],
+    ("allocator", 24, {"dies": 6, "lanes": 4, "speeds": True}),
+    ("allocator", 24, {"dies": 1, "lanes": 4}),
+    ("pdu", 200, {}),
+    ("pdu", 200, {"experts": 64, "port_bits": 64, "shadow": False}),
+    ("select", 500, {"experts": 60, "larger_wins": True, "keep": 12}),
+    ("sorter", 120, {"experts": 16, "comparators": 4}),
+    ("atu", 250, {"entries": 8, "ways": 8, "experts": 40}),
+    ("heatmap", 120, {"experts": 20, "port_bits": 64}),
 ]  # fmt: skip
 FURTHER = [
     *[("allocator", 60, {"dies": 12, "lanes": lanes, "pipeline": stages}) for lanes, stages in

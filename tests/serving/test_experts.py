@@ -147,7 +147,7 @@ def test_a_timeline_shows_iterations_requests_and_kv(tmp_path):
 
 
 def test_a_search_charges_experts_from_traffic_under_each_policy():
-    sizes = {"devices": 4, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
+    sizes = {"devices": 2, "max_num_seqs": [32], "max_num_batched_tokens": [1024]}
     even, skewed = (
         {each.choice: each for each in ar.search_serving(FILE | {"routing": routing, "search": sizes, **more})}
         for routing, more in ((EVEN, {}), (SKEWED, {"policies": ["ep", EPLB]}))

@@ -37,6 +37,7 @@ def test_links_change_one_field_each_and_lead_from_start_to_end():
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ablation")
     experiment = tiny(folder, "policies=[base, allo+pred]", "workload.batch=[12]")
+    experiment = experiment.model_copy(update={"systems": experiment.systems[:1]})
     return experiment, folder, ablate(experiment, START, END, folder / "out", jobs=1)
 
 
@@ -52,7 +53,7 @@ def test_the_chain_closes_and_its_ends_are_the_sets_own_results(made):
 
 
 def test_steps_multiply_to_the_whole(made):
-    assert len(made[2].waterfalls) == 2
+    assert len(made[2].waterfalls) == 1
     for fall in made[2].waterfalls:
         product = fall.start
         for effect in fall.effects:

@@ -75,7 +75,7 @@ def test_every_rate_is_drawn():
     assert set(FIELDS) == RATES
 
 
-@settings(max_examples=examples(25, 6))
+@settings(max_examples=examples(25, 3))
 @given(
     st.integers(0, 2**32),
     st.sampled_from(CHANGES),

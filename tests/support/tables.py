@@ -9,7 +9,8 @@ import yaml
 
 def read_beside(file: str, name: str) -> Any:
     """A YAML file beside ``file``. In a list, ``{times: 3, of: [a, b]}`` is written for ``a, b, a, b, a, b``."""
-    return _written_out(yaml.safe_load(Path(file).with_name(name).read_text(encoding="utf-8")))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return _written_out(yaml.load(Path(file).with_name(name).read_text(encoding="utf-8"), loader))
 
 
 def _written_out(value: Any) -> Any:
