@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
+from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -508,63 +509,86 @@ def pareto(costs: np.ndarray) -> np.ndarray:
     three objectives that differ (Kung, Luccio, Preparata: On Finding the Maxima of a Set of Vectors, JACM 22(4), 1975).
     """
     front = np.zeros(len(costs), bool)
-    finite = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    finite = np.flatnonzero(every_is_finite(costs))
     if not len(finite):
         return front
-    order = np.lexsort(costs[finite].T[::-1])  # only earlier points can dominate a point
-    ranked = costs[finite[order]]
-    ranked = ranked[:, (ranked != ranked[0]).any(axis=0)]  # a cost that is equal for all tells none apart
-    fresh = np.ones(len(ranked), bool)
-    fresh[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
-    front[finite[order]] = _front_of(ranked[fresh])[np.cumsum(fresh) - 1]
+    own = costs.T[:, finite]
+    order = np.lexsort(own[::-1])  # only earlier points can dominate a point
+    ranked = own[:, order]
+    ranked = ranked[[(each != each[0]).any() for each in ranked]]  # a cost that is equal for all tells none apart
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = _any(each[1:] != each[:-1] for each in ranked)
+    front[finite[order]] = _front_of(ranked[:, fresh])[np.cumsum(fresh) - 1]
     return front
+
+
+def every_is_finite(costs: np.ndarray) -> np.ndarray:
+    """bool[point]: whether all costs of a point are finite. ``costs: float64[point, objective]``."""
+    return ~_any(~np.isfinite(each) for each in costs.T)
+
+
+def _any(conditions: Iterable[np.ndarray]) -> Any:
+    """bool[point]: whether any condition holds; numpy takes several times as long along a short axis."""
+    return reduce(or_, conditions, False)
 
 
 def _front_of(costs: np.ndarray) -> np.ndarray:
-    """bool[point]: `pareto` of points that are all different and ordered by their costs, the first cost first."""
-    count, objectives = costs.shape
+    """bool[point]: `pareto` of points that are all different and ordered by their costs, the first cost first.
+
+    ``costs: float64[objective, point]``.
+    """
+    objectives, count = costs.shape
     if objectives < 2:
         return np.arange(count) == 0
-    if objectives == 2:
-        least = np.minimum.accumulate(costs[:, 1])
-        return np.concatenate([[True], costs[1:, 1] < least[:-1]])
+    front = _sure(costs)
+    if objectives == 2 or front.all():
+        return front
     left = np.arange(count)
     if count > LARGEST_BLOCK:
-        rank = np.argsort(np.argsort(costs, axis=0), axis=0).sum(axis=1)
+        rank = sum(np.argsort(np.argsort(own)) for own in costs)
         for pivot in np.argpartition(rank, PIVOTS)[:PIVOTS]:
-            left = left[(costs[left] < costs[pivot]).any(axis=1) | (left == pivot)]
-    front = np.zeros(count, bool)
-    front[left[_recursive(costs[left])]] = True
+            left = left[_any(own[left] < own[pivot] for own in costs) | (left == pivot)]
+    front[left[_recursive(costs[:, left])]] = True
     return front
+
+
+def _sure(costs: np.ndarray) -> np.ndarray:
+    """bool[point]: whether a cost but the first is below that of all earlier points, which nothing then beats."""
+    sure = np.ones(costs.shape[1], bool)
+    sure[1:] = _any(own[1:] < np.minimum.accumulate(own)[:-1] for own in costs[1:])
+    return sure
 
 
 def _recursive(costs: np.ndarray) -> np.ndarray:
     """Indices of the front: that of the first half, and of what it leaves of the second half."""
-    if len(costs) <= LARGEST_BLOCK:
-        beaten = np.tri(len(costs), k=-1, dtype=bool)  # by earlier points, if the other costs are not higher
-        for own in costs.T[1:]:
+    count = costs.shape[1]
+    if count <= LARGEST_BLOCK:
+        beaten = np.tri(count, k=-1, dtype=bool)  # by earlier points, if the other costs are not higher
+        for own in costs[1:]:
             beaten &= own <= own[:, None]
         return np.flatnonzero(~beaten.any(axis=1))
-    half = len(costs) // 2
-    first = _recursive(costs[:half])
-    rest = half + np.flatnonzero(~_covered(costs[half:], costs[first]))
-    return np.concatenate([first, rest[_recursive(costs[rest])]])
+    half = count // 2
+    first = _recursive(costs[:, :half])
+    rest = half + np.flatnonzero(~_covered(costs[:, half:], costs[:, first]))
+    return np.concatenate([first, rest[_recursive(costs[:, rest])]])
 
 
 def _covered(costs: np.ndarray, by: np.ndarray) -> np.ndarray:
     """bool[point]: whether any of ``by``, which all precede these points in their order, is nowhere worse."""
-    if costs.shape[1] == 3:
-        order = np.argsort(by[:, 1], kind="stable")
-        least = np.concatenate([[np.inf], np.minimum.accumulate(by[order, 2])])
-        return least[np.searchsorted(by[order, 1], costs[:, 1], side="right")] <= costs[:, 2]
-    found = np.zeros(len(costs), bool)
-    for begin in range(0, len(by), LARGEST_BLOCK):
+    if len(costs) == 3:
+        order = np.argsort(by[1], kind="stable")
+        least = np.concatenate([[np.inf], np.minimum.accumulate(by[2, order])])
+        return least[np.searchsorted(by[1, order], costs[1], side="right")] <= costs[2]
+    count, others = costs.shape[1], by.shape[1]
+    found = np.zeros(count, bool)
+    for begin in range(0, others, LARGEST_BLOCK):
         left = np.flatnonzero(~found)
+        theirs = by[1:, begin : begin + LARGEST_BLOCK]
         for at in range(0, len(left), LARGEST_BLOCK):
             own = left[at : at + LARGEST_BLOCK]
-            beaten = np.ones((len(own), len(by[begin : begin + LARGEST_BLOCK])), bool)
-            for mine, theirs in zip(costs[own].T[1:], by[begin : begin + LARGEST_BLOCK].T[1:], strict=True):
-                beaten &= theirs <= mine[:, None]
+            beaten = np.ones((len(own), theirs.shape[1]), bool)
+            for mine, other in zip(costs[1:, own], theirs, strict=True):
+                beaten &= other <= mine[:, None]
             found[own] = beaten.any(axis=1)
     return found
 

@@ -59,6 +59,7 @@ from archsim.studies.exploration.analysis import (
     Exploration,
     as_costs,
     candidate_of,
+    every_is_finite,
     layers_of,
     notes_of,
     objectives_of,
@@ -300,7 +301,7 @@ def _chosen(blocks: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarr
     numbers, costs = (np.concatenate(each) for each in zip(*blocks, strict=True))
     front = np.concatenate([pareto(own) for _, own in blocks])
     front[front] = pareto(costs[front])
-    ran = np.isfinite(costs).all(axis=1)
+    ran = every_is_finite(costs)
     return numbers[ran][nearest(costs[ran], front[ran], count)]
 
 
