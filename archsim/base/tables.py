@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
@@ -120,7 +121,7 @@ class Table(Shown):
         """
         if name not in self._arrays:
             packed = self.to_arrow(_schema({name: self.columns[name]}, None)) if self._packed is None else self._packed
-            self._arrays[name] = packed[name].to_numpy()
+            self._arrays[name] = _unpacked(packed[name])
         return self._arrays[name]
 
     def _values(self, name: str) -> list[Any]:
@@ -145,7 +146,7 @@ class Table(Shown):
     def to_arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
         import pyarrow
 
-        arrays = [pyarrow.array(self._values(field.name), field.type) for field in schema]
+        arrays = [_packed(self._values(field.name), field.type) for field in schema]
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -260,8 +261,9 @@ def write_parquet_columns(
 
     def put(rows: int, field: pyarrow.Field, value: Any) -> pyarrow.Array:
         if hasattr(value, "__len__") and not isinstance(value, str):
-            return pyarrow.array(value, field.type)
-        return pyarrow.repeat(pyarrow.scalar(value, field.type), rows)
+            return _packed(value, field.type)
+        nought = _packed(np.zeros(rows, np.int64), pyarrow.int64())
+        return pyarrow.DictionaryArray.from_arrays(nought, _packed([value], field.type)).dictionary_decode()
 
     def groups() -> Iterator[pyarrow.Table]:
         waiting: list[pyarrow.Table] = []
@@ -302,8 +304,8 @@ def read_parquet(path: Path | BinaryIO, columns: Mapping[str, str], most_rows: i
     refuse_bomb("the table", max(cells, sum(part.total_byte_size for part in parts)), packed, MOST_TIMES_OF_PART)
     if not isinstance(path, Path):
         path.seek(0)
-    found = parquet.read_table(path, columns=list(columns), page_checksum_verification=True)
-    return Table(columns, found)
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        return Table(columns, file.read(columns=list(columns)))
 
 
 def parquet_columns(path: Path) -> dict[str, str]:
@@ -342,6 +344,57 @@ def _arrow_types() -> dict[str, pyarrow.DataType]:
     import pyarrow
 
     return {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
+
+
+# Arrays of arrow are built of their buffers, and read from them: `pyarrow.array`, `read_table` and `to_numpy` import
+# pandas, which costs every command a quarter of a second.
+
+_CODES = {"int64": "q", "double": "d"}  # of array.array
+
+
+def _packed(values: Sequence[Any] | np.ndarray, kind: pyarrow.DataType) -> pyarrow.Array:
+    """As `pyarrow.array`; None: missing."""
+    import pyarrow
+
+    count, code = len(values), _CODES.get(str(kind))
+    if isinstance(values, np.ndarray):
+        if code and values.dtype.kind in "iuf" and np.can_cast(values.dtype, code):
+            numbers = np.ascontiguousarray(values, code)
+            return pyarrow.Array.from_buffers(kind, count, [None, pyarrow.py_buffer(numbers)])
+        values = values.tolist()
+    present = np.fromiter((value is not None for value in values), bool, count)
+    lacking = count - int(present.sum())
+    try:
+        if code:
+            own = array(code, [0 if value is None else value for value in values] if lacking else values)
+            buffers = [pyarrow.py_buffer(own)]
+        else:
+            texts = [b"" if value is None else value.encode() for value in values]
+            ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            if ends[-1] > np.iinfo(np.int32).max:
+                raise OverflowError
+            buffers = [pyarrow.py_buffer(ends.astype(np.int32)), pyarrow.py_buffer(b"".join(texts))]
+    except (TypeError, AttributeError, OverflowError):
+        return pyarrow.array(values, kind)  # takes what can be converted, and says why the rest cannot
+    valid = pyarrow.py_buffer(np.packbits(present, bitorder="little")) if lacking else None
+    return pyarrow.Array.from_buffers(kind, count, [valid, *buffers], lacking)
+
+
+def _unpacked(packed: pyarrow.ChunkedArray) -> np.ndarray:
+    """As ``to_numpy``; see `Table.column`."""
+    if (code := _CODES.get(str(packed.type))) is None:
+        found = np.empty(len(packed), object)
+        found[:] = packed.to_pylist()
+        return found
+    parts = [np.zeros(0, code)]
+    for chunk in packed.chunks:
+        valid, data = chunk.buffers()
+        own = slice(chunk.offset, chunk.offset + len(chunk))
+        parts.append(np.frombuffer(data, code, own.stop)[own] if len(chunk) else parts[0])
+        if chunk.null_count:
+            bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=own.stop, bitorder="little")[own]
+            parts[-1] = np.where(bits, parts[-1], np.nan)
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
 def cell_text(name: str, value: Any) -> str:
