@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # How results show themselves in notebooks: their one line, and the first rows of their table.
 
 MOST_ROWS, MOST_COLUMNS = 10, 12
+_MOST_SAID = 8  # values of a column, in a message
 
 
 class Shown:
@@ -61,6 +63,7 @@ class Table(Shown):
         self._packed: Any = kept if hasattr(kept, "schema") else None
         self._rows = tuple(kept) if self._packed is None else None
         self._arrays: dict[str, np.ndarray] = {}
+        self._whole: Table | None = None  # of which these rows were chosen
 
     @property
     def rows(self) -> tuple[Mapping[str, Any], ...]:
@@ -81,19 +84,40 @@ class Table(Shown):
         return f"Table({len(self):,} rows × {len(self.columns)} columns)"
 
     def where(self, **values: Any) -> Table:
-        """The rows that have these values: ``results.runs.where(system="dojo", batch=4096)``. Raises ArchsimError for
-        a column that is not there.
+        """The rows that have these values: ``results.runs.where(system="dojo", batch=4096)``; None: a missing value.
+
+        Raises ArchsimError for a column that is not there, and for a value that no row of the whole table has.
         """
-        for name in values:
+        for name, value in values.items():
             if name not in self.columns:
                 raise ArchsimError(f"no column {name!r}{did_you_mean(name, self.columns)}")
+            (self if self._whole is None else self._whole)._refuse_unknown(name, value)
         if self._packed is None:
             own = values.items()
-            return Table(self.columns, (row for row in self.rows if all(row[name] == value for name, value in own)))
+            rows = [row for row in self.rows if all(row[name] == value for name, value in own)]
+            return self._chosen(Table(self.columns, rows))
         keep = np.ones(len(self), bool)
         for name, value in values.items():
             keep &= self._packed[name].is_null().to_numpy() if value is None else self.column(name) == value
-        return Table(self.columns, self._packed.filter(keep))
+        return self._chosen(Table(self.columns, self._packed.filter(keep)))
+
+    def _chosen(self, table: Table) -> Table:
+        table._whole = self if self._whole is None else self._whole
+        return table
+
+    def _refuse_unknown(self, name: str, value: Any) -> None:
+        """Raise ArchsimError for a value that no row has, with those that are nearest; a table without rows has any."""
+        if value is None or not len(self) or np.any(self.column(name) == value):
+            return
+        known = [each for each in self.by(name) if each is not None and each == each]
+        likely = did_you_mean(str(value), map(str, known)) if self.columns[name] == TEXT else ""
+        if isinstance(value, Real) and self.columns[name] != TEXT:
+            known = sorted(sorted(known, key=lambda each: abs(each - value))[:_MOST_SAID])
+            said = "nearest"
+        else:
+            said = "values"
+        listed = ", ".join(map(repr, known[:_MOST_SAID])) + (", …" if len(known) > _MOST_SAID else "")
+        raise ArchsimError(f"no row has {name} = {value!r}{likely} ({said}: {listed or 'none'})")
 
     def by(self, name: str) -> dict[Any, Table]:
         """Every value of a column, in the order in which the values come first → its rows."""

@@ -272,10 +272,10 @@ def _search(args: argparse.Namespace) -> dict:
     for said in best_told(serving, found):
         print(said)
     groups = alike(found)
-    title = f"{len(found)} configurations, the most goodput first (a row holds all with the same numbers)"
+    title = f"{len(found)} configurations, the best first (a row holds all with the same numbers)"
     table = grid("configuration", title=title, numbers=COLUMNS)
     for each in groups[:SHOWN]:
-        table.add_row(each.name, *values(each.measures))
+        table.add_row(each.name, *values(each.measures, each.highest_rate))
     if groups:
         console().print(table)
     if len(groups) > SHOWN:

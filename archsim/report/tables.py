@@ -186,7 +186,7 @@ class Report:
     def of_system(self, name: str) -> list[Row]:
         """The runs of a system under the assumption sets that figures show."""
         compared = self.compared()
-        return [run for run in self.runs.where(system=name) if run["assumptions"] in compared]
+        return [run for run in self.runs if run["system"] == name and run["assumptions"] in compared]
 
     def beside(self, run: Row, **other: Any) -> Row | None:
         """The run that differs from this one in these columns alone: ``report.beside(run, policy="ep")``."""
@@ -360,7 +360,9 @@ def ties(report: Report) -> list[dict[str, str]]:
     """
     rows = []
     for ordered, heaped in report.tie_pairs():
-        for run in report.runs.where(assumptions=heaped):
+        for run in report.runs:
+            if run["assumptions"] != heaped:
+                continue
             if (other := report.beside(run, assumptions=ordered)) is not None:
                 change = other["decode_ns"] / run["decode_ns"] - 1
                 rows.append({name: run[name] for name in ("system", "model", "policy")} | {

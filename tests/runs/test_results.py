@@ -265,13 +265,23 @@ def test_tables_of_rows_and_of_files_are_chosen_from_alike(tmp_path):
     for each in (table, *kept):
         assert list(each) == rows and len(each) == len(rows) == 12 and each == table
         assert list(each.where(run="a", n=2)) == [rows[2], rows[11]] and len(each.where(n=None)) == 4
-        assert each.where(run="b").where(n=1).rows == (rows[4],) and not len(each.where(run="z").by("run"))
+        assert each.where(run="b").where(n=1).rows == (rows[4],) and not len(each.where(n=1, share=0.0).by("run"))
         assert {run: len(of) for run, of in each.by("run").items()} == {"a": 6, "b": 3, "c": 3}
         assert each.by("run")["a"].rows == (*rows[:3], *rows[9:]) and list(each.by("run")) == ["a", "b", "c"]
         assert each.column("share").tolist() == [n / 7 for n in range(3)] * 4 and each.column("run")[3] == "b"
         assert np.isnan(each.column("n")[::3]).all() and each.where(n=2).column("n").dtype == np.int64
         with pytest.raises(ArchsimError, match="no column 'shares'; did you mean 'share'"):
             each.where(shares=1)
+        for own, said in (
+            ({"run": "A"}, r"no row has run = 'A'; did you mean 'a'\? \(values: 'a', 'b', 'c'\)"),
+            ({"n": 5}, r"no row has n = 5 \(nearest: 1, 2\)"),
+            ({"n": "2"}, r"no row has n = '2' \(values: 1, 2\)"),
+            ({"share": 0.2}, r"no row has share = 0.2 \(nearest: 0.0, 0.14"),
+        ):
+            with pytest.raises(ArchsimError, match=said):
+                each.where(**own)
+        assert not len(each.where(n=1).where(n=2)) and not len(each.where(n=1).where(run="a", n=2))
+    assert not len(Table(columns, []).where(run="x"))
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -273,6 +273,7 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     monkeypatch.setattr("archsim.studies.serving.search.search", lambda *given, **more: found)  # once is enough
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out
+    assert said.count(f"{found[0].highest_rate:,.2f}") > 1, "in the table, too"
     assert said.startswith(best) and "2 or 64 seqs, 2048 or 4096 tokens" in said and "requests.arrivals.rate" in said
 
 

@@ -691,14 +691,18 @@ def deployed(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], cho
 # ---- search_table
 # A search of configurations in words: the best, and rows that stand for all configurations with the same numbers.
 
-COLUMNS = ("goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
+COLUMNS = ("highest rate /s", "goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
 
 
 class EqualConfigurations(NamedTuple):
-    """Configurations of the same parallel sizes, with the same `values`; the first of the search's order leads."""
+    """Configurations of the same parallel sizes, with the same numbers; the first of the search's order leads.
+
+    ``highest_rate``: of the first, as in `ConfigurationResult`.
+    """
 
     choices: tuple[Configuration, ...]
     measures: Measures
+    highest_rate: float | None = None
 
     @property
     def name(self) -> str:
@@ -714,9 +718,10 @@ class EqualConfigurations(NamedTuple):
         return ", ".join([self.choices[0].ranks, limits, *filter(None, [_either(policies)])])
 
 
-def values(measures: Measures) -> tuple[str, ...]:
+def values(measures: Measures, highest_rate: float | None) -> tuple[str, ...]:
     """COLUMNS of a configuration."""
     each = (
+        np.nan if highest_rate is None else highest_rate,
         measures.goodput_per_s, measures.requests_per_s, measures.output_tokens_per_s_device,
         measures.ttft.percentiles[0], measures.tpot.percentiles[0],
     )
@@ -725,12 +730,12 @@ def values(measures: Measures) -> tuple[str, ...]:
 
 def alike(found: Sequence[ConfigurationResult]) -> list[EqualConfigurations]:
     """The configurations that can run, in groups, most goodput first."""
-    groups: dict[tuple, tuple[list[Configuration], Measures]] = {}
+    groups: dict[tuple, tuple[list[Configuration], Measures, float | None]] = {}
     for each in found:
         if each.measures is not None:
-            key = each.choice.ranks, values(each.measures)
-            groups.setdefault(key, ([], each.measures))[0].append(each.choice)
-    return [EqualConfigurations(tuple(choices), measures) for choices, measures in groups.values()]
+            key = each.choice.ranks, values(each.measures, None)
+            groups.setdefault(key, ([], each.measures, each.highest_rate))[0].append(each.choice)
+    return [EqualConfigurations(tuple(choices), *rest) for choices, *rest in groups.values()]
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
@@ -954,11 +959,10 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         write_text(folder / "best.yaml", f"# {said}\n{yaml.safe_dump(best, sort_keys=False)}")
         files.append("best.yaml")
     groups, refused = alike(found), sum(each.measures is None for each in found)
-    rates = {each.choice: each.highest_rate for each in found}
     rows = []
     for each in groups[:MOST_ON_PAGE]:
         numbers = flat(each.measures)
-        rate = rates[each.choices[0]]
+        rate = each.highest_rate
         shown = ["–" if numbers[name] is None else f"{numbers[name]:,.3g}" for name, _ in SHOWN]
         rows.append([each.name, "–" if rate is None else f"{rate:.2f}", *shown, str(len(each.choices))])
     context = {
