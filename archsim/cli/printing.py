@@ -390,10 +390,10 @@ def print_causes(indices, unknown: str) -> None:
 def print_sure(found) -> None:
     """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
     from archsim.report.units import TIME_UNITS, interval, percent
-    from archsim.studies.sure import measured_told, order_told
+    from archsim.studies.sure import order_told
 
     for place in found.places:
-        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=place.name)
+        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=f"{place.name}: {place.timed}")
         for option in place.options:
             times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
             table.add_row(option.name, *times, percent(option.fastest))
@@ -405,7 +405,7 @@ def print_sure(found) -> None:
                 table.add_row(each.faster, each.slower, order_told(each), *by)
             console().print(table)
         print_causes(place.indices, place.unknown)
-        for each in place.measurements:
-            print(measured_told(each, place))
+        for said in place.advice:
+            print(said)
         print(place.told)
     print_notes(list(found.notes))

@@ -207,8 +207,8 @@ def _print_sure(found) -> None:
         table.add_row(option.name, percent(option.best), *cells)
     console().print(table)
     print_causes(found.indices, found.unknown)
-    for each in found.measurements:
-        print(found.measured_told(each))
+    for said in found.advice:
+        print(said)
     print(sentence(found.sentence))
     print_notes(list(found.notes))
 

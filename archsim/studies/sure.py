@@ -24,6 +24,7 @@ from archsim.report.figures import option_times, variance_shares
 from archsim.report.page import rendered
 from archsim.report.plots import Bars
 from archsim.report.units import TIME_UNITS, listed, percent, scaled, significant
+from archsim.report.units import interval as told_interval
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
@@ -33,6 +34,7 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.plan import Point
 from archsim.specs.uncertainty import CommandSpec, load_widths
 from archsim.uncertainty.estimate import (
+    NO_DIFFERENCE,
     Expansion,
     Index,
     Interval,
@@ -65,7 +67,9 @@ if TYPE_CHECKING:
     import pandas
 
 SAMPLES = 256
-_LEAST_WORTH = 0.0005  # share of throughput
+_LEAST_WORTH = NO_DIFFERENCE  # share of throughput
+NARROWER = 0.95  # of the width before: a measurement that leaves more does not narrow an interval
+_MOST_OF_IT = 0.5  # of the variance
 _NEVER = 0.005  # share of worlds that reads as 0 %
 SHOWN = 10  # draws of a tornado
 LAYERS = "layers that did not run"
@@ -109,7 +113,8 @@ class Measurement:
 class ComparedOptions:
     """Options that are compared. ``of``: system, model and so on that they share; ``pairs``: the fastest against
     each other; ``further``: the others against each other; ``headline``: the pair of the sentence, None with one
-    option; ``told``: its sentence; ``unknown``: why there are no ``indices`` and ``measurements``, or ''.
+    option; ``told``: its sentence; ``unknown``: why there are no ``indices`` and ``measurements``, or ''; ``timed``:
+    what the times are of.
     """
 
     of: Mapping[str, Any]
@@ -122,6 +127,12 @@ class ComparedOptions:
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
     further: tuple[OptionPair, ...] = ()
     unknown: str = ""
+    timed: str = "time of decode"
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Sentences: what would make the answer surer."""
+        return advised([measured_told(each, self) for each in self.measurements], self.indices)
 
     @property
     def name(self) -> str:
@@ -324,15 +335,24 @@ def _place(
     draws = {name: drawn for name, drawn in worlds.draws.items() if name in read}
     clean = {name: each.ns if each.by_layers is None else each.ns / each.by_layers for name, each in found.items()}
     told_by = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
-    told = _told(names, ties, rest, options, worlds.samples)
+    timed = _timed(found[names[0]])
+    told = _told(names, ties, rest, options, worlds.samples, timed)
     if unknown := refuse_shares(len(draws), worlds.samples):
-        return ComparedOptions(of, options, pairs, headline, told, (), (), ns, further, unknown)
+        return ComparedOptions(of, options, pairs, headline, told, (), (), ns, further, unknown, timed)
     expansion = expand(draws, told_by)
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scaled(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     found_indices = _with_layers(indices(expansion, draws, told_by), told_by, values)
-    return ComparedOptions(of, options, pairs, headline, told, found_indices, measured, ns, further)
+    return ComparedOptions(of, options, pairs, headline, told, found_indices, measured, ns, further, "", timed)
+
+
+def _timed(found: InWorlds) -> str:
+    """``time of decode in the 4 of 58 MoE layers that ran``: what a run's time is of."""
+    run = found.run
+    phase, every = "decode" if found.row["decode_ns"] else "prefill", len(run.model.moe_layer_ids)
+    ran = every if run.workload.layers is None else min(run.workload.layers, every)
+    return f"time of {phase}" if ran == every else f"time of {phase} in the {ran} of {every} MoE layers that ran"
 
 
 def _with_layers(found: Sequence[Index], told_by: np.ndarray, values: np.ndarray) -> tuple[Index, ...]:
@@ -385,15 +405,16 @@ def measurements(
     expansion: Expansion, rates: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], values: np.ndarray,
     named: Mapping[str, Quantity],
 ) -> tuple[Measurement, ...]:
-    """What each command would tell of a value, the most for an hour of measuring first; those that tell nothing are
-    left out. ``expansion``: of the value; ``rates``: of the throughput of each option; ``named``: by key.
+    """What each command would tell of a value, the most for an hour of measuring first. Those that neither narrow its
+    interval nor could change which option is chosen are left out. ``expansion``: of the value; ``rates``: of the
+    throughput of each option; ``named``: by key.
     """
     found, before = [], interval(values)
     for name, command in load_widths().commands.items():
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
         if known:
             after, worth = narrowed(expansion, draws, values, known), worth_knowing(rates, draws, known)
-            if after.width < 0.98 * before.width or worth > _LEAST_WORTH:
+            if after.width < NARROWER * before.width or worth > _LEAST_WORTH:
                 found.append(Measurement(command, tuple(known), after, worth))
     return tuple(sorted(found, key=lambda each: (each.narrowed.width - before.width) / each.command.minutes))
 
@@ -406,13 +427,13 @@ def _told(
     rest: Sequence[OptionPair],
     options: Sequence[Option],
     samples: int,
+    timed: str,
 ) -> str:
     if not ties and not rest:
         ns = options[0].ns
-        return (
-            f"{names[0]} takes {scaled(options[0].value_ns, TIME_UNITS)}. In 90 % of {samples} worlds it takes "
-            f"{scaled(ns.p05, TIME_UNITS)} to {scaled(ns.p95, TIME_UNITS)}."
-        )
+        value, low, high = told_interval(options[0].value_ns, ns.p05, ns.p95, TIME_UNITS)
+        of = timed.removeprefix("time of ")
+        return f"{names[0]} takes {value} for {of}. In 90 % of {samples} worlds it takes {low} to {high}."
     sure = ""
     if rest:
         low, high = written_ends(rest[0].ratio)
@@ -463,17 +484,32 @@ def measured_told(each: Measurement, place: ComparedOptions) -> str:
             return f"{found.p05:.{digits}f}–{found.p95:.{digits}f}"
         return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
 
-    said = narrowing_told(each, write(place.ratio), write(each.narrowed))
+    narrows = each.narrowed.width < NARROWER * place.ratio.width
+    said = narrowing_told(each, write(place.ratio), write(each.narrowed), narrows)
     if each.worth < _LEAST_WORTH:
         return said
     return f"{said} The better choice that it allows is worth {percent(each.worth, 1)} of throughput."
 
 
-def narrowing_told(each: Measurement, before: str, after: str) -> str:
+def narrowing_told(each: Measurement, before: str, after: str, narrows: bool) -> str:
     """What a measurement would narrow an interval to; ``before``, ``after``: as written."""
     minutes = f"{each.command.minutes:g} minute{'' if each.command.minutes == 1 else 's'}"
-    what = f"leave {before} as it is" if before == after else f"narrow {before} to {after}"
+    what = f"narrow {before} to {after}" if narrows else f"hardly narrow {before}, but could change which is the best"
     return f"Measuring {each.command.of} takes {minutes} (`{each.command.run}`). It would {what}."
+
+
+def advised(measured: Sequence[str], found: Sequence[Index]) -> tuple[str, ...]:
+    """What would make an answer surer: more layers where most of its variance is of those that did not run, then
+    sentences on measurements. Without either, that no single measurement would; nothing of an answer without variance.
+    """
+    said = list(measured)
+    layers = next((each.total for each in found if each.name == LAYERS), 0.0)
+    if layers > _MOST_OF_IT:
+        said.insert(0, f"{percent(layers)} of the variance is of layers that did not run. Simulate more of them first "
+                       "(workload.layers).")  # fmt: skip
+    if not said and any(each.total > 0 for each in found):
+        return ("No single measurement that archsim knows would narrow the interval or change the choice.",)
+    return tuple(said)
 
 
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:
@@ -525,7 +561,7 @@ def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
 
 def _plain(place: ComparedOptions) -> dict[str, Any]:
     return {
-        "of": dict(place.of), "told": place.told, "unknown": place.unknown,
+        "of": dict(place.of), "told": place.told, "unknown": place.unknown, "timed": place.timed,
         "options": [_row(place, each) for each in place.options],
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
@@ -538,6 +574,7 @@ def _plain(place: ComparedOptions) -> dict[str, Any]:
              "worth": each.worth, "told": measured_told(each, place)} | ends_of("narrowed", each.narrowed)
             for each in place.measurements
         ],
+        "advice": list(place.advice),
     }  # fmt: skip
 
 
@@ -567,7 +604,7 @@ def section_of(found: Sure) -> dict[str, Any]:
                 "name": place.name, "told": place.told, "chart": whiskers(place), "tornado": tornado(place),
                 "pairs": [(each.faster, each.slower, each.ratio, written_range(each.ratio), order_told(each))
                           for each in (*place.pairs, *place.further)],
-                "measure": [measured_told(each, place) for each in place.measurements], "unknown": place.unknown,
+                "measure": place.advice, "unknown": place.unknown, "timed": place.timed,
             }
             for place in found.places
         ],
@@ -593,7 +630,8 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 
 def whiskers(place: ComparedOptions) -> Bars:
     """Time of every option: its median and its central 90 %."""
-    return option_times(place.name, [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options])
+    ends = [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options]
+    return option_times(f"{place.name}: {place.timed}", ends)
 
 
 def tornado(place: ComparedOptions) -> Bars | None:

@@ -16,9 +16,9 @@ from archsim.cli.main import main
 from archsim.cli.printing import print_sure
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
-from archsim.studies.sure import measured_told
+from archsim.studies.sure import advised, measured_told, measurements
 from archsim.uncertainty import worlds
-from archsim.uncertainty.estimate import Interval
+from archsim.uncertainty.estimate import Interval, expand, indices
 from archsim.uncertainty.worlds import Worlds, quantities_of
 
 TRAFFIC = "traffic: 8"  # of the shipped widths
@@ -252,12 +252,40 @@ def test_measured_transfers_are_drawn_and_one_factor_slows_them():
     assert times[1] > 1.01 * times[0]
 
 
-def test_a_measurement_that_narrows_nothing_says_so_and_what_choosing_is_worth():
+def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
-    same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0008)
+    same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0012)
     said = measured_told(same, place).replace("\N{NO-BREAK SPACE}", " ")
-    assert said.startswith("Measuring reads of your HBM takes 5 minutes (`measure memory`). It would leave 1.27–1.35 ")
+    assert said.startswith("Measuring reads of your HBM takes 5 minutes (`measure memory`). It would hardly narrow ")
     assert said.endswith("The better choice that it allows is worth 0.1 % of throughput.")
     less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
     assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340.")
+
+
+def test_only_what_narrows_or_could_decide_is_advised(found):
+    """An answer that hangs on one number alone: measuring that one is advised, and of another nothing is said."""
+    commands = {each.measured_by: each for each in found.quantities if each.measured_by}
+    (name, asked), (_, other), *_ = commands.items()
+    named = {each.key: each for each in (asked, other)}
+    rng = np.random.default_rng(0)
+    draws = {each.draws_as: rng.random(256) for each in named.values()}
+    values = 1 + draws[asked.draws_as]
+    told = measurements(expand(draws, values), {"a": expand(draws, values)}, draws, values, named)
+    assert [each.names for each in told] == [(asked.draws_as,)]
+    free = {"free": rng.random(256)} | draws
+    own = 1 + free["free"]
+    assert measurements(expand(free, own), {"a": expand(free, own)}, free, own, named) == ()
+    (index,) = [each for each in indices(expand(free, own), free, own) if each.name == "free"]
+    assert advised([], [index])[0].startswith("No single measurement that archsim knows would narrow the interval")
+    layers = index._replace(name="layers that did not run")
+    assert advised([], [layers])[0].endswith("Simulate more of them first (workload.layers).") and advised([], []) == ()
+
+
+def test_times_say_which_layers_they_are_of(capsys):
+    some = ar.sure(toy(engine="analytical", workload=TOY["workload"] | {"layers": 1}), 16, policy="ep", jobs=1)
+    every = len(ar.load(TOY).models[0].moe_layer_ids)
+    assert f" for decode in the 1 of {every} MoE layers that ran. In 90 %" in some.sentence
+    print_sure(some)
+    assert f": time of decode in the 1 of {every} MoE layers that ran" in " ".join(capsys.readouterr().out.split())
+    assert some.plain()["places"][0]["timed"] == f"time of decode in the 1 of {every} MoE layers that ran"

@@ -46,7 +46,9 @@ from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.serving.runs import ServePlan, ServeRun
 from archsim.studies.sure import (
+    NARROWER,
     Measurement,
+    advised,
     ends_of,
     measurements,
     narrowing_told,
@@ -175,7 +177,13 @@ class ServedSure(Shown):
     def measured_told(self, each: Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.pairs[0].ratio if self.pairs else self.options[0].intervals[self.judged]
-        return narrowing_told(each, written_range(before), written_range(each.narrowed))
+        narrows = each.narrowed.width < NARROWER * before.width
+        return narrowing_told(each, written_range(before), written_range(each.narrowed), narrows)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Sentences: what would make the answer surer."""
+        return advised([self.measured_told(each) for each in self.measurements], self.indices)
 
 
 # ---- what is off
@@ -439,7 +447,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
              if each.sure else "a tie")
             for each in found.pairs
         ],
-        "measure": [found.measured_told(each) for each in found.measurements], "unknown": found.unknown,
+        "measure": found.advice, "unknown": found.unknown,
     }  # fmt: skip
     return {
         "sure_places": [place], "sure_quantities": quantity_rows(found.quantities), "sure_exact": (),
