@@ -133,9 +133,10 @@ def _parser_of(words: list[str]) -> argparse.ArgumentParser:
 # ``archsim compile``: compile the kernels once, so that no later command waits for them. Installations do it, too.
 
 SMALL = (
-    "workload.layers=1", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
+    "workload.layers=2", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
 )  # fmt: skip
 _RATES = [f"{each} TB/s" for each in range(1, 9)]  # 64 machines of one design: as many as are walked in one call
+_SCHEDULERS = "sweep={grid: {scheduler.name: [vllm_v1, sglang, trtllm]}}"
 # What is compiled → a function of `archsim.api` that needs it, its experiment and what changes there, so that it takes
 # no time once all is compiled. No page is written: installations compile, and what draws pages imports much. Kernels of
 # the same name are compiled by the first function that needs them.
@@ -144,10 +145,11 @@ RUNS: dict[str, Sequence[str]] = {
     "reserved links (event engine)": ("sweep", "dojo", "assumptions=[published]", *SMALL),
     "both (analytical engine)": ("sweep", "dojo", "engine=analytical", *SMALL),
     "searches": (
-        "explore", "explore_dojo", "workload.batch=25", "workload.layers=1", "explore.event_runs=0",
+        "explore", "explore_dojo", "workload.batch=25", "workload.layers=1", "policies=[base]",
+        "explore.event_runs=0", "explore.analytical_runs=1",
         f"sweep={{grid: {{d2d.bandwidth: {_RATES}, hbm.bandwidth: {_RATES}}}}}",
     ),
-    "serving": ("serve_plan", "serve_h200", "requests.count=20"),
+    "serving": ("serve_plan", "serve_h200", "requests.count=20", _SCHEDULERS),
 }  # fmt: skip
 ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[2], overrides=sys.argv[3:], jobs=1)"
 

@@ -320,7 +320,7 @@ def test_parts_are_small_and_their_keys_exist(what):
     verb, file, *changes = compiling.RUNS[what]
     if verb == "explore":
         plan = exploration_of(overridden(file, changes)).plan
-        assert plan.combinations == 64 * len(plan.experiment.policies) and plan.experiment.workload.batch == (25,)
+        assert plan.combinations == 64 and plan.experiment.workload.batch == (25,)
         return
     if verb == "serve_plan":
         assert load_serving(file, changes).given["requests"]["count"] <= 20
