@@ -133,7 +133,7 @@ def _parser_of(words: list[str]) -> argparse.ArgumentParser:
 # ``archsim compile``: compile the kernels once, so that no later command waits for them. Installations do it, too.
 
 SMALL = (
-    "workload.layers=2", "workload.batch=[25]", "workload.decode_steps=1", "models=[deepseek-v3]", "systems=[dojo]",
+    "workload.layers=2", "workload.batch=[25]", "workload.decode_steps=2", "models=[deepseek-v3]", "systems=[dojo]",
 )  # fmt: skip
 _RATES = [f"{each} TB/s" for each in range(1, 9)]  # 64 machines of one design: as many as are walked in one call
 _SCHEDULERS = "sweep={grid: {scheduler.name: [vllm_v1, sglang, trtllm]}}"

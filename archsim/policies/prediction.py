@@ -465,7 +465,7 @@ class PortedHeatmap:
         self._experts = np.empty((layers, len(request), top_k), np.int16)
         at = 0
         for piece in pieces:
-            _by_layer(piece.experts, self._experts[:, at : at + len(piece.request)])
+            _by_layer(piece.experts, at, self._experts)
             at += len(piece.request)
         same = np.zeros(len(request), np.bool_)
         same[1:] = request[1:] == request[:-1]
@@ -500,13 +500,13 @@ class PortedHeatmap:
 
 
 @kernel
-def _by_layer(experts, out):
-    """Copy ``experts: int16[n, layer, k]`` to ``out: int16[layer, n, k]``."""
+def _by_layer(experts, first, out):
+    """Copy ``experts: int16[n, layer, k]`` to rows of ``out: int16[layer, row, k]``, from ``first`` on."""
     rows, layers, top_k = experts.shape
     for row in range(rows):
         for layer in range(layers):
             for rank in range(top_k):
-                out[layer, row, rank] = experts[row, layer, rank]
+                out[layer, first + row, rank] = experts[row, layer, rank]
 
 
 @kernel
