@@ -41,8 +41,14 @@ from archsim.specs.library import load_assumptions, load_experiment, load_model,
 from archsim.workload import demand
 from archsim.workload import generated as generated_module
 from archsim.workload import trace as trace_module
-from archsim.workload.generated import GenerativeTraffic, SyntheticTraffic
-from archsim.workload.traffic_presets import generated_traffic
+from archsim.workload.generated import (
+    GenerativeTraffic,
+    SeveralSubjects,
+    SubjectTraffic,
+    SyntheticTraffic,
+    traffic_of,
+)
+from archsim.workload.traffic_presets import generated_traffic, load_traffic
 
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
 
@@ -682,13 +688,20 @@ def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_
     ("olmoe-1b-7b", {"like": "model", "decode_steps": 2, "mix": {"law_fr": 1, "medicine": 3}}),
     ("qwen3-235b-a22b", {"like": "model", "decode_steps": 2, "prompt_tokens": 0}),
     ("qwen3-235b-a22b", {"decode_steps": 2, "prompt_tokens": 2}),
+    ("subjects", {}),
 ])  # fmt: skip
 def test_a_smaller_batch_reads_the_beginning_of_a_larger_one(model, spec, monkeypatch):
     monkeypatch.setattr(trace_module, "CHUNK_BYTES", 1 << 16)  # pieces that end elsewhere
     monkeypatch.setattr(generated_module, "BLOCK", 8)
-    one, whole = (generated_traffic(load_model(model), SyntheticSpec(**spec), batch) for batch in (21, 40))
+    if model == "subjects":
+        of_all = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
+        spec = {"like": "", "mix": {"law": 1.0, "chat": 2.0}}
+        several = SeveralSubjects("two", "a test", dict.fromkeys(spec["mix"], of_all), (0.5, 0.5), {})
+        one, whole = (traffic_of(several, batch, 3, spec["mix"]) for batch in (21, 40))
+    else:
+        one, whole = (generated_traffic(load_model(model), SyntheticSpec(**spec), batch) for batch in (21, 40))
     drawn, streams = [], {}
-    for kind in (GenerativeTraffic, SyntheticTraffic):
+    for kind in (GenerativeTraffic, SyntheticTraffic, SubjectTraffic):
         monkeypatch.setattr(kind, "steps", lambda self, requests, steps, own=kind.steps: (
             drawn.append(len(requests)), own(self, requests, steps))[1])  # fmt: skip
 
