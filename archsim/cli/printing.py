@@ -393,7 +393,8 @@ def print_sure(found) -> None:
     from archsim.studies.sure import order_told
 
     for place in found.places:
-        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"), title=f"{place.name}: {place.timed}")
+        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
+        print(f"{place.name}: {place.timed}")
         for option in place.options:
             times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
             table.add_row(option.name, *times, percent(option.fastest))

@@ -476,7 +476,8 @@ def order_told(each: OptionPair) -> str:
 
 def measured_told(each: Measurement, place: ComparedOptions) -> str:
     """``Measuring grouped expert kernels of your die takes 40 minutes (`…`). It would narrow 1.02–1.68 to 1.2–1.4.``"""
-    less = place.ratio.width - each.narrowed.width
+    narrows = each.narrowed.width < NARROWER * place.ratio.width
+    less = place.ratio.width - each.narrowed.width if narrows else 0.0
     digits = max(2, 1 - int(np.floor(np.log10(max(less, 1e-4))))) if less > 0 else 2
 
     def write(found: Interval) -> str:
@@ -484,7 +485,6 @@ def measured_told(each: Measurement, place: ComparedOptions) -> str:
             return f"{found.p05:.{digits}f}–{found.p95:.{digits}f}"
         return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
 
-    narrows = each.narrowed.width < NARROWER * place.ratio.width
     said = narrowing_told(each, write(place.ratio), write(each.narrowed), narrows)
     if each.worth < _LEAST_WORTH:
         return said
