@@ -324,6 +324,8 @@ def add_cost(parser: argparse.ArgumentParser) -> None:
 
 def run_cost(args: argparse.Namespace) -> int:
     """Print area and price of every system. Raises SpecError for an unknown coefficient."""
+    from archsim.report.units import interval
+
     experiment = load_experiment(args.file, args.overrides)
     given = named_numbers("--coefficient", args.coefficient)
     heat = HEAT.named()
@@ -335,15 +337,15 @@ def run_cost(args: argparse.Namespace) -> int:
         value, low, high = (build_costs(system, each) for each in (middle, *ends))
         bounds = {"value": value, "low": low, "high": high}
         args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
-        out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2, "{:,.1f}"))
+        out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2))
         out.print(_carrier(value), soft_wrap=True)
         watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
-        full = "At full load (peak FLOP, HBM and links at once) it draws {:,.0f} W ({:,.0f} to {:,.0f} W)."
-        out.print(full.format(*watts))
+        full = "At full load (peak FLOP, HBM and links at once) it draws {} W ({} to {} W)."
+        out.print(full.format(*interval(*watts)))
         for line in full_load_told(system, limits):
             out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
-        out.print(_table(title, value.usd, low.usd, high.usd, "{:,.0f}"))
+        out.print(_table(title, value.usd, low.usd, high.usd))
         out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
         print_notes(filter(None, [carrier_note(system.name, value.carrier_share)]))
     if args.sources:
@@ -363,18 +365,23 @@ def _carrier(machine: SystemHardware) -> str:
 
 def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
     """The coefficients whose ranges change the price most."""
-    from archsim.report.units import listed
+    from archsim.report.units import carried, listed
 
-    each = listed(f"{name} ({low:,.0f} to {high:,.0f} USD)" for name, low, high in ranges[:DECISIVE])
+    each = listed(
+        f"{name} ({carried(low, low, high)} to {carried(high, low, high)} USD)" for name, low, high in ranges[:DECISIVE]
+    )
     return f"The price depends most on {each}. Each range is that of one coefficient from its low to its high end."
 
 
-def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float], form: str):
+def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]):
+    """Each value with as many digits as its range carries."""
+    from archsim.report.units import interval
+
     made = grid("block", title=title, numbers=("value", "all coefficients low", "all high"))
     for name, number in value.items():
-        made.add_row(name, *(form.format(each) for each in (number, low[name], high[name])))
+        made.add_row(name, *interval(number, low[name], high[name]))
     made.add_section()
-    made.add_row("sum", *(form.format(sum(each.values())) for each in (value, low, high)))
+    made.add_row("sum", *interval(*(sum(each.values()) for each in (value, low, high))))
     return made
 
 

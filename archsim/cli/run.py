@@ -109,7 +109,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.base.causes import label_of
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
-    from archsim.report.units import amount, percent, usd
+    from archsim.report.units import amount, estimated, percent, usd
     from archsim.runs.energy import price_range
     from archsim.specs.axes import OBJECTIVES
 
@@ -141,9 +141,12 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
             of = "MoE layers alone" if name in ("energy", "power") else "dies"
-            ranges = " to ".join(amount(name, end) for end in ends) if ends else ""
-            said = f"with a range of {ranges}" if ranges else "whose range `archsim hardware cost` shows"
-            table.add_row(name, amount(name, row[OBJECTIVES[name][0]]), f"estimate for the {of}, {said}")
+            value, said = row[OBJECTIVES[name][0]], "whose range `archsim hardware cost` shows"
+            told = amount(name, value)
+            if len(ends) == 2:
+                told, low, high = estimated(name, value, *ends)
+                said = f"with a range of {low} to {high}"
+            table.add_row(name, told, f"estimate for the {of}, {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])
     table.add_row("price", usd(*price_range(system)), "estimate of what the machine costs to make")
     console().print(table)

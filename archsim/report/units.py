@@ -135,6 +135,14 @@ def amount(objective: str, number: float) -> str:
     return f"{significant(number / worth)} {objective_unit(objective, prefix)}"
 
 
+def estimated(objective: str, number: float, low: float, high: float) -> tuple[str, str, str]:
+    """Like `amount`, of a value and the ends of its range, with the digits that the range carries (`carried`)."""
+    worth, prefix = unit_of([number], SCALES)
+    unit, ends = objective_unit(objective, prefix), (low / worth, high / worth)
+    value, first, second = (f"{carried(each, *ends)} {unit}" for each in (number / worth, *ends))
+    return value, first, second
+
+
 def objective_unit(objective: str, prefix: str) -> str:
     """``mJ/token``, ``k tokens/s``, ``USD``."""
     unit = unit_of_objective(objective)

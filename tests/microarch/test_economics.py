@@ -17,6 +17,7 @@ from support.examples import examples
 import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.report.units import estimated
 from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.specs.library import load_experiment, load_system
@@ -460,3 +461,12 @@ def test_a_hot_die_warms_its_neighbours_only_through_the_carrier():
 def test_leakage_that_runs_away_is_infinite():
     found = heat(resistance=2.0).of({"": np.full(12, 60.0)}, 0.0, np.full(12, 40.0))
     assert np.isinf(found.die_c).all()
+
+
+def test_estimates_have_no_more_digits_than_their_ranges_carry(capsys):
+    """The last digit that is shown is worth at most a tenth of the range's width."""
+    assert main(["hardware", "cost", "dojo"]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line.split() for line in said.splitlines() if line.strip().startswith("sum") and "," in line]
+    assert row == ["sum", "34,000", "20,000", "77,000"]
+    assert estimated("energy", 0.0512345, 0.030912, 0.068612) == ("51 mJ/token", "31 mJ/token", "69 mJ/token")
