@@ -735,7 +735,7 @@ def alike(found: Sequence[ConfigurationResult]) -> list[EqualConfigurations]:
         if each.measures is not None:
             key = each.choice.ranks, values(each.measures, None)
             groups.setdefault(key, ([], each.measures, each.highest_rate))[0].append(each.choice)
-    return [EqualConfigurations(tuple(choices), *rest) for choices, *rest in groups.values()]
+    return [EqualConfigurations(tuple(choices), measures, rate) for choices, measures, rate in groups.values()]
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
