@@ -129,13 +129,14 @@ class Table(Shown):
         if not len(self):
             return {}
         coded = self._packed[name].combine_chunks().dictionary_encode("encode")
-        codes = coded.indices.to_numpy(zero_copy_only=False)
+        indices = coded.indices
+        codes = np.frombuffer(indices.buffers()[1], np.int32)[indices.offset : indices.offset + len(indices)]
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], np.arange(1, len(coded.dictionary)))
-        found = {}
+        found, whole = {}, _arrow_types()[INTEGER]
         for value, at in zip(coded.dictionary.to_pylist(), np.split(order, ends), strict=True):
             together = at[-1] - at[0] == len(at) - 1  # then nothing is copied
-            rows = self._packed.slice(int(at[0]), len(at)) if together else self._packed.take(at)
+            rows = self._packed.slice(int(at[0]), len(at)) if together else self._packed.take(_packed(at, whole))
             found[value] = Table(self.columns, rows)
         return found
 

@@ -373,11 +373,10 @@ class Range:
         """Numbers in the base unit, float64[n], as their text is read: whole, or of six significant digits."""
         import numpy as np
 
-        whole, as_text = np.rint(numbers) + 0.0, f"%.{_DIGITS}g"
+        whole = np.rint(numbers) + 0.0
         if self.whole:
             return whole.tolist()
-        short = [float(as_text % number) for number in numbers.tolist()]
-        return np.where(np.abs(numbers - whole) <= _WHOLE, whole, short).tolist()
+        return np.where(np.abs(numbers - whole) <= _WHOLE, whole, _short(numbers)).tolist()
 
     def _rounded(self, number: float) -> float:
         if self.whole or abs(number - round(number)) <= _WHOLE:
@@ -391,6 +390,29 @@ class Range:
         if self.dimension is None:
             return rounded
         return format_quantity(int(rounded) if self.dimension is SIZE else rounded, self.dimension)
+
+
+def _short(numbers: "np.ndarray") -> "np.ndarray":
+    """Numbers of six significant digits, float64[n], as ``float(f"{number:.6g}")``.
+
+    That is a whole number of six digits, over or times a power of ten: one operation that is rounded correctly where
+    the power is exact (10^22 at most). Where the whole number is uncertain, which is close to a half, the text is read.
+    """
+    import numpy as np
+
+    size = np.abs(numbers)
+    sure = (size > 1e-12) & (size < 1e24)
+    likely = np.where(sure, numbers, 1.0)
+    digits = _DIGITS - 1 - np.floor(np.log10(np.abs(likely))).astype(np.int64)
+    power = np.array([float(f"1e{at}") for at in range(23)])[np.minimum(np.abs(digits), 22)]
+    shifted = np.where(digits >= 0, likely * power, likely / power)
+    whole = np.rint(shifted)
+    sure &= (np.abs(whole) > 10 ** (_DIGITS - 1)) & (np.abs(whole) < 10**_DIGITS)
+    sure &= np.abs(np.abs(shifted - whole) - 0.5) > 1e-6
+    found = np.where(digits >= 0, whole / power, whole * power)
+    for at in np.flatnonzero(~sure).tolist():
+        found[at] = float(f"{numbers[at]:.{_DIGITS}g}")
+    return found
 
 
 def read_range(given: dict[str, Any]) -> Range:

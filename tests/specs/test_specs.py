@@ -19,6 +19,7 @@ from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity,
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
 from archsim.models.config_json import write_model
+from archsim.specs import axes
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
 from archsim.specs.axes import read_range
 from archsim.specs.config_files import named_files, shipped_configs
@@ -635,3 +636,12 @@ def test_check_tells_what_a_model_holds(tmp_path):
     assert load_model(str(tmp_path / "bare.yaml")).missing_geometry == ("attention",)
     write_model(model, tmp_path / "whole.yaml")
     assert load_model(str(tmp_path / "whole.yaml")).all_weights == model.all_weights
+
+
+def test_many_numbers_are_rounded_as_their_text_is_read():
+    """Six significant digits; near a half, of no size at all and of great size, too."""
+    drawn = np.random.default_rng(0)
+    numbers = drawn.choice([-1, 1], 3000) * 10 ** drawn.uniform(-14, 26, 3000)
+    halves = np.array([123456.5, 0.1234565, 999999.5, 99999.95, 1e22, 1e5, 0.1, 1.0, 0.0, 1e300])
+    every = np.concatenate([numbers, halves, -halves, np.round(numbers, 3), np.arange(0.0005, 1, 1 / 1024)])
+    assert axes._short(every).tolist() == [float(f"{number:.6g}") for number in every.tolist()]

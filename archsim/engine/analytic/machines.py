@@ -296,8 +296,9 @@ def _summed(values: np.ndarray, count: np.ndarray) -> np.ndarray:
     larger = np.diff(np.take_along_axis(values, order, axis=1), axis=1) > 0
     np.put_along_axis(rank, order[:, 1:], np.cumsum(larger, axis=1), axis=1)
     total = np.zeros((len(values), len(count)))
-    for own_rank in np.unique(rank, axis=0):
-        own = np.flatnonzero((rank == own_rank).all(axis=1))
+    firsts, of = _unlike(*rank.T)
+    for kind, first in enumerate(firsts):
+        own_rank, own = rank[first], np.flatnonzero(of == kind)
         for each in range(own_rank.max() + 1):
             alike = np.flatnonzero(own_rank == each)
             total[own] += count[:, alike].sum(axis=1) * values[own, alike[0]][:, None]
