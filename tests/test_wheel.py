@@ -1,6 +1,7 @@
 """Builds of the package: what they compile, need and keep, as a function of the environment. None compiles here."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,21 @@ def test_what_compiles_is_ended_and_its_last_line_told(build, monkeypatch, tmp_p
     monkeypatch.setattr(build.subprocess, "Popen", lambda _, **given: popen([sys.executable, "-c", code], **given))
     with pytest.raises(RuntimeError, match=reason):
         build.compile_into(tmp_path / "code", tmp_path)
+
+
+@pytest.mark.nightly
+def test_what_is_compiled_without_large_dependencies_is_all_that_a_sweep_needs(build, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    for name in build.NOT_TO_COMPILE:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('not there')")
+    build.compile_into(tmp_path / "code", tmp_path)
+    own = {"ARCHSIM_MACHINE_CODE": str(tmp_path / "code"), "ARCHSIM_CACHE": str(tmp_path / "runs")}
+    own["NUMBA_CACHE_DIR"] = str(tmp_path / "later")
+    changes = ("workload.batch=[64]", "workload.layers=2", "workload.decode_steps=2")
+    words = ["sweep", "dojo", *(word for each in changes for word in ("--set", each)), "--out", str(tmp_path / "out")]
+    subprocess.run([sys.executable, "-m", "archsim", *words], check=True, env=os.environ | own)
+    assert not list((tmp_path / "later").rglob("*.nbc"))
 
 
 def test_commands_in_a_checkout_find_what_its_installation_compiled(monkeypatch, tmp_path):
