@@ -113,7 +113,7 @@ def test_errors_of_large_numbers_are_found_at_the_shipped_size(block, written, p
 @pytest.mark.parametrize(("block", "changes"), sampled([
     ("allocator", {"dies": 9, "lanes": 4}), ("allocator", {"dies": 5, "lanes": 2, "speeds": True}), ("pdu", {}),
     ("select", {"experts": 64}), ("sorter", {"experts": 128}),
-    ("atu", {"entries": 64}), ("heatmap", {}),
+    ("atu", {"entries": 16}), ("heatmap", {}),
 ], lambda case: case[0] in ("atu", "sorter", "heatmap")))  # fmt: skip
 def test_corners_cover_every_bit_branch_and_bound(block, changes):
     found = lockstep(block, 1, 0, changes, cover=True)
