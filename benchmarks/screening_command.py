@@ -4,26 +4,32 @@
 
 Runs ``archsim sweep --search FILE --jobs 1`` with ``event_runs: 0`` on spaces of a small model (one layer of 16
 experts, 2 x 2 dies), in a process of its own with empty caches, and prints points per processor second and the peak
-memory. As machines differ, each rate is also printed as a ratio to a reference: rows per second that pyarrow writes
-to Parquet, of the columns that screening writes, in the same run. Kernels that are compiled already are used: run it
-twice for times without compilation. """
+memory. As machines differ, each rate is also printed as points in the time of the reference kernel (timing.py), which
+is timed just before and after, and as a share of the rows a second that pyarrow writes to Parquet, of the columns that
+screening writes, in the same run. A small space runs first, so that no kernel is compiled in what is timed.
+`benchmarks/speed.py --only screening` writes the rates to docs/speed.md.
+"""
 
 import argparse
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from analytical import SMALL
-from measured_command import archsim, take
+from measured_command import Taken, archsim, take
+from timing import reference_s
 
 from archsim.base.yaml import dump_yaml
 
 MIB = 1 << 20
+SHAPES = ("grid", "sample", "axis")
+POINTS, WARM_POINTS = 100_000, 1000
 COLUMNS = 12  # of the reference, as many numbers as a screened point has
 ROWS = 200_000
 RANGES = {
@@ -67,26 +73,47 @@ def reference_per_s() -> float:
         return ROWS / (time.process_time() - begin)
 
 
+class Screened(NamedTuple):
+    """What the command takes on a space of about ``points`` points. ``reference_s``: of the kernel around it."""
+
+    points: int
+    taken: Taken
+    reference_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Points per processor second."""
+        return self.points / self.taken.processor_s
+
+
+def screened(shape: str, points: int) -> Screened:
+    """Run the command on a space of this shape, after a small one."""
+    from pyarrow import parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (WARM_POINTS, points):
+            file, out = Path(folder) / "space.yaml", f"{folder}/{count}"
+            file.write_text(dump_yaml(experiment(shape, count)), encoding="utf-8")
+            before_s = reference_s()
+            found = take(archsim("explore", str(file), "--jobs", "1", "--out", out))
+            around_s = (before_s + reference_s()) / 2
+        rows = parquet.read_metadata(f"{out}/analytical/screened.parquet").num_rows
+    return Screened(rows, found, around_s)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=100_000)
-    parser.add_argument("--shapes", nargs="+", choices=("grid", "sample", "axis"), default=["grid", "sample", "axis"])
+    parser.add_argument("--points", type=int, default=POINTS)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
     arguments = parser.parse_args()
     reference = reference_per_s()
     for shape in arguments.shapes:
-        tree = experiment(shape, arguments.points)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "space.yaml"
-            file.write_text(dump_yaml(tree), encoding="utf-8")
-            found = take(archsim("explore", str(file), "--jobs", "1", "--out", f"{folder}/out"))
-            from pyarrow import parquet
-
-            points = parquet.read_metadata(f"{folder}/out/analytical/screened.parquet").num_rows
-        rate = points / found.processor_s
+        found = screened(shape, arguments.points)
         print(
-            f"{shape}: {points:,} points, {rate:,.0f} points per processor second, {rate / reference:.3f} of the rows "
-            f"that are written to Parquet alone; {found.processor_s:.1f} s of processors, "
-            f"{found.held_bytes / MIB:,.0f} MiB",
+            f"{shape}: {found.points:,} points, {found.per_s:,.0f} points per processor second "
+            f"({found.per_s * found.reference_s:,.1f} ref), {found.per_s / reference:.3f} of the rows "
+            f"that are written to Parquet alone; {found.taken.processor_s:.1f} s of processors, "
+            f"{found.taken.held_bytes / MIB:,.0f} MiB",
             flush=True,
         )
 

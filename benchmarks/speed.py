@@ -51,6 +51,7 @@ ABOUT = {
 LONG = ("commands", "before")
 RATIOS = {
     "ratio": "Ratios, in one run",
+    "screening": "Screening: the whole command `archsim sweep --search` on 100,000 points, a processor second",
     "before": "Against itself before: processor time of a commit over now, compiled, in one run",
 }
 
@@ -182,6 +183,14 @@ def screening() -> Iterator[Point]:
     for (name, arguments), latency in product(SPACES.items(), LATENCIES):
         rate = screened_per_s(space(*arguments, latency))[1]
         yield Point("ratio", f"points/s that `explore` screens: {name}, 20 values of `{latency}`", 0, rate)
+
+
+def screening_command() -> Iterator[Point]:
+    """Points a processor second of `benchmarks/screening_command.py`, from the file to the page."""
+    from screening_command import POINTS, SHAPES, screened
+
+    for shape in SHAPES:
+        yield Point("screening", f"points/s, {shape}", 0, screened(shape, POINTS).per_s)
 
 
 def before() -> Iterator[Point]:
@@ -341,7 +350,8 @@ def kept() -> tuple[str, list[Point]]:
 
 def main() -> None:
     kinds = {axis: partial(step_runs, axis) for axis in ("dies", "layers", "batch")}
-    kinds |= {"points": points, "requests": requests, "commands": commands, "ratio": ratios, "before": before}
+    kinds |= {"points": points, "requests": requests, "commands": commands, "ratio": ratios}
+    kinds |= {"screening": screening_command, "before": before}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=kinds, default=[kind for kind in kinds if kind not in LONG])
     only = parser.parse_args().only
