@@ -78,7 +78,7 @@ _HARDWARE = (
 # What --help lists: a heading → its commands.
 HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
     "Simulate": (
-        Command("run", "run", "simulate one combination of an experiment, and draw a step as a timeline"),
+        Command("run", "run", "simulate one combination of an experiment, and draw a layer in a step as a timeline"),
         Command("sweep", "sweep", "simulate every combination of an experiment, and write a report", (
             Form("--search", "explore", "sweep:explore", "find the Pareto-optimal points of a `sweep:`"),
             Form("--figure", "figure", "sweep:figure", "write a figure of a report for print, as PDF, PNG or SVG"),
@@ -86,7 +86,7 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
         Command("serve", "serve", "simulate requests that arrive over time, and search for a configuration"),
     ),
     "Understand": (
-        Command("why", "why", "explain what limits a step, and what would help", (
+        Command("why", "why", "explain what limits a layer in a step, and what would help", (
             Form("--ablate", "ablate", "why:ablate", "show how much each modelling assumption changes a speed-up"),
             Form("--bound", "optimum", "why:optimum", "show how far policies are from a bound that none can beat"),
         )),

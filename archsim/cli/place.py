@@ -35,7 +35,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         help="Number of ranks of expert parallelism (default: the dies of the system).",
     )
     parser.add_argument(
-        "--tokens", type=positive, metavar="N", help="Tokens of a step, for loads that are summed over steps."
+        "--tokens", type=positive, metavar="N", help="Tokens of an iteration, for loads summed over iterations."
     )
     add_out(parser, "Folder to write files for serving engines to (default: nothing is written).")
 

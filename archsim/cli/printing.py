@@ -296,7 +296,7 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
     table = parquet.read_table(folder / "results.parquet", columns=names)
     table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a step", "die use"))
+    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a decode step", "die use"))
     for head in _heads(plan):
         best.add_column(head)
     for row in table.slice(0, _BEST).to_pylist():

@@ -25,7 +25,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help="With --phase, also give the time by the law of a measured kernel, such as blackhole/replay-2026-09-11.",
     )
     parser.add_argument(
-        "--step", type=natural, metavar="N", help="Which iteration to draw in the timeline. 0 is the prefill."
+        "--step", type=natural, metavar="N", help="Which step (iteration) to draw in the timeline. 0 is the prefill."
     )
     parser.add_argument("--layer", type=natural, metavar="N", help="Which layer to draw in the timeline.")
     parser.add_argument(
@@ -35,7 +35,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeline",
         metavar="FILE",
-        help="Write a timeline of the step to this file, for Perfetto.",
+        help="Write a timeline of that layer in that step to this file, for Perfetto.",
         **below(parser, OUTPUT),
     )
 

@@ -29,16 +29,16 @@ _WORST = 10
 def add_why(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "The experiment, or the folder of a report")
     add_chosen(parser)
-    parser.add_argument("--step", type=natural, metavar="N", help="Explain a step of this iteration. 0 is the prefill.")
+    parser.add_argument("--step", type=natural, metavar="N", help="Explain a layer of this iteration (0: prefill).")
     parser.add_argument(
-        "--layer", type=natural, metavar="N", help="Explain a step of this layer, as the model numbers it."
+        "--layer", type=natural, metavar="N", help="Explain this layer in a step, as the model numbers it."
     )
     parser.add_argument(
         "--worst",
         type=positive,
         default=_WORST,
         metavar="N",
-        help=f"How many of the slowest steps to list (default: {_WORST}).",
+        help=f"How many of the slowest layer-steps to list (default: {_WORST}).",
     )
 
 
@@ -97,7 +97,7 @@ def add_optimum(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=200,
         metavar="N",
-        help="How many steps of a run to bound. They are spread evenly (default: 200).",
+        help="How many layer-steps of a run to bound. They are spread evenly (default: 200).",
     )
 
 
@@ -110,7 +110,7 @@ def run_optimum(args: argparse.Namespace) -> int:
     folder = report_folder(experiment.name, args.out, "optimum")
     print_replaced(folder, None)
     print_compiling()
-    print("simulating runs, bounding their steps ...", file=sys.stderr, flush=True)
+    print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
     found = ar.optimum(experiment, None, args.steps, _print_run)
     print("writing the page ...", file=sys.stderr, flush=True)
     from archsim.studies.optimum import answers, write_optimum
@@ -131,7 +131,7 @@ def _print_run(measured) -> None:
     parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
     steps = len(measured.steps)
     said = f"{measured.run.name}: {mean} above the bound ({parts})"
-    print(f"{said}, p95 {p95} and worst {worst} of {steps} steps" if steps > 1 else said, flush=True)
+    print(f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said, flush=True)
 
 
 # ---- ablate

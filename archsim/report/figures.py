@@ -611,11 +611,11 @@ def steps(report: Report) -> MatrixFigure | None:
     for cell in cells:
         del cell["ns"]
     return MatrixFigure(
-        question="Which steps are slow, and why?",
+        question="Which layer-steps are slow, and why?",
         rows=cells,
         x=PlotAxis("iteration", "iteration"),
         y=PlotAxis("layer", "layer"),
-        value=PlotAxis("time", f"time of the step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
+        value=PlotAxis("time", f"time of the layer-step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
         panel="place",
         filters=_filters(cells, one=True),
         tall_px=min(240, 26 + 12 * len({cell["layer"] for cell in cells})),
@@ -623,7 +623,7 @@ def steps(report: Report) -> MatrixFigure | None:
             ("policy", "policy"),
             ("iteration", "iteration"),
             ("layer", "layer"),
-            ("told", "slowest step"),
+            ("told", "slowest layer-step"),
             ("cause", "cause"),
             ("link", "busiest link"),
             ("die", "most loaded die"),

@@ -755,7 +755,7 @@ def sentences(found: list[Measured]) -> list[str]:
     for which, each in ends.items():
         parts = listed(f"{percent(share, 1)} by {part}" for part, share in each.parts.items())
         said.append(
-            f"{which} the bound is {each.run.policy.name} ({_place(each)}). Its steps take "
+            f"{which} the bound is {each.run.policy.name} ({_place(each)}). Its layer-steps take "
             f"{percent(each.summary()[0], 1)} longer than the bound: {parts}."
         )
     return said

@@ -84,11 +84,11 @@ class Why(Shown):
         expert = row["tokens"] / self.experts or 1
         hot = (
             f"The busiest link is {row['link_src']} → {row['link_dst']}. It is busy for "
-            f"{percent(row['link_busy_ns'] / row['time_ns'])} of the step and carries "
+            f"{percent(row['link_busy_ns'] / row['time_ns'])} of the layer-step and carries "
             f"{scaled(row['link_bytes'], BYTE_UNITS)}."
         )
         return [
-            ("cause", f"The step spends {doing_told(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
+            ("cause", f"The layer-step spends {doing_told(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
             ("link", "No link was busy." if row["link"] is None else hot),
             (
                 "die",
@@ -112,7 +112,7 @@ class Why(Shown):
         time_ns = self.rows[0]["time_ns"]
         best = sorted(self.levers, key=lambda each: each.time_ns)
         said = listed(f"{_change(each.time_ns / time_ns - 1)} time {each.with_it}" for each in best)
-        return f"The step would take {said}. Each change was simulated."
+        return f"The layer-step would take {said}. Each change was simulated."
 
     def __repr__(self) -> str:
         first = self.rows[0]
@@ -124,7 +124,7 @@ class Why(Shown):
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
 
-MORE = "To see what would make the first of these steps shorter"
+MORE = "To see what would make the first of these layer-steps shorter"
 
 
 def _change(share: float) -> str:
@@ -194,11 +194,11 @@ def run_that_matters(report: Path) -> dict[str, Any]:
 
 
 def sentence(found: Why) -> str:
-    """``Its slowest step takes 120 µs and spends 55 % of its time waiting for HBM. It would take 21 % less time with
-    HBM twice as fast, which helps most of all that was tried.``
+    """``Its slowest layer-step takes 120 µs and spends 55 % of its time waiting for HBM. It would take 21 % less time
+    with HBM twice as fast, which helps most of all that was tried.``
     """
     row = found.rows[0]
-    said = f"Its slowest step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_told(row, 1)}."
+    said = f"Its slowest layer-step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_told(row, 1)}."
     best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
     if best is None:
         return said
@@ -217,7 +217,7 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
     record = store.find(replace(run, details=True)) or simulator.record(run)
     if not record["steps"]:
         raise ArchsimError(
-            f"{run.name}: this run has more than 12,000 steps, and steps are kept of shorter runs only. Set "
+            f"{run.name}: this run has more than 12,000 layer-steps, and these are kept of shorter runs only. Set "
             "workload.layers or workload.decode_steps to a smaller number"
         )
     found = collect([record])
@@ -258,13 +258,13 @@ def _levers(
         if share < LEAST or what is None or what in tried:
             continue
         tried.add(what)
-        told(f"simulating up to that step with {what}")
+        told(f"simulating up to that layer-step with {what}")
         with suppress(ArchsimError):  # what the machine cannot have is no advice
             yield Lever(what, _time_ns(_changed(one, what), row))
     others = [each.name for each in experiment.policies if each.name != row["policy"]][:_OTHERS]
     for name in others:
         other = next(each for each in experiment.policies if each.name == name)
-        told(f"simulating up to that step under policy {name}, {others.index(name) + 1} of {len(others)}")
+        told(f"simulating up to that layer-step under policy {name}, {others.index(name) + 1} of {len(others)}")
         with suppress(ArchsimError):
             yield Lever(f"policy {name}", _time_ns(one.model_copy(update={"policies": (other,)}), row))
 

@@ -140,7 +140,7 @@ def rows_of(spec: dict, name: str = "rows") -> list[dict]:
 
 def test_a_cell_of_a_step_tells_what_why_says(text):
     """The slowest step of each cell, with cause and link."""
-    (found,) = [spec for spec in specs(text) if spec["description"].startswith("Which steps are slow")]
+    (found,) = [spec for spec in specs(text) if spec["description"].startswith("Which layer-steps are slow")]
     slowest = max(rows_of(found), key=lambda row: row["time"])
     assert slowest["cause"] == "HBM 100 %" and slowest["link"].startswith("1 → 2, busy")
 

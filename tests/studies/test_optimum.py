@@ -196,7 +196,7 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
     page = (out / "index.html").read_text(encoding="utf-8")
     with (out / "optimum.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert "Steps of 1 of 2 MoE layers of toy" in page
+    assert "Layer-steps of 1 of 2 MoE layers of toy" in page
     of = {
         policy: np.mean([
             float(row["distance"])

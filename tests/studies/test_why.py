@@ -35,7 +35,7 @@ def test_without_a_step_the_worst_ones_are_shown(tmp_path):
     assert title == found.run and len(lines) == 1 + 3 and "nothing" not in repr(found)
     first = found.rows[0]
     assert last == (
-        "To see what would make the first of these steps shorter, "
+        "To see what would make the first of these layer-steps shorter, "
         f"give step {first['step']} and layer {first['layer']}."
     )
 
@@ -50,7 +50,7 @@ def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
     assert done.returncode == 0, done.stderr
     title, last = done.stdout.strip().splitlines()[0], " ".join(done.stdout.split())
     assert f"{best['system']} toy batch 40 {best['policy']} published" in title
-    assert "This is the fastest run of the report at its largest batch. Its slowest step takes" in last
+    assert "This is the fastest run of the report at its largest batch. Its slowest layer-step takes" in last
     assert "which helps most of all that was tried" in last or "Nothing that was tried" in last
 
 
