@@ -45,22 +45,25 @@ def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
     found = np.empty((len(wanted), len(m)))
-    weights = _weights(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
-    for point, rows in enumerate(m):
-        known = _features(sizes, rows, sms)
-        found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights[point]
+    measured = _measured(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
+    for point, (rows, (known, weights)) in enumerate(zip(m, measured, strict=True)):
+        found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights
     return found
 
 
 @lru_cache(maxsize=256)
-def _weights(sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int) -> np.ndarray:
-    """float64[point, shape] of measured shapes, which whatever shape is wanted shares; arrays of ``krige`` as bytes."""
+def _measured(
+    sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int
+) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """At each m, `_features` and weights float64[shape] of the measured shapes, which whatever shape is wanted shares;
+    arrays of ``krige`` as bytes.
+    """
     shapes = np.frombuffer(sizes).reshape(-1, 2)
-    found = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
-    for rows, weights in zip(m, found, strict=True):
-        known = _features(shapes, rows, sms)
-        solve_definite(_covariance(known, known) + NOISE * np.eye(len(shapes)), weights)
-    return found
+    every = np.frombuffer(corrections).reshape(len(shapes), -1).T.copy()
+    known = tuple(_features(shapes, rows, sms) for rows in m)
+    for features, weights in zip(known, every, strict=True):
+        solve_definite(_covariance(features, features) + NOISE * np.eye(len(shapes)), weights)
+    return tuple(zip(known, every, strict=True))
 
 
 @kernel

@@ -8,6 +8,7 @@ are ``limits.params``, in the order of its row; those of a user's own function a
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -263,9 +264,15 @@ def compiled(name: str, params: Mapping[str, float], state: ServingState, limits
         return pointer(globals()[name], signature)
     try:
         own = import_function(name)
-        return pointer(_bound(own, _values(own, params)), signature, cached=False)
+        return _of_user(own, _values(own, params), signature)
     except (NumbaError, ValueError) as error:
         raise ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
+
+
+@lru_cache(maxsize=16)
+def _of_user(own: Callable[..., None], values: tuple[float, ...], signature: Any) -> Compiled:
+    """A user's function with its parameters: compiled once a process, as a search simulates with it many times."""
+    return pointer(_bound(own, values), signature, cached=False)
 
 
 def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[float, ...]:
