@@ -124,6 +124,7 @@ def test_what_compiles_now_is_told_with_the_time_that_it_takes(tmp_path, monkeyp
 
 def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("archsim.base.code_digest._shipped_names", frozenset)  # by no installation, either
     (tmp_path / "now").touch()
     begun_s = (tmp_path / "now").stat().st_mtime
     whole_s = sum(KERNELS["runs"].values()) + sum(KERNELS["shared"].values())
@@ -140,6 +141,7 @@ def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tm
 
 def test_what_is_missing_is_told_before_anything_compiles(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("archsim.base.code_digest._shipped_names", frozenset)  # by no installation, either
     (tmp_path / "generated._generate-1.py311.1.nbc").touch()
     (tmp_path / "generated._generate-1.py311.2.nbc").touch()
     os.utime(tmp_path / "generated._generate-1.py311.1.nbc", (0, 0))

@@ -144,6 +144,7 @@ def test_validation_is_told_in_short(here, capsys):
 
 def test_compiling_is_told_where_nothing_is_compiled(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("archsim.base.code_digest._shipped_names", frozenset)  # by no installation, either
     experiment = load_experiment("dojo", ["policies=[ep]", "assumptions=[physical]", "engine=event"])
     print_compiling(of=experiment)
     said = capsys.readouterr().err
