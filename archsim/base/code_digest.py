@@ -105,7 +105,8 @@ def keep_machine_code() -> None:
     """Set ``NUMBA_CACHE_DIR`` unless the user has: to a folder in the checkout, or in the environment where archsim
     is installed.
 
-    Only takes effect before numba is imported. If the folder cannot be created, numba chooses one itself.
+    numba may have been imported before. It notices changes of a function's own file alone, so that beside the sources,
+    where it would leave machine code, it could find what is stale. If the folder cannot be created, it chooses one.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -120,6 +121,8 @@ def keep_machine_code() -> None:
     except OSError:
         return
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = str(mine)  # which it read from the environment
 
 
 def _kept_in() -> Path:

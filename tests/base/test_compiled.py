@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 from support.from_python import from_python
 
-from archsim.base.code_digest import KERNELS, SHIPPED_FOR, _shipped_names, code_is_for, machine_code, shipped_code
+from archsim.base.code_digest import (
+    COMPILED,
+    KERNELS,
+    SHIPPED_FOR,
+    _shipped_names,
+    code_is_for,
+    digest_here,
+    machine_code,
+    shipped_code,
+)
 from archsim.base.compiled import allocating, for_shipping, inner, kernel, outer, pointer, reference, ship
 from archsim.cli.list import RUNS
 
@@ -93,6 +102,14 @@ def test_one_process_compiles_and_the_others_load(tmp_path):
         each.stdin.write("\n")
         each.stdin.flush()
     assert sorted(each.communicate()[0] for each in both) == ["0\n", "1\n"]
+
+
+@pytest.mark.parametrize("imported", ["archsim, numba", "numba, archsim"])
+def test_the_folder_of_machine_code_does_not_depend_on_what_is_imported_first(imported):
+    code = f"import {imported}; from archsim.base.compiled import unsigned; print(numba.config.CACHE_DIR)"
+    beside = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    found = subprocess.run([sys.executable, "-c", code], env=beside, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()).name == digest_here(COMPILED)
 
 
 def test_all_machine_code_on_disk_is_sealed():
