@@ -428,7 +428,7 @@ def cell_text(name: str, value: Any) -> str:
         return ""
     if name.endswith("_ns") and value == int(value):
         return str(int(value))
-    return repr(value) if isinstance(value, float) else str(value)
+    return repr(float(value)) if isinstance(value, float) else str(value)  # numpy's says its type
 
 
 # ---- csv_rows

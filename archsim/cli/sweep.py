@@ -78,16 +78,16 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     folder = report_folder(plan.experiment.name, args.out)
     workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
     print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
-    print_replaced(folder, plan.given())
     print_compiling(of=plan.experiment)
     from archsim.cli.progress import study
 
     with study(folder) as watching:
-        watching.phase("loading the simulator, compiling what is new")
+        watching.phase("loading the simulator")
         from archsim.runs.plan import select
         from archsim.runs.sweep import sweep_selected
 
         selection = select(plan, watching.phase)
+        print_replaced(folder, plan.given())
         from archsim.studies.comparison import failures_on_page, write_sweep_report
         from archsim.studies.sure import sure_into
 

@@ -232,7 +232,7 @@ def run_sure(args: argparse.Namespace) -> int:
     from archsim.cli.progress import study
 
     with study(folder) as watching:
-        watching.phase("loading the simulator, compiling what is new")
+        watching.phase("loading the simulator")
         from archsim.runs.plan import select
         from archsim.studies.sure import sure_into
 

@@ -300,6 +300,8 @@ def pairs_of(block: str, policies: Sequence[PolicySpec]) -> list[tuple[PolicySpe
     home, if a policy does that: others lose time that no allocator needs to win back. Raises SpecError for an unknown
     block, or policies without such a pair.
     """
+    if block in POLICIES:
+        raise SpecError(f"{block} is a balancer, not a block: it needs --loads and --deployment instead of --in")
     if block not in BLOCKS:
         raise SpecError(f"unknown block {block!r}{did_you_mean(block, BLOCKS)}; known: {', '.join(BLOCKS)}")
     found = [

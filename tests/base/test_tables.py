@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_parquet, write_parquet_columns
+from archsim.base.tables import INTEGER, REAL, TEXT, Table, cell_text, read_parquet, write_parquet_columns
 
 KINDS = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
 COLUMNS = {
@@ -28,6 +28,11 @@ def test_a_column_is_packed_and_unpacked_as_pyarrow_does(tmp_path, kind, rows):
         column = Table({"x": kind}, pyarrow.table({"x": whole})).column("x")
         assert column.dtype == whole.to_numpy().dtype
         np.testing.assert_array_equal(column, whole.to_numpy())
+
+
+@pytest.mark.parametrize("value", [10.560514879048277, 3, True, "a"])
+def test_a_cell_of_numpy_reads_as_one_of_python(value):
+    assert cell_text("x", np.array([value])[0]) == cell_text("x", value)
 
 
 @pytest.mark.parametrize(("kind", "value"), [(INTEGER, "1"), (REAL, "0.5"), (TEXT, 3)])

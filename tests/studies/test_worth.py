@@ -103,6 +103,11 @@ def test_policies_are_compared_that_differ_in_the_block_alone():
     assert named == {"prediction": [("pred", "base"), ("allo+pred", "allo")], "allocator": [("allo", "ep")]}
 
 
+def test_a_balancer_is_no_block():
+    with pytest.raises(SpecError, match="eplb is a balancer, not a block: it needs --loads and --deployment instead"):
+        pairs_of("eplb", DOJO.policies)
+
+
 def test_the_block_costs_what_the_area_model_says_of_the_policies():
     """One law: what `deciders.added_mm2` says of the policy with the block, less that of the one without."""
     by_name = {each.name: each for each in DOJO.policies}

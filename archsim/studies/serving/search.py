@@ -377,7 +377,7 @@ class OfRate(PartOfSearch):
         requests = workspace.of(_Engines).requests(self.serving)
         sides = _sides(self.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
         rate = highest_rate(self.serving, deployed(self.serving, sides, choice), requests)
-        return {"run": self.key, "row": {"highest_rate": rate}, "host": {"wall_s": perf_counter() - began}}
+        return {"run": self.key, "row": {"highest_rate": float(rate)}, "host": {"wall_s": perf_counter() - began}}
 
 
 class _Engines:
