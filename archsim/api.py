@@ -273,14 +273,13 @@ def run(
     ('ep', 64, True)
     """
     from archsim.base.files import refuse_unwritable
-    from archsim.report.timeline import write_step_timeline
+    from archsim.report.timeline import refuse_part_of_timeline, write_step_timeline
     from archsim.runs.columns import columns_with, kinds_of
     from archsim.runs.plan import choose, select
     from archsim.runs.results import collect
     from archsim.runs.simulator import Simulator
 
-    if len({step is None, layer is None, timeline is None}) > 1:
-        raise ArchsimError("a timeline needs all of step, layer and timeline")
+    refuse_part_of_timeline({"step": step, "layer": layer, "timeline": timeline})
     if timeline is not None:
         refuse_unwritable(Path(timeline))
     whole = experiment_of(overridden(experiment, overrides))

@@ -144,7 +144,7 @@ def test_sweep_of_dies_without_coordinates_returns_every_table():
 
 @pytest.mark.parametrize(("chosen", "message"), [
     ({"policy": "alo"}, "policy 'alo' is not in the experiment; did you mean 'allo'?"),
-    ({"step": 1}, "a timeline needs all of step, layer and timeline"),
+    ({"step": 1}, "a timeline needs step, layer and timeline, but layer and timeline are missing"),
     ({"step": 9, "layer": 1, "timeline": "t.json"}, "step 9: the run has iterations 0"),
 ])
 def test_run_refuses(chosen, message):

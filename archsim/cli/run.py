@@ -47,9 +47,11 @@ def run_run(args: argparse.Namespace) -> int:
         return _death(args)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
+    from archsim.report.timeline import refuse_part_of_timeline
     from archsim.runs.feasibility import kv_rooms_told, told
     from archsim.runs.plan import choose, plan_of, select
 
+    refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})
     experiment = ar.load_experiment(args.file, args.overrides)
     names = (*CHOSEN, "step", "layer", "timeline")
     chosen = choose(experiment, **{name: getattr(args, name) for name in CHOSEN})

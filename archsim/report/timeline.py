@@ -21,6 +21,7 @@ from archsim.base.files import write_text
 from archsim.base.units import NS_PER_US
 from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay
+from archsim.report.units import listed
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
 
@@ -253,6 +254,14 @@ def _slice(
 
 # Under ``contention: shared`` these are latencies; the bytes flow in DATA and ACT_MOVE (archsim.engine.event.shared).
 LATENCIES = (State.REMOTE_LLC, State.REMOTE_HBM, State.LLC_FILL, State.ACT_READ, State.ACT_WRITE)
+
+
+def refuse_part_of_timeline(given: Mapping[str, object]) -> None:
+    """Raise ArchsimError if some of these arguments are given and some are None, naming what is missing."""
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < len(given):
+        verb = "is" if len(missing) == 1 else "are"
+        raise ArchsimError(f"a timeline needs {listed(given)}, but {listed(missing)} {verb} missing")
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:

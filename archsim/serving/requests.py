@@ -595,7 +595,18 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         reader = csv.DictReader(stream, delimiter=_delimiter(start))
         reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         for row in reader:
-            yield reader.line_num + at - 1, row
+            line = reader.line_num + at - 1
+            if missing := [name for name, value in row.items() if value is None]:
+                raise TraceError(
+                    f"{path}:{line}: the row has {len(row) - len(missing)} of {len(row)} columns; expected a value of "
+                    f"{', '.join(missing)}, too. Is the file cut off?"
+                )
+            if any(beyond := row.pop(None, [])):  # type: ignore[call-overload]  # the key of what is beyond the columns
+                raise TraceError(
+                    f"{path}:{line}: the row has {len(row) + len(beyond)} values for {len(row)} columns; expected one "
+                    "each. Does a text with a comma lack its quotes?"
+                )
+            yield line, row
 
 
 def _decimal(path: Path, line: int, row: dict[str, Any], key: str) -> Decimal:
