@@ -13,7 +13,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.policies import placement, prediction
-from archsim.policies.allocation import Plan, StepView
+from archsim.policies.allocation import NO_EFFORT, Effort, Plan, StepView
 from archsim.policies.placement import Placement, from_file
 from archsim.policies.prediction import Reread, Seen
 from archsim.policies.rebalancing import History, LayerView, Rebalanced, Rebalancing, Replicas, Replication
@@ -24,6 +24,9 @@ from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, arguments_of
 # A user's own functions as rules of a policy: arguments are copies that they may change; results are checked.
 
 _COLUMNS = ("expert", "die", "tokens")
+# Limits of an Effort's counts: float64 keeps any total exactly, and int64 any sum of products of 2^15 experts.
+_TOTAL_BITS, _EACH_BITS = 53, 24
+_TOLD_CHARACTERS = 60  # of what is no number, in a message
 
 
 def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int, int], Placement]:
@@ -61,17 +64,15 @@ def own_rebalancing(target: str, params: Mapping[str, Any]) -> Callable[[History
         given = _call(target, function, history, placement)
         if isinstance(given, Rebalanced):
             _checked_placement(target, given.placement, placement.holds.shape)
-            return given
-        if not isinstance(given, Placement):
-            raise ArchsimError(
-                f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.Placement"
-            )
+            return given._replace(effort=_checked_effort("rebalancing", target, given.effort))
         return _checked_placement(target, given, placement.holds.shape)
 
     return rebalance
 
 
-def _checked_placement(target: str, given: Placement, shape: tuple[int, ...]) -> Placement:
+def _checked_placement(target: str, given: Any, shape: tuple[int, ...]) -> Placement:
+    if not isinstance(given, Placement):
+        raise ArchsimError(f"{target}: returns {type(given).__name__}; expected archsim.policies.placement.Placement")
     if given.holds.shape != shape:
         found, expected = ("{} layers, {} experts and {} dies".format(*each) for each in (given.holds.shape, shape))
         raise ArchsimError(f"{target}: the placement is of {found}; expected {expected}")
@@ -102,7 +103,8 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
                 f"{target}: the plan names expert {expert[outside[0]]}; the model has 0 to {len(step.tokens) - 1}"
             )
         expert, die, tokens = (columns[name].astype(np.int32) for name in _COLUMNS)
-        return plan._replace(expert=expert, die=die, tokens=tokens)
+        effort = _checked_effort("allocation", target, plan.effort, int(np.count_nonzero(step.tokens)))
+        return plan._replace(expert=expert, die=die, tokens=tokens, effort=effort)
 
     return allocate
 
@@ -138,14 +140,20 @@ def own_replication(target: str, params: Mapping[str, Any], slots: int) -> Calla
 
     def replicate(layer: LayerView) -> Replicas:
         given = _call(target, function, layer._replace(holders=layer.holders.copy()))
-        given = given if isinstance(given, Replicas) else Replicas(np.asarray(given))
+        given = given if isinstance(given, Replicas) else Replicas(given)
+        given = given._replace(holds=np.asarray(given.holds))
         if given.holds.shape != layer.holders.shape or given.holds.dtype != np.bool_:
             found = f"{given.holds.dtype}{list(given.holds.shape)}"
             raise ArchsimError(f"{target}: returns {found}; expected bool{list(layer.holders.shape)}")
         new = given.holds & ~layer.holders
         if (most := int(new.sum(axis=0).max(initial=0))) > slots:
             raise ArchsimError(f"{target}: replicates {most} experts on a die; it has {slots} slots")
-        return given._replace(holds=new)
+        in_sight_ns = _numbers(given.in_sight_ns)
+        if in_sight_ns is None or in_sight_ns.ndim or not 0 <= in_sight_ns < np.inf:
+            found = _found(given.in_sight_ns, in_sight_ns)
+            raise ArchsimError(f"replication {target}: in_sight_ns {found}, expected a finite number of ns ≥ 0")
+        effort = _checked_effort("replication", target, given.effort)
+        return Replicas(new, effort, float(in_sight_ns))
 
     return replicate
 
@@ -217,6 +225,78 @@ def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
         raise ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
+
+
+def _checked_effort(rule: str, target: str, given: Any, active: int | None = None) -> Effort:
+    """A user's effort, with counts in int64. None states none, as an effort that is left out.
+
+    ``active``: active experts of the step, one entry for each; None where the decision is taken beside the steps, which
+    is charged by its operations and statistics alone. Raises ArchsimError, with the field, for what cannot be charged.
+    """
+    if given is None or given is NO_EFFORT:
+        return NO_EFFORT
+    if not isinstance(given, Effort):
+        raise ArchsimError(
+            f"{rule} {target}: effort is {type(given).__name__}; expected archsim.extend.Effort, or None where none is "
+            "stated"
+        )
+    found = {name: _numbers(value) for name, value in given._asdict().items()}
+
+    def refusal(name: str, expected: str, at: int | None = None) -> ArchsimError:
+        told = _found(getattr(given, name), found[name], at)
+        return ArchsimError(f"{rule} {target}: effort.{name} {told}, expected {expected}")
+
+    checked: dict[str, Any] = {}
+    for name in ("global_demand", "speeds"):
+        if (flag := found[name]) is None or flag.ndim or flag not in (0, 1):
+            raise refusal(name, "True or False")
+        checked[name] = bool(flag)
+    for name in ("sorted_experts", "operations", "statistics_bytes"):
+        if (total := found[name]) is None or total.ndim or not _are_counts(total, _TOTAL_BITS):
+            raise refusal(name, f"a whole number ≥ 0 (at most 2^{_TOTAL_BITS})")
+        checked[name] = int(total)
+    if active is None:
+        for name in ("sorted_experts", "candidates", "blocks"):
+            if (counts := found[name]) is None or counts.any():
+                told = "no counts: a decision beside the steps is charged by operations and statistics_bytes"
+                raise refusal(name, told)
+        return NO_EFFORT._replace(**checked)
+    rows = {name: found[name] for name in ("candidates", "blocks")}
+    wanted = 0 if all(counts is not None and counts.shape == (0,) for counts in rows.values()) else active
+    for name, counts in rows.items():
+        each = f"{active} entries (one for each active expert), each a whole number ≥ 0 (at most 2^{_EACH_BITS})"
+        if counts is None or counts.shape != (wanted,):
+            raise refusal(name, each)
+        if not (right := _are_counts(counts, _EACH_BITS)).all():
+            raise refusal(name, each, int(np.argmin(right)))
+        checked[name] = counts.astype(np.int64)
+    return given._replace(**checked)
+
+
+def _numbers(given: Any) -> np.ndarray | None:
+    """``given`` as an array of real numbers; None if it is none."""
+    try:
+        values = np.asarray(given)
+    except (TypeError, ValueError):  # rows of several lengths
+        return None
+    return values if values.dtype.kind in "buif" else None
+
+
+def _are_counts(values: np.ndarray, bits: int) -> np.ndarray:
+    """bool, of the shape of ``values``: whether each is a whole number from 0 to 2^bits."""
+    return (values >= 0) & (values <= 2.0**bits) & (values == np.floor(values))
+
+
+def _found(given: Any, values: np.ndarray | None, at: int | None = None) -> str:
+    """What a message says of ``given``, whose `_numbers` are ``values``. ``at``: the entry that is wrong, if one is."""
+    if values is None:
+        text = " ".join(repr(given).split())
+        return f"is {text if len(text) <= _TOLD_CHARACTERS else text[:_TOLD_CHARACTERS] + '…'}"
+    if values.ndim == 0:
+        return f"is {values.item()}"
+    if values.ndim > 1:
+        return f"has the shape {list(values.shape)}"
+    return f"has {len(values)} entries" if at is None else f"is {values[at].item()} at entry {at}"
 
 
 def _integers(target: str, what: str, given: Any) -> np.ndarray:
