@@ -112,8 +112,8 @@ class Effort(NamedTuple):
 
     global_demand: bool  # whether it read the tokens of more than one die
     sorted_experts: int
-    candidates: np.ndarray  # int64[active expert]: candidates ranked
-    blocks: np.ndarray  # int64[active expert]: blocks assigned one by one
+    candidates: np.ndarray  # int64[active expert that it places]: candidates ranked
+    blocks: np.ndarray  # int64[active expert that it places]: blocks assigned one by one
     operations: int = 0  # multiply-adds of a solver
     statistics_bytes: int = 0  # counts of every die that the dies add up first, beside the demand of the step
     speeds: bool = False  # whether every evaluation of a candidate multiplies by a speed of its die

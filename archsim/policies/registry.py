@@ -230,8 +230,9 @@ def _call(target: str, function: Callable[..., Any], *arguments: Any) -> Any:
 def _checked_effort(rule: str, target: str, given: Any, active: int | None = None) -> Effort:
     """A user's effort, with counts in int64. None states none, as an effort that is left out.
 
-    ``active``: active experts of the step, one entry for each; None where the decision is taken beside the steps, which
-    is charged by its operations and statistics alone. Raises ArchsimError, with the field, for what cannot be charged.
+    ``active``: active experts of the step, of which a decision has an entry for each that it places; None where it is
+    taken beside the steps, and charged by its operations and statistics alone. Raises ArchsimError, with the field, for
+    what cannot be charged.
     """
     if given is None or given is NO_EFFORT:
         return NO_EFFORT
@@ -261,15 +262,16 @@ def _checked_effort(rule: str, target: str, given: Any, active: int | None = Non
                 told = "no counts: a decision beside the steps is charged by operations and statistics_bytes"
                 raise refusal(name, told)
         return NO_EFFORT._replace(**checked)
-    rows = {name: found[name] for name in ("candidates", "blocks")}
-    wanted = 0 if all(counts is not None and counts.shape == (0,) for counts in rows.values()) else active
-    for name, counts in rows.items():
-        each = f"{active} entries (one for each active expert), each a whole number ≥ 0 (at most 2^{_EACH_BITS})"
-        if counts is None or counts.shape != (wanted,):
+    for name in ("candidates", "blocks"):
+        entries = f"at most {active} entries (one for each active expert that it places)"
+        each = f"{entries}, each a whole number from 0 to 2^{_EACH_BITS}"
+        if (counts := found[name]) is None or counts.ndim != 1 or len(counts) > active:
             raise refusal(name, each)
         if not (right := _are_counts(counts, _EACH_BITS)).all():
             raise refusal(name, each, int(np.argmin(right)))
         checked[name] = counts.astype(np.int64)
+    if len(checked["blocks"]) != len(checked["candidates"]):
+        raise refusal("blocks", f"{len(checked['candidates'])}, as many as candidates has")
     return given._replace(**checked)
 
 

@@ -86,8 +86,7 @@ def states_no_effort(step, limit):
 
 
 def states_its_effort(step):
-    each = np.ones(np.count_nonzero(step.tokens), np.int64)
-    return home(step)._replace(effort=Effort(True, 3, each, each))
+    return home(step)._replace(effort=Effort(True, 3, np.ones(3, np.int64), np.ones(3, np.int64)))
 
 
 STATED = {}  # by `told`, as the test of efforts sets it
@@ -146,7 +145,7 @@ DOORS = {
     "rebalancing": {"name": TOLD, "every_steps": 1},
     "replication": {"name": TOLD, "slots": 1},
 }
-EACH = "20 entries (one for each active expert), each a whole number ≥ 0 (at most 2^24)"
+EACH = "at most 20 entries (one for each active expert that it places), each a whole number from 0 to 2^24"
 WHOLE = "a whole number ≥ 0 (at most 2^53)"
 NOTHING = "no counts: a decision beside the steps is charged by operations and statistics_bytes"
 
@@ -166,7 +165,7 @@ def run_told(door, effort, **more):
 @pytest.mark.parametrize(
     ("effort", "said"),
     [
-        (efforts("candidates", np.ones(3)), f"effort.candidates has 3 entries, expected {EACH}"),
+        (efforts("candidates", np.ones(3)), "effort.blocks has 20 entries, expected 3, as many as candidates has"),
         (efforts("blocks", np.ones(50 * ACTIVE, int)), f"effort.blocks has 1000 entries, expected {EACH}"),
         (efforts("candidates", np.full(ACTIVE, -5)), f"effort.candidates is -5 at entry 0, expected {EACH}"),
         (efforts("blocks", np.full(ACTIVE, np.nan)), f"effort.blocks is nan at entry 0, expected {EACH}"),
@@ -177,7 +176,8 @@ def run_told(door, effort, **more):
         (efforts("candidates", ["a"] * ACTIVE), f"effort.candidates is {str(['a'] * ACTIVE)[:60]}…, expected {EACH}"),
         (efforts("candidates", np.ones((ACTIVE, 2))), f"effort.candidates has the shape [20, 2], expected {EACH}"),
         (efforts("candidates", [[1], [1, 2]]), f"effort.candidates is [[1], [1, 2]], expected {EACH}"),
-        (efforts("candidates", []), f"effort.candidates has 0 entries, expected {EACH}"),
+        (efforts("candidates", []), "effort.blocks has 20 entries, expected 0, as many as candidates has"),
+        (efforts("candidates", np.ones(21)), f"effort.candidates has 21 entries, expected {EACH}"),
         (efforts("sorted_experts", -1), f"effort.sorted_experts is -1, expected {WHOLE}"),
         (efforts("operations", float("nan")), f"effort.operations is nan, expected {WHOLE}"),
         (efforts("operations", 10**30), f"effort.operations is {10**30}, expected {WHOLE}"),
