@@ -68,7 +68,7 @@ from archsim.laws.transfers import NVLINK_BYTES_PER_S
 from archsim.policies.registry import place_experts
 from archsim.serving.clock import OCTAVE, OverlapTimes, StepTable, times_of
 from archsim.serving.groups import DECODES as DECODE_ROW
-from archsim.serving.groups import ExpertGroup, Gathered, Parts, Say, refuse_unserved, slots_of
+from archsim.serving.groups import ExpertGroup, Gathered, Parts, Say, slots_of
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import TokenPool, token_pool
 from archsim.serving.simulate import KvStore, KvUnits, Pool, Scheduler
@@ -79,7 +79,7 @@ from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refus
 from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.model import SLICES, UNMODELLED, ModelSpec
 from archsim.specs.serving import KvStoreSpec, RoutingSpec
-from archsim.specs.serving_files import EXPERTS_SIDE, Serving
+from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
 from archsim.specs.system import SystemSpec
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest

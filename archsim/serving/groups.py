@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
-from archsim.base.errors import SpecError
 from archsim.engine.demand import count_pairs
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import load_of
@@ -28,6 +27,7 @@ from archsim.serving.records import EXPERTS
 from archsim.serving.requests import TokenPool
 from archsim.specs.experiment import Scenario
 from archsim.specs.policies import PolicySpec
+from archsim.specs.serving_files import refuse_unserved
 from archsim.workload.demand import StepDemand, TokenRouting
 
 Say = Callable[[str], None]
@@ -304,24 +304,6 @@ class Fixed(ExpertGroup):
 
     def __init__(self, table: np.ndarray):
         self.table, self.moves = table, []
-
-
-def refuse_unserved(policy: PolicySpec) -> None:
-    """Raise SpecError for rules that need more than tokens as they are drawn."""
-    for rule_type, why in (
-        ("prediction", "predicts from the steps before"),
-        ("replication", "follows the paths of tokens"),
-        ("shared", "moves shared experts, which run with the dense layers here"),
-    ):
-        rule = getattr(policy, rule_type)
-        served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
-        if rule.name not in served and not (rule.name == "lina" and rule.params["accuracy"]):
-            with_accuracy = ", or {name: lina, accuracy: 0.4}" if rule.name == "lina" else ""
-            raise SpecError(
-                f"policies: {policy.name}: {rule_type}: {rule.name} {why}. Give {rule_type}: {' or '.join(served)}"
-                f"{with_accuracy}, or "
-                "leave this policy to a sweep (archsim sweep), which runs it step by step"
-            )
 
 
 def slots_of(policy: PolicySpec, placement: Placement, layers: int) -> int:

@@ -51,7 +51,7 @@ from archsim.serving.deployment import (
     slots_of_rank,
     store_of,
 )
-from archsim.serving.groups import Fixed, refuse_unserved
+from archsim.serving.groups import Fixed
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -69,7 +69,7 @@ from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Sch
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
-from archsim.specs.serving_files import EXPERTS_SIDE, Serving
+from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
 from archsim.specs.system import plausibility_notes
 from archsim.workload.loads import holds_loads
 

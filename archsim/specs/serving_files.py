@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
-from archsim.base.yaml import Keys, Tree, validate
+from archsim.base.yaml import Keys, Place, Tree, validate
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.library import MANIFEST_KEY, SERVE, Source, folder_of, label_of, refuse_other_kinds, tree_of
 from archsim.specs.model import ModelSpec
@@ -98,7 +98,7 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     given = deepcopy(tree.data)
     axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
-        head = f"{tree.place(('sweep',))}: sweep: {path}: {value}"
+        head = f"{tree.place(('sweep',))}: {path}: {value}"
         put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
     written = WrittenKeys.of(tree, made is not None)
     _find_traffic(tree, folder)
@@ -114,19 +114,22 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     spec, recipe = with_recipe(spec, system, model)
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
-        raise SpecError(f"{tree.place(('policies',))}: policies: two have the same name: {', '.join(names)}")
+        raise SpecError(f"{tree.place(('policies',))}: two have the same name: {', '.join(names)}")
     if not isinstance(spec.routing, RoutingSpec) and names != [DEFAULT_POLICY]:
         raise SpecError(
-            f"{tree.place(('policies',))}: policies: {', '.join(names)} need routing from traffic: give routing: "
+            f"{tree.place(('policies',))}: {', '.join(names)} need routing from traffic: give routing: "
             f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
     if not isinstance(spec.routing, RoutingSpec) and (others := set(spec.assumptions or {}) - {"overlap"}):
         raise SpecError(
-            f"{tree.place(('assumptions',))}: assumptions: {', '.join(sorted(map(str, others)))}: are of routing from "
+            f"{tree.place(('assumptions',))}: {', '.join(sorted(map(str, others)))}: are of routing from "
             "traffic: give routing: {like: model}, or leave them out; overlap alone goes with other routings"
         )
+    if isinstance(spec.routing, RoutingSpec) and not any(path.startswith("policies") for path in axes):
+        for at, policy in enumerate(policies):  # of an axis, points that cannot run are rows that say why
+            refuse_unserved(policy, tree.place(("policies", at)))
     if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
-        raise SpecError(f"{tree.place(('routing',))}: routing: {model.name} has no experts. Give routing: uniform")
+        raise SpecError(f"{tree.place(('routing',))}: {model.name} has no experts. Give routing: uniform")
     set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
     assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
     machines = {}
@@ -164,6 +167,23 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
         spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
         tuple(dict.fromkeys((*recorded_unread(made), *unread))), MappingProxyType(machines), recipe,
     )  # fmt: skip
+
+
+def refuse_unserved(policy: PolicySpec, place: Place | str = "policies") -> None:
+    """Raise SpecError for rules that need more than tokens as they are drawn. ``place``: where the policy is named."""
+    for rule_type, why in (
+        ("prediction", "predicts from the steps before"),
+        ("replication", "follows the paths of tokens"),
+        ("shared", "moves shared experts, which run with the dense layers here"),
+    ):
+        rule = getattr(policy, rule_type)
+        served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
+        if rule.name not in served and not (rule.name == "lina" and rule.params["accuracy"]):
+            with_accuracy = ", or {name: lina, accuracy: 0.4}" if rule.name == "lina" else ""
+            raise SpecError(
+                f"{place}: {policy.name}: {rule_type}: {rule.name} {why}. Give {rule_type}: {' or '.join(served)}"
+                f"{with_accuracy}, or leave this policy to a sweep (archsim sweep), which runs it step by step"
+            )
 
 
 def _find_traffic(tree: Tree, folder: Path | None) -> None:
