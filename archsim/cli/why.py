@@ -56,6 +56,10 @@ def run_why(args: argparse.Namespace) -> int:
     chosen = {name: getattr(args, name) for name in CHOSEN}
     given = args.step is not None or args.layer is not None
     picked = Path(args.file).is_dir() and not given and not any(chosen.values())
+    if Path(args.file).is_dir():
+        from archsim.runs.results import damage_told
+
+        print_notes(damage_told(Path(args.file)))
     if picked:
         chosen |= run_that_matters(Path(args.file))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated

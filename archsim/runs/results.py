@@ -34,7 +34,7 @@ from archsim.runs.columns import (
     Kinds,
     unpacked,
 )
-from archsim.specs.library import MANIFEST, MANIFEST_KEY
+from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of
 
 if TYPE_CHECKING:
     from archsim.runs.run import Record
@@ -179,7 +179,10 @@ def _told_values(name: str, values: set) -> str:
 
 def _read_table(folder: Path, name: str) -> Table:
     if name == "runs":
-        columns = parquet_columns(folder / PARQUET)
+        try:
+            columns = parquet_columns(folder / PARQUET)
+        except (OSError, ValueError) as error:
+            raise ArchsimError(f"{folder / PARQUET}: damaged ({error}). {AGAIN}") from None
         if lacking := [column for column in RUN_COLUMNS if column not in columns]:
             raise ArchsimError(f"{folder / PARQUET}: no column {lacking[0]!r}. {AGAIN}")
         return read_parquet(folder / PARQUET, columns)
@@ -379,6 +382,35 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return facts, data
 
 
+def damage_told(folder: Path) -> list[str]:
+    """A sentence on each table of a sweep's report that is damaged or gone, which its runs then do not come from."""
+    data = dict(read_yaml(folder / MANIFEST).data)
+    facts = data.pop(MANIFEST_KEY, None)
+    results = facts.get("results") if isinstance(facts, dict) else None
+    if not isinstance(results, dict) or CSV not in results:
+        return []
+    said = []
+    if not (folder / CSV).is_file():
+        said.append(f"{folder / CSV} is gone")
+    elif _sha256(folder / CSV) != results[CSV]:
+        said.append(f"{folder / CSV} is not the file of its digest in {MANIFEST}: it was cut off or changed")
+    details = [STEPS] if (folder / "dies.csv").exists() else []
+    for name in (PARQUET, *details):
+        if not (folder / name).is_file():
+            said.append(f"{folder / name} is gone")
+            continue
+        try:
+            parquet_columns(folder / name)
+        except (OSError, ValueError):
+            said.append(f"{folder / name} is damaged: it is no whole Parquet file")
+    again = "The answer here is not from there: runs are simulated again, or found in the cache"
+    if said:
+        said[-1] += f". {again}. To make the report whole, run `archsim sweep {folder / MANIFEST}`"
+    if facts.get("digest") != digest_of(data):
+        said.append(f"{folder / MANIFEST}: the experiment is not that of its digest: it was cut off or changed")
+    return said
+
+
 def inside(folder: Path, name: str) -> Path:
     """The file of a report, by a name that the report gives. Raises ArchsimError for one that leads out of the folder,
     also by a link, and for one that is not there.
@@ -392,11 +424,6 @@ def inside(folder: Path, name: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # names that are too long, null characters, links in a circle
         raise ArchsimError(f"{folder / MANIFEST}: {name!r:.80} is no name of a file: {error}") from None
     return file
-
-
-def digest_of(experiment: Mapping[str, Any]) -> str:
-    """SHA-256 of an experiment as read from YAML, whatever its layout and order of keys."""
-    return hashlib.sha256(json.dumps(experiment, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _sha256(file: Path) -> str:

@@ -1,7 +1,10 @@
 """Loads experiments, systems, models and assumption sets by name or path."""
 
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -137,10 +140,15 @@ class ReadExperiment(NamedTuple):
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
-    """Raises SpecError, for all references and keys together.
+    """Raises SpecError, for all references and keys together; first of all for a manifest that was cut off.
 
     What an axis gives as a whole (systems, models, policies, batches), the experiment need not: it has the first value.
     """
+    with manifest_blamed(source):
+        return _read_experiment(source, overrides)
+
+
+def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment:
     tree, folder = tree_of(source), folder_of(source)
     refuse_other_kinds(label_of(source), tree.data)
     _refuse_short_paths(overrides)
@@ -189,6 +197,48 @@ _INSTEAD = (
 )
 
 
+def digest_of(experiment: Mapping[str, Any]) -> str:
+    """SHA-256 of an experiment as read from YAML, whatever its layout and order of keys."""
+    return hashlib.sha256(json.dumps(experiment, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@contextmanager
+def manifest_blamed(source: Source) -> Iterator[None]:
+    """While the manifest of a report is read: a SpecError first says so where the manifest was cut off or changed."""
+    try:
+        yield
+    except SpecError as error:
+        if not (damage := _damage(source, error)):
+            raise
+        raise SpecError(damage) from None
+
+
+def _damage(source: Source, error: SpecError) -> str:
+    """What is wrong with a report's manifest as a whole; '' if nothing is, and for other sources. ``error``: what is
+    wrong with a part, which follows from a cut, but may be of interest after a change.
+    """
+    if isinstance(source, Mapping):
+        return ""
+    try:
+        file = file_of(source)
+        text = file.read_text(encoding="utf-8")
+    except (SpecError, OSError, ValueError):
+        return ""
+    if not text.startswith(f"{MANIFEST_KEY}:\n"):
+        return ""
+    again = "Copy the report again, or make it again from its experiment."
+    if not text.endswith("\n"):
+        return f"{file}: looks cut off, as its last line does not end: `{text.splitlines()[-1].strip()}`. {again}"
+    try:
+        data = dict(read_yaml(file).data)
+    except SpecError:
+        return ""
+    facts = data.pop(MANIFEST_KEY)
+    if not isinstance(facts, dict) or facts.get("digest") in (None, digest_of(data)):
+        return ""
+    return f"{file}: the experiment is not that of its digest: it was cut off or changed afterwards. {again}\n{error}"
+
+
 def tree_of(source: Source) -> Tree:
     """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError.
     """
@@ -198,6 +248,8 @@ def tree_of(source: Source) -> Tree:
         except RecursionError:
             raise SpecError("mapping: contains itself, or is nested too deeply") from None
     file, given = file_of(source), os.fspath(source)
+    if is_path(given) and file.name == MANIFEST:
+        return read_yaml(file, str(file), _INSTEAD)  # also of a report by its folder
     return read_yaml(file, given if given == str(file) or is_path(given) else display(file), _INSTEAD)
 
 

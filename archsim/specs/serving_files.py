@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 from archsim.base.errors import SpecError
 from archsim.base.yaml import Keys, Place, Tree, validate
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.library import MANIFEST_KEY, SERVE, Source, folder_of, label_of, refuse_other_kinds, tree_of
+from archsim.specs.library import (
+    MANIFEST_KEY,
+    SERVE,
+    Source,
+    folder_of,
+    label_of,
+    manifest_blamed,
+    refuse_other_kinds,
+    tree_of,
+)
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, find_traffic, folders_around, put, resolve
@@ -90,6 +99,11 @@ def load_serving(source: Source, overrides: Sequence[str] = (), cell: Mapping[st
     """A deployment and its traffic, after ``key.path=value`` overrides. ``cell``: values of its axes; None: the first
     of each. Raises SpecError.
     """
+    with manifest_blamed(source):
+        return _load_serving(source, overrides, cell)
+
+
+def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, Any] | None) -> Serving:
     tree, folder = tree_of(source), folder_of(source)
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)

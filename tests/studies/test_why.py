@@ -5,6 +5,7 @@ from support.tiny import TINY, archsim, tiny_file
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
+from archsim.runs.results import damage_told
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,16 @@ def test_of_a_report_the_run_that_matters_is_explained_and_helped(here):
     assert f"{best['system']} toy batch 40 {best['policy']} published" in title
     assert "This is the fastest run of the report at its largest batch. Its slowest layer-step takes" in last
     assert "which helps most of all that was tried" in last or "Nothing that was tried" in last
+    report = here / "report"
+    assert damage_told(report) == []
+    for name in ("results.csv", "steps.parquet"):
+        (report / name).write_bytes((report / name).read_bytes()[:-9])
+    first, second = damage_told(report)
+    assert "results.csv is not the file of its digest" in first and "steps.parquet is damaged" in second
+    manifest = report / "manifest.yaml"
+    manifest.write_text(manifest.read_text()[:-99])
+    with pytest.raises(ArchsimError, match="manifest.yaml: looks cut off"):
+        ar.load_experiment(report)
 
 
 def test_the_five_lines_of_a_step(here):
