@@ -221,7 +221,7 @@ def _damage(source: Source, error: SpecError) -> str:
         return ""
     try:
         file = file_of(source)
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""  # a pipe would be waited for
     except (SpecError, OSError, ValueError):
         return ""
     if not text.startswith(f"{MANIFEST_KEY}:\n"):
