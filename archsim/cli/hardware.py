@@ -339,9 +339,10 @@ def run_cost(args: argparse.Namespace) -> int:
         args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2))
         out.print(_carrier(value), soft_wrap=True)
-        watts = [full_load_w(machine, each) for machine, each in zip((value, low, high), (middle, *ends), strict=True)]
+        machines = (value, low, high)
+        middle_w, low_w, high_w = (full_load_w(*each) for each in zip(machines, (middle, *ends), strict=True))
         full = "At full load (peak FLOP, HBM and links at once) it draws {} W ({} to {} W)."
-        out.print(full.format(*interval(*watts)))
+        out.print(full.format(*interval(middle_w, low_w, high_w)))
         for line in full_load_told(system, limits):
             out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
@@ -381,7 +382,7 @@ def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], hig
     for name, number in value.items():
         made.add_row(name, *interval(number, low[name], high[name]))
     made.add_section()
-    made.add_row("sum", *interval(*(sum(each.values()) for each in (value, low, high))))
+    made.add_row("sum", *interval(sum(value.values()), sum(low.values()), sum(high.values())))
     return made
 
 

@@ -601,7 +601,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     f"{path}:{line}: the row has {len(row) - len(missing)} of {len(row)} columns; expected a value of "
                     f"{', '.join(missing)}, too. Is the file cut off?"
                 )
-            if any(beyond := row.pop(None, [])):  # type: ignore[call-overload]  # the key of what is beyond the columns
+            if any(beyond := row.pop(None, [])):  # the key of what is beyond the columns
                 raise TraceError(
                     f"{path}:{line}: the row has {len(row) + len(beyond)} values for {len(row)} columns; expected one "
                     "each. Does a text with a comma lack its quotes?"

@@ -173,8 +173,8 @@ class BlockWorth(Shown):
             alike: dict[tuple[str, ...], list[int]] = {}
             for row in sorted(short, key=lambda row: -row.gain):
                 reason = _reason(row, shares.get(row.system, {}))
-                why = f"{row.policy} over {row.without}", row.system, row.model, reason
-                alike.setdefault(why, []).append(row.batch)
+                place = f"{row.policy} over {row.without}", row.system, row.model, reason
+                alike.setdefault(place, []).append(row.batch)
             for (policies, system, model, why), batches in list(alike.items())[:MOST_REASONS]:
                 sizes = listed(f"{batch:,}" for batch in sorted(batches))
                 told.append(f"{policies} ({system}, {model}, batch {sizes}, {name}): {why}")
