@@ -56,15 +56,13 @@ def run_compare(args: argparse.Namespace) -> int:
 
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
+    from archsim.runs.results import damage_told
 
     print_compiling()
     chosen = {name: getattr(args, name) for name in CHOSEN}
     folder = Path(args.out or Path("reports") / _folder_name(args))
-    for each in dict.fromkeys(each for each in (args.inside, args.a, args.b) if each and Path(each).is_dir()):
-        from archsim.runs.results import damage_told
-
-        if (Path(each) / "manifest.yaml").is_file():
-            print_notes(damage_told(Path(each)))
+    for each in dict.fromkeys(filter(None, (args.inside, args.a, args.b))):
+        print_notes(damage_told(Path(each)))
     print("simulating both ...", file=sys.stderr, flush=True)
     found = ar.compare(args.a, args.b, inside=args.inside, out=folder, overrides=args.overrides, **chosen)
     args.result = found

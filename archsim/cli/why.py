@@ -51,17 +51,15 @@ def run_why(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
+    from archsim.runs.results import damage_told
     from archsim.studies.why import run_that_matters, sentence
 
     chosen = {name: getattr(args, name) for name in CHOSEN}
     given = args.step is not None or args.layer is not None
     picked = Path(args.file).is_dir() and not given and not any(chosen.values())
-    if Path(args.file).is_dir():
-        from archsim.runs.results import damage_told
-
-        print_notes(damage_told(Path(args.file)))
     if picked:
         chosen |= run_that_matters(Path(args.file))
+    print_notes(damage_told(Path(args.file)))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)

@@ -34,7 +34,7 @@ from archsim.runs.columns import (
     Kinds,
     unpacked,
 )
-from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of
+from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed
 
 if TYPE_CHECKING:
     from archsim.runs.run import Record
@@ -182,7 +182,8 @@ def _read_table(folder: Path, name: str) -> Table:
         try:
             columns = parquet_columns(folder / PARQUET)
         except (OSError, ValueError) as error:
-            raise ArchsimError(f"{folder / PARQUET}: damaged ({error}). {AGAIN}") from None
+            again = f"To make it again, run `archsim sweep {folder / MANIFEST}`"
+            raise ArchsimError(f"{folder / PARQUET}: damaged or gone ({error}). {again}") from None
         if lacking := [column for column in RUN_COLUMNS if column not in columns]:
             raise ArchsimError(f"{folder / PARQUET}: no column {lacking[0]!r}. {AGAIN}")
         return read_parquet(folder / PARQUET, columns)
@@ -363,7 +364,8 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Raises ArchsimError that names the digest that is false, or what is not there; SpecError as reading YAML does.
     """
-    data = dict(read_yaml(inside(folder, MANIFEST)).data)
+    with manifest_blamed(folder / MANIFEST):
+        data = dict(read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}
     if not isinstance(facts, dict) or "digest" not in facts:
         raise ArchsimError(f"{folder / MANIFEST}: no digest of the experiment; it was made by an older archsim")
@@ -383,7 +385,11 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def damage_told(folder: Path) -> list[str]:
-    """A sentence on each table of a sweep's report that is damaged or gone, which its runs then do not come from."""
+    """A sentence on each table of a sweep's report that is damaged or gone, which its runs then do not come from; none
+    of what is no such report.
+    """
+    if not (folder / MANIFEST).is_file():
+        return []
     data = dict(read_yaml(folder / MANIFEST).data)
     facts = data.pop(MANIFEST_KEY, None)
     results = facts.get("results") if isinstance(facts, dict) else None

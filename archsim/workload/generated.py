@@ -309,7 +309,7 @@ def _candidate(number, alias, layer):
 def _is_preferred(taste, expert):
     """True for the fraction PREFERRED of experts, other ones for every `taste`."""
     x = (taste ^ (expert * GOLDEN)) * MIX_1
-    return ((x ^ (x >> np.uint64(32))) * MIX_2) >> np.uint64(44) < _PREFERRED_20
+    return _again(x) >> np.uint64(44) < _PREFERRED_20
 
 
 # ---- generative
@@ -728,12 +728,18 @@ def _propose(count, picks, proposed, limits, script, starts, sizes, tables):
     """
     for at in range(count):
         pick = scatter(picks[at])
-        draw = (pick ^ (pick >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+        draw = _again(pick)
         component = _component_of(pick, limits, script)
         column = np.int64(((draw >> np.uint64(40)) * np.uint64(sizes[component])) >> np.uint64(24))
         entry = np.int64(tables[unsigned(starts[component] + column)])
         picks[at] = pick
         proposed[at] = column if np.int64(draw & _BITS_16) < entry >> 16 else entry & 0xFFFF
+
+
+@inner
+def _again(number):
+    """Another random number of one, by half of SplitMix64's finaliser: its upper bits depend on all of the first."""
+    return (number ^ (number >> np.uint64(32))) * MIX_2
 
 
 @inner
@@ -752,7 +758,7 @@ def _follow(count, picks, proposed, limits, script, paths, before):
     """
     for at in range(count):
         if _component_of(picks[at], limits, script) == np.uint64(_PATH):
-            draw = (picks[at] ^ (picks[at] >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+            draw = _again(picks[at])
             proposed[at] = _column(scatter(draw), paths[_item(draw, before)])
 
 
