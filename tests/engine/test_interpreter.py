@@ -7,13 +7,23 @@ import numpy as np
 import pytest
 from reference.deciding import SlowGlobalCP
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
-from support.examples import examples
-from support.random_systems import assert_kernels_equal_interpreter
+from support.examples import examples, sampled
+from support.random_systems import (
+    WatchedPath,
+    assert_equal_runs,
+    assert_kernels_equal_interpreter,
+    in_rtl,
+    random_large_system,
+    run_system,
+)
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 from archsim.engine.decision import Processor
+from archsim.engine.engine import EventEngine
 from archsim.engine.event.flows import FLOWS, WAITING
 from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
+from archsim.engine.interpreted import interpreter as interpreter_module
+from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared, SharedInTurns
@@ -377,3 +387,25 @@ SPECIAL = (253, 10281)  # reads shorter than a first segment; flows that go on a
 @pytest.mark.parametrize("number", [*range(SYSTEMS), *SPECIAL])
 def test_kernels_equal_the_interpreter_on_random_systems(number):
     assert_kernels_equal_interpreter(number)
+
+
+# As many experts as models have, where bits of a prediction come while slices are under way.
+LARGE_SYSTEMS = 600
+OVERTAKEN = (10, 14, 16, 18, 30, 39, 41, 45)  # their bits come before slices that left earlier
+IN_RTL = (2, 30, 64, 82, 88, 92)
+
+
+@pytest.mark.parametrize("number", sampled(range(LARGE_SYSTEMS), lambda number: number in OVERTAKEN))
+def test_kernels_equal_the_interpreter_on_as_many_experts_as_models_have(number, monkeypatch):
+    monkeypatch.setattr(interpreter_module, "ReturnPath", WatchedPath)
+    monkeypatch.setattr(WatchedPath, "overtaken", 0)
+    assert_kernels_equal_interpreter(number, random_large_system)
+    assert WatchedPath.overtaken > 0 or number not in OVERTAKEN
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", IN_RTL)
+def test_kernels_equal_the_decision_in_rtl_on_as_many_experts_as_models_have(number):
+    pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
+    compiled = run_system(number, EventEngine, random_large_system)
+    assert_equal_runs(compiled, run_system(number, InterpretedEngine, in_rtl), exact=False)

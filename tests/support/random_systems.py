@@ -1,12 +1,18 @@
-"""Random small systems that the interpreter takes a fraction of a second for: system ``i`` is a function of ``i``."""
+"""Random small systems that the interpreter takes a fraction of a second for, and ones with as many experts as models
+have, on the decision hardware as shipped: system ``i`` is a function of ``i``.
+"""
 
 import numpy as np
 
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.engine.interpreted.interpreter import ReturnPath
+from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import LayerSet
+from archsim.specs.policies import PRESETS
+from archsim.specs.system import DecisionSpec
 from archsim.workload.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
@@ -62,23 +68,100 @@ def random_system(number):
     return system, model, policy(str(rng.choice(POLICIES))), assumptions, int(rng.integers(2, 24))
 
 
-def run_system(number, engine, **options):
+# Values of assumptions that the interpreted engine or a model without attention refuses; all others are drawn.
+REFUSED = {
+    "execution": ("expert_parallel",), "arbitration": ("head_of_line",), "dispatch": ONLY_OF_GROUPS, "memory": ("all",),
+}  # fmt: skip
+LARGE = (  # (mesh, experts)
+    ((2, 2), 64), ((3, 2), 64), ((3, 3), 64), ((4, 3), 64), ((5, 5), 64), ((3, 3), 128), ((5, 5), 128), ((4, 3), 256),
+)  # fmt: skip
+READERS = ("first_seen", "isca26", "paper", "lp", "copy_aware")  # allocations that read weights from other dies
+PREDICTIONS = (
+    "heatmap", "heatmap", {"name": "heatmap", "top_fraction": 0.6}, {"name": "heatmap", "top_n": 16},
+    {"name": "heatmap", "admission": "reread"},
+)  # fmt: skip
+
+
+def random_large_system(number):
+    """The same with 64 to 256 experts and the decision hardware as shipped, whose bits come while slices are under way:
+    every policy, most with a predictor, and every value of every assumption.
+    """
+    rng = np.random.default_rng([number, 53])
+    changes = {"contention": ("shared", "reserved")[number % 2], "memory": "experts"}
+    for field, values in ASSUMPTIONS.items():
+        if field not in changes and rng.random() < 0.2:
+            changes[field] = str(rng.choice([each for each in values if each not in REFUSED.get(field, ())]))
+    named = str(rng.choice(["physical", "physical", "published"]))
+    if named == "published" and rng.random() < 0.8:
+        changes |= {"decision_cost": "charged", "heatmap_update": "limited"}
+    assumptions = load_assumptions(named, **changes)
+    (x, y), experts = LARGE[rng.integers(len(LARGE))]
+    model = small_model(
+        experts=experts, top_k=int(rng.integers(2, 9)), hidden=int(rng.choice([512, 1024, 2048])),
+        expert_ffn=int(rng.choice([384, 768, 1536])), shared_ffn=384, shared_experts=int(rng.integers(0, 2)),
+        layers=5, moe_layers=LayerSet(first=4, last=4),
+    )  # fmt: skip
+    slice_bytes = model.hidden * model.expert_ffn
+    system = small_system(
+        x,
+        y,
+        hbm={"bandwidth_bytes_per_s": rng.uniform(0.5, 4) * 1e12},
+        d2d={"bandwidth_bytes_per_s": rng.uniform(0.2, 2) * 1e12},
+        llc={"capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)), "segment_bytes": 2**17},
+    )
+    name = TOPOLOGIES[rng.integers(len(TOPOLOGIES))]
+    if assumptions.arbitration == "round_robin" and name in ("torus", "ring"):
+        name = "mesh"  # no steady state on these
+    decision = DecisionSpec(executor=str(rng.choice(["fsm", "fsm", "fsm", "firmware"])))
+    system = system.model_copy(update={"topology": TopologySpec(name=name), "decision": decision})
+    parts = {"prediction": PREDICTIONS[rng.integers(len(PREDICTIONS))]} if rng.random() < 0.9 else {}
+    if number // 2 % 3:
+        preset, parts = "base", parts | {"allocation": READERS[rng.integers(len(READERS))]}
+    else:
+        preset = tuple(PRESETS)[number // 6 % len(PRESETS)]
+    return system, model, policy(preset, **parts), assumptions, int(rng.integers(8, experts))
+
+
+def in_rtl(number):
+    """A large system whose state machine is in RTL."""
+    system, *others = random_large_system(number)
+    fsm = system.decision.fsm.model_copy(update={"implementation": "rtl"})
+    return system.model_copy(update={"decision": DecisionSpec(fsm=fsm)}), *others
+
+
+def run_system(number, engine, drawn=random_system, **options):
     """The outcome of a random system on an engine."""
-    system, model, spec, assumptions, batch = random_system(number)
+    system, model, spec, assumptions, batch = drawn(number)
     demand = demand_of(model, system, spec, seed=number, decode_steps=STEPS, batch=batch)
     routing = traffic(model, number, STEPS, batch).steps(draw_requests(batch, batch, 0), STEPS)
     return replay(system, model, spec, assumptions, demand, routing, engine, **options).run()
 
 
-def assert_kernels_equal_interpreter(number):
+def assert_kernels_equal_interpreter(number, drawn=random_system):
     """Every column of a random system, the tables that its steps leave and its decisions: compiled and interpreted."""
-    exact = random_system(number)[3].contention == "reserved"
-    compiled, interpreted = (run_system(number, engine) for engine in (EventEngine, InterpretedEngine))
+    exact = drawn(number)[3].contention == "reserved"
+    compiled, interpreted = (run_system(number, engine, drawn) for engine in (EventEngine, InterpretedEngine))
     assert_equal_runs(compiled, interpreted, exact)
+
+
+class WatchedPath(ReturnPath):
+    """Counts the predicted slices that left their home before the bits were there and arrived after."""
+
+    overtaken = 0
+
+    def serve(self, request, now):
+        self.asked = getattr(self, "asked", {}) | {(request.die, request.key): now}
+        return super().serve(request, now)
+
+    def finish(self, request, now):
+        is_late = self.asked.pop((request.die, request.key)) < self.memory.bits_ready_ns <= now
+        WatchedPath.overtaken += is_late and bool(self.memory.cp_en[request.die, request.expert])
+        return super().finish(request, now)
 
 
 def assert_equal_runs(compiled, interpreted, exact):
     close = np.testing.assert_array_equal if exact else near
+    sums = nearly if exact else near  # of floats, in another order
     assert compiled.step_ns.sum() > 0
     close(interpreted.step_ns, compiled.step_ns, "step_ns")
     np.testing.assert_array_equal(interpreted.load, compiled.load)
@@ -89,7 +172,7 @@ def assert_equal_runs(compiled, interpreted, exact):
         for column in of_compiled.dtype.names or (None,):
             told = f"{name}.{column}" if column else name
             one, other = (of if column is None else of[column] for of in (of_interpreted, of_compiled))
-            close(one, other, told)
+            (sums if one.dtype.kind == "f" else close)(one, other, told)
     for name in ("present", "was_read", "slices", "room"):
         np.testing.assert_array_equal(
             getattr(interpreted.memory.copies, name), getattr(compiled.memory.copies, name), name
@@ -97,6 +180,10 @@ def assert_equal_runs(compiled, interpreted, exact):
     np.testing.assert_array_equal(interpreted.memory.llc_tags, compiled.memory.llc_tags)
     np.testing.assert_array_equal(interpreted.memory.atu.misses, compiled.memory.atu.misses)
     close(np.array(interpreted.decision.by_step), np.array(compiled.decision.by_step), "decision")
+
+
+def nearly(one, other, told):
+    np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=told)
 
 
 def near(one, other, told):

@@ -61,8 +61,9 @@ def demand_of(model, system, policy_spec, seed=1, decode_steps=3, batch=BATCH, r
     source = traffic(model, seed, decode_steps, batch)
     predictor = build_policy(policy_spec).predictor
     return build_run_demand(
-        source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=routing
-    )
+        source, batch, decode_steps, 0, origin_dies=system.dies, predictor=predictor, routing=routing,
+        shaped_by=policy_spec if policy_spec.shapes_demand else None,
+    )  # fmt: skip
 
 
 def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=None):

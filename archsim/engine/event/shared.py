@@ -477,8 +477,8 @@ def _move_done(s, item, stage, now):
 
 
 @inner
-def _outcome(s, row):
-    """Event that ends a stage; updates caches and copies."""
+def _outcome(s, row, now):
+    """Event that ends a stage ``now``; updates caches and copies."""
     if row.kind >= ACT_READ or row.kind == LOOKUP or row.item < 0:
         return row.event
     entry = s.work.entries[row.item // SLICES]
@@ -486,7 +486,7 @@ def _outcome(s, row):
     if row.kind == REQUEST:
         return HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else MISS
     if row.kind == DATA:
-        return pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, row.end)
+        return pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, now)
     if row.kind == LLC_FILL:
         reader = entry.home if s.traffic.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
         llc.store(s.memory.llc_tags, reader, entry.expert, key)
@@ -499,8 +499,8 @@ def _outcome(s, row):
 def _served(s, stage, now):
     """A stage has ended: apply its effects and start its successors, the spawned one first."""
     row = s.traffic.pool.stages[stage]
-    row.end, event = now, _outcome(s, row)
-    row.event = event
+    event = _outcome(s, row, now)
+    row.end, row.event = now, event
     spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
         begin_slice(s, spawned, row.item, stage, now)
