@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -24,7 +25,10 @@ from archsim.workload.pt import read_pt
 # ---- loads
 
 UNKNOWN_PHASE = -1
-_RANK = re.compile(r"[_.-]?rank\d+|_timestamp[\d.]+")
+# Ranks and times in names of files: rank3, timestamp1744347750.1, and those of SGLang's recorder, time_rank or time.
+_RANK = re.compile(
+    r"[_.-]?rank(?P<rank>\d+)|_timestamp(?P<time>[\d.]+)|(?<=recorder)_(?P<at>\d+\.\d+)(?:_(?P<of>\d+))?$"
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,12 @@ def series_of(stem: str) -> str:
     return _RANK.sub("", stem) or stem
 
 
+def _in_name(stem: str, *kinds: str) -> float | None:
+    """The rank (``rank``, ``of``) or the time (``time``, ``at``) in the name of a file."""
+    given = (match[kind] for match in _RANK.finditer(stem) for kind in kinds if match[kind])
+    return next((float(each.strip(".")) for each in given if each.count(".") < 2), None)
+
+
 def phase_of(name: str) -> int:
     return 0 if "prefill" in name else 1 if "decode" in name else UNKNOWN_PHASE
 
@@ -150,7 +160,6 @@ def phase_of(name: str) -> int:
 MEMBERS = {"counts", "layer_ids", "workload", "phase", "model"}
 MOST_BYTES = 512 << 20
 _LONG = ({"layer", "layer_id", "model_layer"}, {"expert", "expert_id", "logical_expert"}, {"count", "load", "tokens"})
-_OLD_NAME = re.compile(r"rank(\d+)")
 
 
 def read_npy_loads(path: Path, model: ModelSpec) -> Loads:
@@ -163,11 +172,13 @@ def read_npy_loads(path: Path, model: ModelSpec) -> Loads:
     return _of_matrices(path, model, counts.reshape(-1, *counts.shape[-2:]))
 
 
-def _of_matrices(path: Path, model: ModelSpec, counts: np.ndarray, layer_ids=None) -> Loads:
-    names = [path.stem] if len(counts) == 1 else [f"{path.stem} {n}" for n in range(len(counts))]
-    return made_loads(
-        str(path), model, counts, names, [path.stem] * len(counts), [phase_of(path.stem)] * len(counts), layer_ids
-    )
+def _of_matrices(path: Path, model: ModelSpec, counts: np.ndarray, layer_ids=None, rank: int | None = None) -> Loads:
+    """``rank``: that the file states; None: the one in its name."""
+    if rank is None and (named := _in_name(path.stem, "rank", "of")) is not None:
+        rank = int(named)
+    series, n = series_of(path.stem), len(counts)
+    names = [series] if n == 1 else [f"{series} {at}" for at in range(n)]
+    return made_loads(str(path), model, counts, names, [series] * n, [phase_of(series)] * n, layer_ids, rank)
 
 
 def read_npz_loads(path: Path, model: ModelSpec) -> Loads:
@@ -228,10 +239,7 @@ def _read_long(path: Path, model: ModelSpec, rows: list[tuple[int, list[str]]]) 
             raise TraceError(f"{where}: layer {layer:g}, expert {expert:g} appears twice")
         seen.add((layer, expert))
         counts[0, int(layer), int(expert)] = tokens
-    series, rank = series_of(path.stem), _OLD_NAME.search(path.stem)
-    return made_loads(
-        str(path), model, counts, [series], [series], [phase_of(series)], rank=int(rank[1]) if rank else None
-    )
+    return _of_matrices(path, model, counts)
 
 
 def _table(path: Path, rows: list[tuple[int, list[str]]], expected: str, columns: int) -> np.ndarray:
@@ -296,21 +304,15 @@ def read_pt_dump(path: Path, model: ModelSpec) -> Loads:
 
 def _from_dump(path: Path, data: Any, model: ModelSpec) -> Loads:
     if isinstance(data, dict) and "logical_count" in data:
-        return _from_counts(path, data["logical_count"], model)
+        counts = numbers(str(path), "logical_count", data["logical_count"], 2, 3)
+        rank = data.get("rank") if type(data.get("rank")) is int else None
+        return _of_matrices(path, model, counts.reshape(-1, *counts.shape[-2:]), rank=rank)
     if isinstance(data, dict) and "records" in data:
         return _from_records(path, data, model)
     raise TraceError(
         f"{path}: expected an object with logical_count [layer][expert], or with records and {MAP}, as SGLang's "
         "recorder dumps it"
     )
-
-
-def _from_counts(path: Path, values: Any, model: ModelSpec) -> Loads:
-    counts = numbers(str(path), "logical_count", values, 2, 3)
-    counts = counts.reshape(-1, *counts.shape[-2:])
-    names = [path.stem] if len(counts) == 1 else [f"{path.stem} {n}" for n in range(len(counts))]
-    phase = [phase_of(path.stem)] * len(counts)
-    return made_loads(str(path), model, counts, names, [path.stem] * len(counts), phase)
 
 
 def _from_records(path: Path, data: dict, model: ModelSpec) -> Loads:
@@ -327,7 +329,9 @@ def _from_records(path: Path, data: dict, model: ModelSpec) -> Loads:
         number = _integer(f"{where}: record {n}", record, "forward_pass_id", n)
         names.append(f"{series} pass {number}")
         phase.append(_PHASE_OF_MODE.get(record.get("forward_mode"), UNKNOWN_PHASE))
-    rank = _integer(f"{where}: record 0", records[0], "rank", 0)
+    (rank, *others) = sorted({_integer(f"{where}: record {n}", each, "rank", 0) for n, each in enumerate(records)})
+    if others:
+        raise TraceError(f"{where}: records of ranks {rank} and {others[0]}; expected those of one rank")
     counts = logical_counts(where, model, counts, slots, MAP)
     return made_loads(where, model, counts, names, [series] * len(names), phase, rank=rank)
 
@@ -649,37 +653,54 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _summed(files: list[Path], every: list[Loads]) -> Loads:
-    """Loads one after the other; those of the same name are summed if they are of different ranks."""
+    """Loads one after the other; those of the same name are summed if they are of different ranks. A rank's later file
+    of a recording, by the time in its name, is a dump of its own.
+    """
     at: dict[str, int] = {}
-    ranks: dict[str, set[int]] = {}
+    ranks: dict[str, dict[int, Path]] = {}
     counts: list[np.ndarray] = []
     series: list[str] = []
     phase: list[int] = []
-    for file, part in zip(files, every, strict=True):
-        for n, name in enumerate(part.names):
+    dumps: Counter[tuple[str, int]] = Counter()
+    times = [_in_name(file.stem, "time", "at") for file in files]
+    for n in sorted(range(len(files)), key=lambda n: times[n] or 0.0):
+        file, part = files[n], every[n]
+        dump = ""
+        if times[n] is not None and part.rank is not None:
+            dumps[of] = dumps[of := (part.series[0], part.rank)] + 1
+            dump = f", dump {dumps[of]}" if dumps[of] > 1 else ""
+        for m, name in enumerate(f"{each}{dump}" for each in part.names):
             if name not in at:
                 at[name] = len(counts)
-                counts.append(part.counts[n])
-                phase.append(part.phase[n])
-                series.append(part.series[n])
+                counts.append(part.counts[m])
+                phase.append(part.phase[m])
+                series.append(part.series[m] + dump)
             elif part.rank is None or part.rank in ranks.get(name, {part.rank}):
                 whose = "" if part.rank is None else f" of rank {part.rank}"
                 raise TraceError(f"{file}: a second matrix named {name!r}{whose}. Give the files different names")
             else:
-                counts[at[name]] = counts[at[name]] + part.counts[n]
+                counts[at[name]] = counts[at[name]] + part.counts[m]
             if part.rank is not None:
-                ranks.setdefault(name, set()).add(part.rank)
-    _refuse_missing_ranks(files, set().union(*ranks.values()))
+                ranks.setdefault(name, {})[part.rank] = file
+    _refuse_missing_ranks(files, ranks)
     return Loads(np.stack(counts), every[0].layer_ids, list(at), series, phase)
 
 
-def _refuse_missing_ranks(files: list[Path], ranks: set[int]) -> None:
-    missing = next(rank for rank in count() if rank not in ranks)
-    if missing < len(ranks):
+def _refuse_missing_ranks(files: list[Path], ranks: dict[str, dict[int, Path]]) -> None:
+    """``ranks``: of every matrix, and the files that they are in."""
+    every = set().union(*ranks.values())
+    missing = next(rank for rank in count() if rank not in every)
+    if missing < len(every):
         raise TraceError(
-            f"{files[0]}: counts of ranks {', '.join(map(str, sorted(ranks)))}; expected the files of all ranks, rank "
+            f"{files[0]}: counts of ranks {', '.join(map(str, sorted(every)))}; expected the files of all ranks, rank "
             f"{missing} is missing"
         )
+    for name, own in ranks.items():
+        if lacking := every - set(own):
+            raise TraceError(
+                f"{next(iter(own.values()))}: {name!r} is of {len(own)} ranks, others of {len(every)}: rank "
+                f"{min(lacking)} lacks it; expected the same passes of every rank"
+            )
 
 
 def _busy(loads: Loads) -> Loads:

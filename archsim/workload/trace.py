@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.base.evidence import Claim, refuse_broken
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
@@ -410,6 +411,31 @@ def check_distinct(where: str, experts: np.ndarray, row_place) -> None:
                     f"{row_place(int(row), int(column))}: expert {experts[row, column, later]} is chosen twice, at "
                     f"ranks {earlier} and {later}; expected different experts for a token"
                 )
+
+
+REPEATED = 8  # rows; of 39,000 public tokens in 24 layers of one expert each, four in a row agree at most
+
+
+def check_recorded(where: str, experts: np.ndarray, row_place) -> None:
+    """Raise TraceError for experts[token, layer, k] that no router chooses: in every layer the same ones in REPEATED
+    successive tokens, as a recorder under CUDA graphs wrote what was in its buffer, or the same ones in all layers.
+    """
+    tokens, layers, k = experts.shape
+    if layers < 2 or tokens < REPEATED:
+        return
+    alike = np.flatnonzero((experts[1:, 0] == experts[:-1, 0]).all(axis=1))
+    alike = alike[(experts[alike + 1] == experts[alike]).all(axis=(1, 2))]
+    ends = np.flatnonzero(np.diff(alike, append=tokens + 1) > 1)
+    runs = np.diff(ends, prepend=-1) + 1  # rows of each run
+    if len(runs) and runs.max() >= REPEATED:
+        first = int(alike[ends[runs.argmax()]]) - int(runs.max()) + 2
+        what = Claim("tokens in a row with the same experts", int(runs.max()), most=REPEATED - 1, why=(
+            f"no router chooses the same {k} in each of {layers} layers so often; was this recorded under CUDA graphs?"
+        ))  # fmt: skip
+        refuse_broken(row_place(first, 0), [what])
+    if np.array_equal(experts[:, 1:], np.broadcast_to(experts[:, :1], experts[:, 1:].shape)):
+        what = Claim("layers with the same experts", layers, most=1, why=f"in each of {tokens} tokens they are equal")
+        refuse_broken(where, [what])
 
 
 def span(ids: tuple[int, ...]) -> str:

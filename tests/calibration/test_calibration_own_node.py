@@ -67,8 +67,8 @@ def points(kind, run):
             yield from ((f"{run},0,1,ce,{direction},1,{size},20", copy_us(size, direction)) for size in SIZES)
         yield from ((f"{run},0,1,nccl,uni,1,{size},20", 8 + size / 360e3) for size in SIZES)
     elif kind == "collective":
-        for op, sms in (("alltoall", ""), ("all_gather", "24")):
-            yield from ((f"{run},{op},nccl 2.21.5,8,{size},bf16,{sms}", 12 + size / 200e3) for size in SIZES[:16])
+        for op, sms, rate in (("alltoall", "", 200e3), ("all_gather", "24", 50e3)):  # each receives those of all
+            yield from ((f"{run},{op},nccl 2.21.5,8,{size},bf16,{sms}", 12 + size / rate) for size in SIZES[:16])
     elif kind == "moe":
         for ep in (1, 8, 32):
             for tokens in M[4:]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import sampled
-from support.made_up_measurements import gemm
+from support.made_up_measurements import P2P, gemm
 from support.made_up_measurements import written as set_in
 from support.tables import table_of
 
@@ -752,6 +752,96 @@ def test_a_layer_faster_than_the_peak_is_left_out(tmp_path):
     (problem,) = found.problems
     assert (problem.line, problem.kind) == (26, "quarantined")
     assert "1.1 times its peak (1 of 25 rows of h100 in bf16" in problem.reason
+
+
+WHO = "run_id,gpu_name,library,library_version"
+COLLECTIVE = f"{WHO},op,num_gpus,nodes,bytes,top_k,experts,latency_us_median"
+HOST = f"{WHO},direction,pinned,method,bytes,latency_us_median"
+KERNELS = f"{WHO},phase,kind,dtype,kv_dtype,heads,kv_heads,head_dim,window,batch,tokens,latency_us_median"
+# Table, its header, cells of a size, GPU, the least us of one (byte or token), and what is said.
+BOUNDED = [
+    ("p2p", P2P, "intra_node,0,1,ce,uni,1,{}", "NVIDIA H100", 1 / 450e3, "link of 450 GB/s"),
+    ("p2p", P2P, "inter_node,0,1,nccl,uni,1,{}", "NVIDIA A100", 1 / 300e3, "link of 300 GB/s"),
+    ("collective", COLLECTIVE, "all_to_all,8,1,{},,", "NVIDIA H100", 7 / 8 / 450e3, "link of 450 GB/s"),
+    ("collective", COLLECTIVE, "all_gather,4,1,{},,", "NVIDIA B200", 3 / 4 / 900e3, "link of 900 GB/s"),
+    ("collective", COLLECTIVE, "reduce_scatter,8,1,{},,", "L40", 7 / 8 / 31.5e3, "link of 31.5 GB/s"),
+    ("collective", COLLECTIVE, "all_reduce,2,1,{},,", "X900", 1 / 1.8e6, "link of 1.8 TB/s"),
+    ("collective", COLLECTIVE, "broadcast,8,1,{},,", "NVIDIA H200", 1 / 450e3, "link of 450 GB/s"),
+    ("collective", COLLECTIVE, "all_to_all,16,2,{},,", "NVIDIA H100", 1 / 2 / 50e3, "port to other nodes of 50 GB/s"),
+    ("collective", COLLECTIVE, "all_reduce,16,2,{},,", "NVIDIA H100", 1 / 8 / 50e3, "port to other nodes of 50 GB/s"),
+    ("collective", COLLECTIVE, "dispatch,2,1,{},1,256", "NVIDIA H100", 1 / 2 / 450e3, "link of 450 GB/s"),
+    ("hostpath", HOST, "h2d,1,ce,{}", "NVIDIA H100", 1 / 63e3, "path to the host of 63 GB/s"),
+    ("hostpath", HOST, "d2h,1,ce,{}", "NVIDIA GB200", 1 / 450e3, "path to the host of 450 GB/s"),
+    ("attention", KERNELS, "decode,gqa,bf16,bf16,32,8,128,0,1,{}", "NVIDIA H100", 4096 / 3.35e6, "HBM of 3.35 TB/s"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "cells", "gpu", "us", "told"),
+    sampled(BOUNDED, lambda case: case[0] != "collective" or case[3] == "X900" or "16,2" in case[2]),
+)
+def test_what_is_faster_than_its_gpu_is_left_out(tmp_path, kind, head, cells, gpu, us, told):
+    """At nine tenths of what can be all is used; twice as fast the file is refused; a single row goes alone."""
+    sizes = [2**power for power in range(16, 31)]
+    found = {}
+    for name, times in {
+        "fast": [us * size / 2 for size in sizes],
+        "one": [4 + us * size / 0.9 for size in sizes[:-1]] + [4 + us * sizes[-2] / 0.9],
+    }.items():  # fmt: skip
+        rows = [f"1,{gpu},lib,1,{cells.format(size)},{time:.6g}" for size, time in zip(sizes, times, strict=True)]
+        (tmp_path / f"{kind}.csv").write_text("\n".join([head, *rows]) + "\n")
+        read = read_measurements(tmp_path)
+        found[name] = len(read.table(kind)), [each for each in read.problems if "faster than" in each.reason]
+    assert found["fast"][0] == 0 and {each.kind for each in found["fast"][1]} == {"refused"}
+    (one,) = found["one"][1]
+    alone = (len(sizes) - 1, "quarantined") if kind != "attention" else (0, "refused")  # kernels by a twentieth
+    assert (found["one"][0], one.kind, one.line) == (*alone, len(sizes) + 1)
+    assert told in one.reason and told in found["fast"][1][0].reason
+
+
+LOG = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes {most} step: 16(factor) warmup iters: 5 iters: 20 agg iters: 1
+# Using devices
+#  Rank  0 Group  0 Pid  1001 on    node-a device  0 [0x18] NVIDIA H100 80GB HBM3
+#  Rank  7 Group  0 Pid  1001 on    node-a device  7 [0xdb] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw {wrong}     time   algbw   busbw {wrong}
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    52.10   20.13   {small}      0     0.51  2056.0  3598.0    N/A
+  1073741824     268435456     float     sum      -1   4021.5   267.0   {bus}      0     0.50  2147.0  3758.0    N/A
+# Out of bounds values : 0 OK
+"""
+REDUCED, GATHERED = {"small": 35.22, "bus": 467.3}, {"small": 17.61, "bus": 233.6}
+
+
+def test_output_of_nccl_tests(tmp_path):
+    """Of two runs in one file, of another program, and of an older version; times out of place."""
+    good, older = LOG.format(most=2**30, wrong="#wrong", **REDUCED), LOG.format(most=2**30, wrong="error", **REDUCED)
+    (tmp_path / "all_reduce_perf.txt").write_text(good + older.replace("4021.5   267.0", "4010.0   267.8"))
+    other = LOG.format(most=2**30, wrong="#wrong", **GATHERED)
+    (tmp_path / "job.log").write_text(f"$ mpirun ./all_gather_perf -b 1M\n{other}")
+    found = read_measurements(tmp_path)
+    rows = found.table("collective", "h100")
+    assert found.problems == []
+    assert list(rows[["op", "run_id", "line", "latency_us_median"]].itertuples(index=False, name=None)) == [
+        ("all_reduce", "1", 7, 52.1), ("all_reduce", "1", 8, 4021.5), ("all_reduce", "2", 16, 52.1),
+        ("all_reduce", "2", 17, 4010.0), ("all_gather", "1", 8, 52.1), ("all_gather", "1", 9, 4021.5),
+    ]  # fmt: skip
+    assert set(rows["num_gpus"]) == {8} and set(rows["nodes"]) == {1}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "line", "kind", "told"), [
+    ("all_gather_perf.txt", "x", "x", 7, "quarantined", "busbw is 1.75 times algbw; expected 0.875, of all_g"),
+    ("all_reduce_perf.txt", "4021.5   267.0", "4.0215   267.0", 8, "quarantined", "267 GB/s; 1,073,741,824 bytes"),
+    ("all_reduce_perf.txt", "467.3      0", "467.3    262", 8, "quarantined", "#wrong: 262 values"),
+    ("all_reduce_perf.txt", "maxBytes 1073741824", "maxBytes 8589934592", 10, "warning", "at 1,073,741,824 of 8,589"),
+    ("all_reduce_perf.txt", "3758.0    N/A", "3758.0", 8, "quarantined", "12 of 13 cells: the file is truncated here"),
+    ("all_reduce_perf.txt", "[0xdb] NVIDIA H100", "[0xdb] NVIDIA H200", 1, "refused", "ranks on two GPUs"),
+    ("run.txt", "x", "x", 5, "refused", "no line names the program"),
+])  # fmt: skip
+def test_output_of_nccl_tests_that_contradicts_itself(tmp_path, name, old, new, line, kind, told):
+    (tmp_path / name).write_text(LOG.format(most=2**30, wrong="#wrong", **REDUCED).replace(old, new))
+    problem = next(each for each in read_measurements(tmp_path).problems if told in each.reason)
+    assert (problem.file, problem.line, problem.kind) == (name, line, kind)
 
 
 def memory(share, op="read"):

@@ -217,6 +217,29 @@ def test_ranks_are_summed_once(tmp_path):
         read_all_loads(npy(tmp_path) * 2, TOY)
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".json"])
+def test_dumps_of_ranks_and_of_times(tmp_path, suffix):
+    """SGLang names a file by its own clock and rank: ranks of a pass are summed, later dumps follow in time."""
+    def dumped(of, at, **content):
+        path = tmp_path / f"expert_distribution_recorder_17470000{at:02}.{of + 5}_{of}{suffix}"
+        if suffix == ".json":
+            path.write_text(json.dumps(content, default=np.ndarray.tolist))
+        return save_pt(path, content) if suffix == ".pt" else path
+
+    def passes(rank, at, steps):
+        records = [{"forward_pass_id": n, "rank": rank, "global_physical_count": physical(rank, n)} for n in steps]
+        return dumped(rank, at, records=records, last_physical_to_logical_map=MAP)
+
+    ranks = [passes(rank, 0, range(STEPS)) for rank in (0, 1)]
+    assert np.array_equal(read_all_loads(ranks, TOY).counts, TRUTH)
+    later = read_all_loads([*(passes(rank, 9, [0]) for rank in (0, 1)), *ranks], TOY)  # in any order
+    assert np.array_equal(later.counts, [*TRUTH, TRUTH[0]]) and len(set(later.series)) == 2
+    with pytest.raises(TraceError, match="7000003.5_0.* is of 1 ranks, others of 2: rank 1 lacks it"):
+        read_all_loads([passes(0, 3, range(STEPS)), passes(1, 3, range(1, STEPS))], TOY)
+    stat = [dumped(rank, 5, rank=rank, logical_count=COUNTS[rank, 0]) for rank in (0, 1)]
+    assert np.array_equal(read_all_loads(stat, TOY).counts, TRUTH[:1])
+
+
 def test_statistics_of_another_model_or_cut_are_refused(tmp_path):
     (folder,) = trtllm(tmp_path)
     assert [file.name for file in load_files([folder])] == ["rank0.safetensors", "rank1.safetensors"]
@@ -285,7 +308,48 @@ def test_routed_experts_in_npz(tmp_path, prompt):
         assert np.array_equal(open_trace(path, TOY).experts, TOKENS[:, 1:])
 
 
+MANY = RNG.random((10, 5, 6)).argsort(axis=2)[..., :2]  # 10 tokens of 4 MoE layers have as many ids as 8 of 5 layers
+CHOICES = {"choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}, {"sgl_ext": {"routed_experts": encoded(MANY)}}]}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize(("response", "requests"), [
+    (CHOICES | {"usage": {"prompt_tokens": 3, "completion_tokens": 13}}, [TOKENS, MANY]),
+    ([RESPONSES["sglang"], CHOICES | {"usage": {"prompt_tokens": 3}}], [TOKENS, TOKENS, MANY]),
+    ({"meta_info": {"prompt_tokens": 3, "completion_tokens": 8, "routed_experts": encoded(MANY[:, 1:])}}, [MANY]),
+])  # fmt: skip
+def test_every_choice_of_a_response_is_a_request(tmp_path, suffix, response, requests):
+    """Also of a list of responses; counts of tokens say which of two shapes ids without one have."""
+    (tmp_path / f"x{suffix}").write_text(json.dumps(response) + "\n")
+    imported(tmp_path / f"x{suffix}", tmp_path / "store")
+    for path in (tmp_path / "store", tmp_path / f"x{suffix}"):
+        trace = open_trace(path, TOY)
+        assert np.diff(trace.request_offsets).tolist() == [len(each) for each in requests]
+        assert np.array_equal(trace.experts, np.concatenate(requests)[:, 1:])
+
+
+def test_routing_that_no_router_makes(tmp_path):
+    """Tokens in a row, or layers, with the same experts, in every format."""
+    frozen, copied = MANY[:, 1:].copy(), np.repeat(MANY[:, 1:2], 4, axis=1)
+    frozen[2:] = frozen[2]
+    for experts, prompt, both in ((frozen, 2, "8; expected at most 7"), (copied, 1, "4; expected at most 1")):
+        steps = [{str(n): rows[:, n - 1].tolist() for n in range(1, 5)}
+                 for rows in (experts[:prompt], *experts[prompt:, None])]  # fmt: skip
+        (tmp_path / "0.json").write_text(json.dumps(steps))
+        (tmp_path / "x.jsonl").write_text(json.dumps({"prompt_tokens": prompt, "topk_ids": experts.tolist()}))
+        np.savez(tmp_path / "x.npz", experts=experts, request_offsets=[0, 10], layer_ids=[1, 2, 3, 4],
+                 iteration=[0] * prompt + [*range(1, 11 - prompt)])  # fmt: skip
+        for file in ("0.json", "x.jsonl", "x.npz"):
+            with pytest.raises(TraceError, match=f"{file}.* with the same experts: {both}"):
+                open_trace(tmp_path / file, TOY)
+
+
 BAD_RESPONSES = {
+    "rows lost": ({"prompt_tokens": 3, "completion_tokens": 50, "routed_experts": encoded(TOKENS)}, "routing: 7; expected 52"),
+    "rows lost, npy": ({"prompt_tokens": 3, "completion_tokens": 4, "routed_experts": as_npy(TOKENS)}, "routing: 7; expected 6"),
+    "choice dropped": ({**CHOICES, "choices": [*CHOICES["choices"], {}], "usage": {"prompt_tokens": 3}}, "choice 2 of 3: has no"),
+    "rows of a choice lost": ({**CHOICES, "usage": {"prompt_tokens": 3, "completion_tokens": 14}}, "2 choices: 17; expected 18"),
+    "two shapes": ({"prompt_tokens": 3, "routed_experts": encoded(MANY[:, 1:])}, "8 tokens of 5 layers or 10 tokens of 4"),
     "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
     "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
     "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),

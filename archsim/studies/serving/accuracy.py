@@ -9,7 +9,6 @@ meets. Constants of the host were fitted on some of the public points; docs/accu
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
+from archsim.base.evidence import refuse_broken
 from archsim.base.files import write_text
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.yaml import read_yaml
@@ -29,7 +29,15 @@ from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import Source, load_system, tree_of
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.studies.serving.calibrate import Lists, measured_of, requests_measured
+from archsim.studies.serving.calibrate import (
+    Lists,
+    claims_of_times,
+    number_of,
+    requests_measured,
+    rows_of,
+    runs_of,
+    under_load,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -48,7 +56,8 @@ REQUESTS_A_CLIENT = 10
 
 class MeasuredPoint(NamedTuple):
     """``where``: file and row; ``given``: a file of ``archsim serve``, or why there is none: ``refused``. Times in ms;
-    None: not measured. ``mean``: whether these are means; else medians. ``lists``: of every request.
+    None: not measured. ``mean``: whether these are means; else medians. ``lists``: of every request. ``duration_s``: of
+    the run.
     """
 
     where: str
@@ -63,6 +72,7 @@ class MeasuredPoint(NamedTuple):
     mean: bool = True
     lists: Lists | None = None
     refused: str = ""
+    duration_s: float | None = None
 
 
 class Read(NamedTuple):
@@ -84,8 +94,8 @@ def read_served(
         raise SpecError(f"--time-unit: unknown {unit!r} (known: {', '.join(UNITS)})")
     if name is not None and name not in FORMATS:
         raise SpecError(f"--format: unknown {name!r}{did_you_mean(name, FORMATS)} (known: {', '.join(FORMATS)})")
-    rows, first = _rows_of(path)
-    evidence = {each: key for each, form in FORMATS.items() if (key := form.shown_by(first))}
+    rows = rows_of(path)
+    evidence = {each: key for each, form in FORMATS.items() if (key := form.shown_by(rows[0]))}
     if name is None and len(evidence) != 1:
         said = " and ".join(f"{each} ({key})" for each, key in evidence.items())
         raise TraceError(
@@ -130,6 +140,8 @@ def _in_unit(
         each._replace(**{name: value * factor for name in ("ttft", "tpot") if (value := getattr(each, name))})
         for each in points
     ]
+    for each in found:
+        refuse_broken(each.where, claims_of_times(each.ttft, each.tpot, each.output_per_s, each.duration_s))
     shares = [
         each.tpot / 1e3 * each.output_per_s / clients for each in found
         if each.given is not None and each.tpot and each.output_per_s
@@ -148,28 +160,6 @@ def _in_unit(
         + (f"; in {likely[0]} it would have {share * UNITS[likely[0]] / UNITS[given or own]:.2g}" if likely else "")
         + ". Name the unit: --time-unit s, or ms, us, ns"
     )
-
-
-def _rows_of(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of a table, objects of JSON lines or a list, or one object; and the first. Raises TraceError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read: {error}") from None
-    if path.suffix.lower() == ".csv":
-        rows: list[Any] = list(csv.DictReader(text.splitlines()))
-    else:
-        try:
-            found = json.loads(text)
-            rows = found if isinstance(found, list) else [found]
-        except json.JSONDecodeError as whole:
-            try:
-                rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-            except json.JSONDecodeError:
-                raise TraceError(f"{path}: is no JSON, no JSON lines and no .csv: {whole}") from None
-    if not rows or not all(isinstance(each, dict) for each in rows):
-        raise TraceError(f"{path}: has no measured run: expected an object, a list of objects, or a table")
-    return rows, rows[0]
 
 
 class ResultFormat(NamedTuple):
@@ -237,7 +227,7 @@ def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
         f"{where} ({row['point']})" if row.get("point") else where, str(row["backend"]), str(row["system"]),
         str(row["model"]), str(row["precision"]), labels, sides, counts, int(float(row["concurrency"])),
         (int(float(row["isl_tokens"])), int(float(row["osl_tokens"]))), shares,
-        _number(row, "ttft_ms"), _number(row, "tpot_ms"), None, int(row.get("decode_most", 0)),
+        number_of(row, "ttft_ms"), number_of(row, "tpot_ms"), None, int(row.get("decode_most", 0)),
     )]  # fmt: skip
 
 
@@ -251,11 +241,12 @@ def _of_inferencex(where: str, row: Mapping[str, Any], base: dict[str, Any] | No
         parallel["experts"] = {"ep": ep, "tp": ranks // ep}
     label = str(row["precision"])
     quant = {"fp8": "fp8", "fp4": "nvfp4"}.get(label, "bf16")
-    per_gpu = _number(row, "output_tput_per_gpu")
+    per_gpu = number_of(row, "output_tput_per_gpu")
     return [_deployed_point(
         where, str(row["framework"]), str(row["hw"]).split("-")[0].upper(), str(row["model"]), label, (quant, quant),
         [parallel], [1], int(row["conc"]), (int(row["isl"]), int(row["osl"])), NIGHTLY,
-        _number(row, "mean_ttft", 1e3), _number(row, "mean_tpot", 1e3), None if per_gpu is None else per_gpu * ranks,
+        number_of(row, "mean_ttft", 1e3), number_of(row, "mean_tpot", 1e3),
+        None if per_gpu is None else per_gpu * ranks,
     )]  # fmt: skip
 
 
@@ -405,104 +396,22 @@ def _dtypes(model: str, gpu: str, engine: str, quants: tuple[Any, Any], nightly:
 
 
 def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
-    """One JSON of ``vllm bench serve``, SGLang's bench_serving or AIPerf, beside a deployment."""
-    run = measured_of(where, dict(row))
-    values = run.values
-    loop = _loop(values, run.lists, base)
-    mean = _number(values, "mean_ttft_ms") is not None
-    key = "mean" if mean else "median"
-    return [_beside(
-        where, base, loop, _number(values, f"{key}_ttft_ms"), _number(values, f"{key}_tpot_ms"),
-        _number(values, "output_throughput"), mean, run.lists,
-    )]  # fmt: skip
-
-
-def _of_guidellm(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
-    """Every benchmark of a GuideLLM report (``benchmarks.json``), whose metrics have successful, incomplete and errored
-    requests apart.
-    """
+    """A row of a load generator's result beside a deployment; of GuideLLM every benchmark of a report."""
+    assert base is not None
     found = []
-    for at, each in enumerate(row["benchmarks"], 1):
-        metrics = each["metrics"]
-
-        def mean(name: str, metrics: Mapping[str, Any] = metrics) -> float | None:
-            of = metrics.get(name) or {}
-            of = of.get("successful", of)
-            return float(of["mean"]) if isinstance(of.get("mean"), int | float) else None
-
-        config = each.get("config") or each.get("args") or {}
-        strategy = config.get("strategy") or {}
-        kind, streams = str(strategy.get("type_", "")), strategy.get("streams")
-        loop: dict[str, Any] = {}
-        if kind in ("concurrent", "synchronous", "throughput"):
-            together = 1 if kind == "synchronous" else round(mean("request_concurrency") or 1)
-            loop["concurrency"] = int(streams or together)
-        elif (rate := strategy.get("rate") or mean("requests_per_second")) is not None:
-            burst = 1000.0 if kind == "constant" else 1.0
-            loop["arrivals"] = {"rate": f"{float(rate):.6g}/s", "burstiness": burst}
-        for key, name in (("input", "prompt_token_count"), ("output", "output_token_count")):
-            if (tokens := mean(name)) is not None:
-                loop[key] = {"mean": max(tokens, 1.0)}
-        tpot = mean("inter_token_latency_ms")
-        found.append(_beside(
-            f"{where}, benchmark {at} ({kind or 'unnamed'})", base, loop, mean("time_to_first_token_ms"),
-            tpot if tpot is not None else mean("time_per_output_token_ms"), mean("output_tokens_per_second"),
+    for at, run in runs_of(where, row):
+        values, given = run.values, under_load(base, run)
+        serving = load_serving(given)
+        gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
+        precision = serving.spec.precision
+        label = precision.experts or precision.products or serving.system.compute.dtype
+        mean = number_of(values, "mean_ttft_ms") is not None
+        times = (number_of(values, f"{'mean' if mean else 'median'}_{name}_ms") for name in ("ttft", "tpot"))
+        found.append(MeasuredPoint(
+            at, serving.spec.engine, gpu, serving.model.name, str(label), given, *times,
+            number_of(values, "output_throughput"), mean, run.lists, duration_s=number_of(values, "duration"),
         ))  # fmt: skip
     return found
-
-
-def _loop(values: Mapping[str, Any], lists: Lists | None, base: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of the requests of a deployment's file, what a result says of its own."""
-    loop: dict[str, Any] = {}
-    clients, rate = _number(values, "max_concurrency"), values.get("request_rate")
-    if isinstance(rate, int | float) and np.isfinite(rate) and rate > 0:
-        loop["arrivals"] = {"rate": f"{float(rate):.6g}/s", "burstiness": _number(values, "burstiness") or 1.0}
-    elif clients:
-        loop["concurrency"] = int(clients)
-    completed = _number(values, "completed") or 0
-    for key, total in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
-        nominal, ratio = _number(values, f"random_{key}_len"), _number(values, "random_range_ratio")
-        if nominal and ratio is not None:  # SGLang draws from ratio times the length to the length
-            loop[key] = {"uniform": [max(1, int(ratio * nominal)), int(nominal)]}
-        elif completed and (tokens := _number(values, total)):
-            loop[key] = {"mean": max(tokens / completed, 1.0)}
-    if completed:
-        loop["count"] = int(completed)
-    return loop
-
-
-def _beside(
-    where: str,
-    base: dict[str, Any] | None,
-    loop: Mapping[str, Any],
-    ttft: float | None,
-    tpot: float | None,
-    output_per_s: float | None,
-    mean: bool = True,
-    lists: Lists | None = None,
-) -> MeasuredPoint:
-    """A result with the requests that it says, on the deployment of ``base``."""
-    assert base is not None
-    own = dict(base.get("requests") or {})
-    if "concurrency" in loop or "arrivals" in loop:
-        own = {key: value for key, value in own.items() if key not in ("concurrency", "arrivals", "trace")}
-    requests = own | dict(loop)
-    given = {key: value for key, value in base.items() if key not in ("sweep", "search", "loads")} | {
-        "requests": requests
-    }
-    serving = load_serving(given)
-    gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
-    label = serving.spec.precision.experts or serving.spec.precision.products or serving.system.compute.dtype
-    return MeasuredPoint(
-        where, serving.spec.engine, gpu, serving.model.name, str(label), given, ttft, tpot, output_per_s, mean, lists
-    )
-
-
-def _number(row: Mapping[str, Any], key: str, scale: float = 1.0) -> float | None:
-    value = row.get(key)
-    if isinstance(value, str):
-        value = float(value) if value.strip() else None
-    return float(value) * scale if isinstance(value, int | float) and value == value else None
 
 
 def _has(*keys: str) -> Callable[[Mapping[str, Any]], str]:
@@ -532,7 +441,7 @@ FORMATS: Mapping[str, ResultFormat] = MappingProxyType({
         "AIPerf (profile_export_aiperf.json)", "keys time_to_first_token, request_throughput",
         _has("time_to_first_token", "request_throughput"), _of_bench, False,
     ),
-    GUIDELLM: ResultFormat("GuideLLM", "key benchmarks", _has("benchmarks"), _of_guidellm, False),
+    GUIDELLM: ResultFormat("GuideLLM", "key benchmarks", _has("benchmarks"), _of_bench, False),
     VLLM: ResultFormat("`vllm bench serve`", "keys completed, mean_ttft_ms", _of_vllm, _of_bench, False),
     SGLANG: ResultFormat(
         "SGLang's bench_serving", "keys mean_ttft_ms, random_input_len", _of_sglang, _of_bench, False
@@ -682,7 +591,7 @@ def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
     for cell in now:
         row = known.get(cell.key, {})
         for name, off in zip(TIMES, cell.errors, strict=True):
-            then = _number(row, name)
+            then = number_of(row, name)
             if then is None or off is None:
                 continue
             if off - then > WORSE_POINTS and off > (1 + WORSE_SHARE) * then:

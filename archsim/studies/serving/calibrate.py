@@ -8,16 +8,20 @@ host can close the gap.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.base.evidence import Claim, refuse_broken
 from archsim.base.files import drafted
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
@@ -35,7 +39,7 @@ from archsim.serving.serving import (
     slo_of,
 )
 from archsim.serving.simulate import Served
-from archsim.specs.serving_files import Serving
+from archsim.specs.serving_files import Serving, load_serving
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +48,8 @@ if TYPE_CHECKING:
 # ---- measured_run
 # A measured run of a user: the JSON of ``vllm bench serve``, with its lists or not, of AIPerf, or of InferenceX.
 
-NEEDED = ("completed", "mean_ttft_ms", "mean_tpot_ms")
+NEEDED = ("mean_ttft_ms", "mean_tpot_ms")
+MOST_MS = 1e12  # thirty years, which a clock that began in 1970 exceeds
 LISTS = ("input_lens", "output_lens", "ttfts")
 MS_PER_S = 1e3
 # AIPerf's profile_export_aiperf.json: its metrics (docs/metrics-reference.md), whose inter-token latency is a request's
@@ -74,12 +79,50 @@ class MeasuredRun(NamedTuple):
 
 
 def read_measured(path: Path) -> MeasuredRun:
-    """Raises TraceError for a file that is of none of the three, or whose lists contradict each other."""
+    """The one run of a file. Raises TraceError for a file of no format, of several runs, or that contradicts itself."""
+    runs = [run for row in rows_of(path) for run in runs_of(str(path), row)]
+    if len(runs) > 1:
+        raise TraceError(
+            f"{path}: has {len(runs)} runs; expected one. Give a file of one line or benchmark, or compare all of them "
+            "with `archsim calibrate --validate --served`"
+        )
+    ((where, run),) = runs
+    numbers = (number_of(run.values, key) for key in ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "duration"))
+    refuse_broken(where, claims_of_times(*numbers))
+    return run
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Rows of a table, objects of JSON lines or a list, or one object. Raises TraceError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: cannot be read as the JSON of `vllm bench serve`: {error}") from None
-    return measured_of(str(path), found)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from None
+    if path.suffix.lower() == ".csv":
+        rows: list[Any] = list(csv.DictReader(text.splitlines()))
+    else:
+        try:
+            found = json.loads(text)
+            rows = found if isinstance(found, list) else [found]
+        except json.JSONDecodeError as whole:
+            try:
+                rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            except json.JSONDecodeError:
+                raise TraceError(f"{path}: is no JSON, no JSON lines and no .csv: {whole}") from None
+    if not rows or not all(isinstance(each, dict) for each in rows):
+        raise TraceError(f"{path}: has no measured run: expected an object, a list of objects, or a table")
+    return rows
+
+
+def runs_of(where: str, row: Mapping[str, Any]) -> list[tuple[str, MeasuredRun]]:
+    """(place, run) of a result of a load generator: several of a report of GuideLLM. Raises TraceError."""
+    if "benchmarks" not in row:
+        return [(where, measured_of(where, dict(row)))]
+    return [
+        (at, measured_of(at, _of_guidellm(each)))
+        for n, each in enumerate(row["benchmarks"], 1)
+        for at in [f"{where}, benchmark {n} ({_strategy(each).get('type_') or 'unnamed'})"]
+    ]
 
 
 def measured_of(path: str, found: Any) -> MeasuredRun:
@@ -91,12 +134,183 @@ def measured_of(path: str, found: Any) -> MeasuredRun:
     lacking = [key for key in NEEDED if not isinstance(found, dict) or not isinstance(found.get(key), int | float)]
     if lacking:
         raise TraceError(
-            f"{path}: not of `vllm bench serve`, AIPerf (profile_export_aiperf.json) or InferenceX (agg_*.json): it "
-            f"lacks {', '.join(lacking)}"
+            f"{path}: not of `vllm bench serve`, AIPerf (profile_export_aiperf.json), GuideLLM or InferenceX "
+            f"(agg_*.json): it lacks {', '.join(lacking)}"
         )
     itls = found.get("itls")
     several = isinstance(itls, list) and all(isinstance(each, list) for each in itls)
-    return MeasuredRun(found, _lists(path, found), sum(map(len, itls)) if several and itls else None)
+    lists = _lists(path, found)
+    refuse_broken(path, (*_claims(found), *_claims_of_lists(found, lists)))
+    return MeasuredRun(found, lists, sum(map(len, itls)) if several and itls else None)
+
+
+# ---- evidence
+# Whether a result can be: its counts, rates, times and load beside each other. In units of its own keys, as
+# ``--time-unit`` may name others.
+
+LEAST_COMPLETED = 0.95  # of the requests that were sent: times are of those that ended, the load was of all
+SAME_RATE = 0.05  # of rates and means that a file has twice; load generators round durations
+_TIME = re.compile(r"(mean|median|std|p\d+)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
+# Rate, and what is divided by the duration.
+_RATES = {
+    "request_throughput": ("completed",), "output_throughput": ("total_output_tokens",),
+    "input_throughput": ("total_input_tokens",),
+    "total_token_throughput": ("total_input_tokens", "total_output_tokens"),
+}  # fmt: skip
+
+
+def _claims(values: Mapping[str, Any]) -> Iterator[Claim]:
+    found = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
+    for key, value in found.items():
+        if _TIME.fullmatch(key):
+            yield Claim(key, value, "a time", 0.0, MOST_MS, "ms")
+    for low, high in (("median", "p99"), ("p90", "p99"), ("p95", "p99")):
+        for name in ("ttft", "tpot", "itl", "e2el"):
+            less, more = found.get(f"{low}_{name}_ms"), found.get(f"{high}_{name}_ms")
+            if less is not None and more is not None:
+                yield Claim(f"{low}_{name}_ms", less, f"{high}_{name}_ms", most=more * (1 + 1e-6), unit="ms")
+    for kind in ("mean", "median"):
+        whole = found.get(f"{kind}_e2el_ms", found.get(f"{kind}_e2e_latency_ms"))
+        if whole is not None and (first := found.get(f"{kind}_ttft_ms")) is not None:
+            why = "the time of the whole request"
+            yield Claim(f"{kind}_ttft_ms", first, why, most=whole * (1 + 1e-6), unit="ms")
+    ended, sent, failed = (found.get(key) for key in ("completed", "num_prompts", "failed"))
+    if ended is not None:
+        most = inf if sent is None else sent
+        yield Claim("completed", ended, "num_prompts, less a twentieth", max(1, LEAST_COMPLETED * (sent or 0)), most)
+        if sent is not None and failed is not None:
+            yield Claim("completed and failed", ended + failed, "num_prompts", sent, sent)
+    duration = found.get("duration")
+    if duration is not None:
+        yield Claim("duration", duration, "a time", 1e-9, MOST_MS, "s")
+        for rate, parts in _RATES.items():
+            counts = [found.get(part) for part in parts]
+            if (given := found.get(rate)) is not None and None not in counts:
+                each = sum(count for count in counts if count is not None) / duration
+                why = f"{' and '.join(parts)} over a duration of {duration:g} s"
+                yield Claim(rate, given, why, each * (1 - SAME_RATE), each * (1 + SAME_RATE))
+    for key in ("request_rate", "max_concurrency", "burstiness"):
+        if values.get(key) is not None:
+            why = "a load" if key != "request_rate" else "a rate, or inf: all at once"
+            number = number_of(values, key)
+            yield Claim(key, nan if number is None else number, why, least=1e-9)
+
+
+def claims_of_times(
+    ttft: float | None, tpot: float | None, output_per_s: float | None, duration_s: float | None
+) -> Iterator[Claim]:
+    """Of every point, in ms and tokens a second, once its unit is known."""
+    why, most = ("a time", MOST_MS) if duration_s is None else ("the duration of the run", MS_PER_S * duration_s)
+    for name, each, unit in (("TTFT", ttft, "ms"), ("TPOT", tpot, "ms")):
+        if each is not None:
+            yield Claim(name, each, why, 0.0, most, unit)
+    if output_per_s is not None:
+        yield Claim("output tokens a second", output_per_s, "a rate", 0.0, MOST_MS)
+
+
+def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator[Claim]:
+    if lists is None:
+        return
+    for name, key, scale, each in (
+        ("requests in lists", "completed", 0.0, np.ones(len(lists.input))),
+        ("sum of input_lens", "total_input_tokens", 0.0, lists.input),
+        ("sum of output_lens", "total_output_tokens", 0.0, lists.output),
+        ("mean of ttfts", "mean_ttft_ms", 1.0, lists.ttft_ms),
+    ):
+        known = each[np.isfinite(each)]
+        if len(known):
+            why = "times of single requests"
+            yield Claim(f"least of {name.rpartition(' ')[2]}", float(known.min()), why, least=0.0)
+        if len(known) == len(each) and (told := number_of(values, key)) is not None:
+            total = float(each.mean() if scale else each.sum())
+            yield Claim(name, total, key, told * (1 - SAME_RATE), told * (1 + SAME_RATE))
+
+
+# ---- load
+
+
+def under_load(given: Mapping[str, Any], run: MeasuredRun) -> dict[str, Any]:
+    """A file of ``archsim serve`` with the requests that a result says: its load, and its counts and lengths."""
+    loop, own = _loop(run), dict(given.get("requests") or {})
+    if run.lists is not None and "input" in own and "output" in own:
+        loop = {key: each for key, each in loop.items() if key not in ("input", "output")}  # those of the lists count
+    if "concurrency" in loop or "arrivals" in loop:
+        own = {key: value for key, value in own.items() if key not in ("concurrency", "arrivals", "trace")}
+    kept = {key: value for key, value in given.items() if key not in ("sweep", "search", "loads")}
+    return kept | {"requests": own | loop}
+
+
+def _loop(run: MeasuredRun) -> dict[str, Any]:
+    """Of requests, what a result says: at a rate, under a cap only where the rate would keep more requests in flight
+    (Little's law); else of so many clients. At an infinite rate all requests are sent at once.
+    """
+    values, loop = run.values, dict[str, Any]()
+    clients, rate, ended = (number_of(values, key) for key in ("max_concurrency", "request_rate", "completed"))
+    if rate is not None and np.isfinite(rate):
+        tokens = number_of(values, "total_output_tokens")
+        later = (tokens / ended - 1 if tokens and ended else 0.0) * (number_of(values, "mean_tpot_ms") or 0.0)
+        in_flight = rate * ((number_of(values, "mean_ttft_ms") or 0.0) + later) / MS_PER_S
+        if clients and in_flight > clients:
+            loop["concurrency"] = int(clients)
+        else:
+            loop["arrivals"] = {"rate": f"{rate:.6g}/s", "burstiness": number_of(values, "burstiness") or 1.0}
+    elif clients:
+        loop["concurrency"] = int(clients)
+    elif rate is not None and (sent := number_of(values, "num_prompts") or ended):
+        loop["concurrency"] = int(sent)
+    for key, total in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
+        nominal, ratio = number_of(values, f"random_{key}_len"), number_of(values, "random_range_ratio")
+        mean = number_of(values, f"mean_{key}_tokens")
+        if nominal and ratio is not None:  # SGLang draws from ratio times the length to the length
+            loop[key] = {"uniform": [max(1, int(ratio * nominal)), int(nominal)]}
+        elif mean is None and ended and (tokens := number_of(values, total)):
+            mean = tokens / ended
+        if mean is not None:
+            loop.setdefault(key, {"mean": max(mean, 1.0)})
+    if ended:
+        loop["count"] = int(ended)
+    return loop
+
+
+def number_of(row: Mapping[str, Any], key: str, scale: float = 1.0) -> float | None:
+    """A number, also as text; None for one that is absent, empty or nan."""
+    value = row.get(key)
+    if isinstance(value, str):
+        value = float(value) if value.strip() else None
+    return float(value) * scale if isinstance(value, int | float) and value == value else None
+
+
+# ---- formats
+
+
+def _of_guidellm(each: Mapping[str, Any]) -> dict[str, Any]:
+    """A benchmark of a report (``benchmarks.json``), whose metrics have successful, incomplete and errored requests
+    apart.
+    """
+    metrics, strategy = each["metrics"], _strategy(each)
+
+    def mean(name: str) -> float | None:
+        of = metrics.get(name) or {}
+        return number_of(of.get("successful", of), "mean")
+
+    kind, rate = str(strategy.get("type_", "")), strategy.get("rate") or mean("requests_per_second")
+    values: dict[str, Any] = {
+        "mean_ttft_ms": mean("time_to_first_token_ms"), "output_throughput": mean("output_tokens_per_second"),
+        "mean_tpot_ms": mean("inter_token_latency_ms"), "mean_e2el_ms": (mean("request_latency") or nan) * MS_PER_S,
+        "mean_input_tokens": mean("prompt_token_count"), "mean_output_tokens": mean("output_token_count"),
+    }  # fmt: skip
+    if values["mean_tpot_ms"] is None:
+        values["mean_tpot_ms"] = mean("time_per_output_token_ms")
+    if kind in ("concurrent", "synchronous", "throughput"):
+        together = 1 if kind == "synchronous" else round(mean("request_concurrency") or 1)
+        values["max_concurrency"] = int(strategy.get("streams") or together)
+    elif rate is not None:
+        values |= {"request_rate": rate, "burstiness": 1000.0 if kind == "constant" else 1.0}
+    return {key: value for key, value in values.items() if value == value}
+
+
+def _strategy(each: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (each.get("config") or each.get("args") or {}).get("strategy") or {}
 
 
 def _of_aiperf(found: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +330,17 @@ def _of_aiperf(found: dict[str, Any]) -> dict[str, Any]:
         value = each.get("avg") if isinstance(each, dict) else each
         if isinstance(value, int | float):
             values[key] = value
+    for name, key in (("input_sequence_length", "input"), ("output_sequence_length", "output")):
+        if isinstance(each := found.get(name), dict) and (mean := number_of(each, "avg")) is not None:
+            values[f"mean_{key}_tokens"] = mean
+    config = found.get("input_config")
+    for at in ((), ("loadgen",), ("perf_analyzer", "stimulus")):  # of AIPerf, and of GenAI-Perf before it
+        part: Any = config
+        for key in at:
+            part = part.get(key) if isinstance(part, dict) else None
+        for name, key in (("concurrency", "max_concurrency"), ("request_rate", "request_rate")):
+            if isinstance(part, dict) and isinstance(part.get(name), int | float):
+                values[key] = part[name]
     return values
 
 
@@ -126,7 +351,7 @@ def _of_inferencex(found: dict[str, Any]) -> dict[str, Any]:
         for key, value in found.items()
         if key.rpartition("_")[2] in ("ttft", "tpot", "itl", "e2el") and isinstance(value, int | float)
     }
-    return values | {"completed": 10 * int(found["conc"]), "max_concurrency": int(found["conc"])}
+    return values | {"max_concurrency": int(found["conc"])}
 
 
 def _lists(path: str, found: dict[str, Any]) -> Lists | None:
@@ -288,8 +513,14 @@ class ServingComparison(Shown):
 def compare_bench(serving: Serving, path: Path) -> ServingComparison:
     """Raises TraceError for a file that is no measurement."""
     measured = read_measured(path)
+    serving = _under_load(serving, measured)
     requests = requests_measured(requests_of(serving), measured.lists)
     return compared(serve_requests(serving, deploy(serving), requests), measured)
+
+
+def _under_load(serving: Serving, run: MeasuredRun) -> Serving:
+    """With the load of a result, which a trace of the file's own has already."""
+    return serving if serving.trace is not None else load_serving(under_load(serving.given, run))
 
 
 def compared(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
@@ -333,7 +564,7 @@ def _tokens_a_chunk(run: MeasuredRun, outcome: Outcome) -> str:
 def _advice(errors: dict[str, float | None], measured: dict, outcome: Outcome) -> tuple[str, ...]:
     found = []
     tpot, ttft = errors.get("mean_tpot_ms"), errors.get("mean_ttft_ms")
-    if measured["completed"] != outcome.measures.requests:
+    if measured.get("completed", outcome.measures.requests) != outcome.measures.requests:
         found.append(
             f"{measured['completed']} requests were measured, {outcome.measures.requests} simulated: set count"
         )
@@ -381,7 +612,9 @@ class FittedConstants(Shown):
 
 def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = lambda text: None) -> FittedConstants:
     """Raises TraceError for a file that is no measurement."""
-    measured, start = read_measured(path), host_for(serving)
+    measured = read_measured(path)
+    serving = _under_load(serving, measured)
+    start = host_for(serving)
     deployment = deploy(serving)
     requests = requests_measured(requests_of(serving), measured.lists)
     half = _half(measured.lists)

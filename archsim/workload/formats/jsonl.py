@@ -10,14 +10,16 @@ are ignored. The subject is the file name, the number that of the line.
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.base.evidence import Claim, refuse_broken
 from archsim.base.files import UNREADABLE, read_npy
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
@@ -46,13 +48,15 @@ def is_routed_npz(path: Path) -> bool:
 def routed_npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
     """The one request of a file. Raises TraceError."""
     where = str(path)
-    members = load_members(path, {NAME, "prompt_token_ids", "model", *_PROMPT})
+    members = load_members(path, {NAME, "prompt_token_ids", "completion_tokens", "model", *_PROMPT})
     trace.check_name(where, model, str(members.get("model", "")))
     stated = next((members[name] for name in _PROMPT if name in members), None)
     if stated is None and "prompt_token_ids" in members:
         stated = np.array(members["prompt_token_ids"].size)
     if stated is None or stated.size != 1 or stated.dtype.kind not in "iu":
         raise TraceError(f"{where}: expected a member prompt_tokens (one integer), or prompt_token_ids")
+    if (made := members.get("completion_tokens", np.zeros(0))).size == 1:
+        refuse_broken(where, [_said(len(members[NAME]), stated.item(), made.item(), 1)])
     yield Item(where, "", path.stem, 0, members[NAME].nbytes, partial(_rows, where, members[NAME], stated.item()))
 
 
@@ -61,40 +65,99 @@ def _rows(where: str, experts: np.ndarray, prompt: int, model: ModelSpec, layer_
     return request_rows(where, model, experts, prompt, np.array(model.moe_layer_ids, np.int32), layer_ids)
 
 
-def flattened(response: dict) -> dict:
-    """A line with ``routed_experts`` and ``prompt_tokens`` at the top, from an engine's response or as it is."""
-    choices = response.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    inner = [response.get("meta_info"), choice.get("sgl_ext"), choice, response.get("usage")]
-    found: dict[str, Any] = {}
-    for part in (response, *(each for each in inner if isinstance(each, dict))):
-        for name in (NAME, "prompt_tokens"):
-            if name in part and name not in found:
-                found[name] = part[name]
-    return {**response, **found}
+class Choice(NamedTuple):
+    """One request of a response. ``place``: which one, in words, '' of a single one; ``choices``: ids as the response
+    has them, of this one first and then of the others; ``rows``: tokens of all of them together, None if not said.
+    """
+
+    place: str
+    line: dict
+    choices: list[Any]
+    rows: int | None
 
 
-def decoded(where: str, text: str, model: ModelSpec) -> np.ndarray:
-    """Integers [token, MoE layer, k] of base64 text. Raises TraceError."""
+def choices_of(where: str, data: dict | list) -> list[Choice]:
+    """The requests of a response: one for each member of a list, and for each of its choices. Raises TraceError."""
+    if isinstance(data, list):
+        each = [(f"response {n}", choices_of(f"{where}: response {n}", one)) for n, one in enumerate(data)]
+        return [it._replace(place=", ".join(filter(None, (at, it.place)))) for at, of in each for it in of]
+    if not isinstance(data, dict):
+        raise TraceError(f"{where}: expected an object with {' or '.join(IDS)}, and prompt_tokens")
+    given = data.get("choices")
+    choices = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    found = []
+    for choice in choices or [{}]:
+        parts = (data, data.get("meta_info"), choice.get("sgl_ext"), choice, data.get("usage"))
+        line: dict[str, Any] = {}
+        for part in reversed([each for each in parts if isinstance(each, dict)]):
+            line |= {key: part[key] for key in (NAME, "prompt_tokens", "completion_tokens") if key in part}
+        found.append({**data, **line})
+    prompt, made = found[0].get("prompt_tokens"), found[0].get("completion_tokens")
+    known = type(prompt) is int and type(made) is int and made > 0
+    rows = len(found) * (prompt - 1) + made if known else None
+    names = [next((name for name in IDS if name in line), None) for line in found]
+    for n, name in enumerate(names):
+        if name is None:
+            at = f": choice {n} of {len(names)}" if len(names) > 1 else ""
+            raise TraceError(f"{where}{at}: has no {' or '.join(IDS)}")
+    ids = [line[name] for line, name in zip(found, names, strict=True)]
+    return [
+        Choice(f"choice {n}" if len(found) > 1 else "", line, [ids[n], *ids[:n], *ids[n + 1 :]], rows)
+        for n, line in enumerate(found)
+    ]
+
+
+def routed(where: str, choice: Choice, model: ModelSpec) -> np.ndarray:
+    """Integers [token, layer, k] of a choice; of base64 those of the MoE layers. Raises TraceError where a response has
+    another number of tokens than it says, or does not say which of two shapes it has.
+    """
+    name = next(name for name in IDS if name in choice.line)
+    found = [_decoded(where, each) if isinstance(each, str) else _integers(where, name, each, 3)
+             for each in choice.choices]  # fmt: skip
+    if found[0].ndim == 1:  # without a shape
+        sizes = sorted({model.layers, len(model.moe_layer_ids)}, reverse=True)
+        ids = sum(each.size for each in found)
+        fitting = [n for n in sizes if ids and all(each.size % (n * model.top_k) == 0 for each in found)]
+        of_rows = [n for n in fitting if choice.rows is not None and ids == choice.rows * n * model.top_k]
+        if not fitting:
+            raise TraceError(
+                f"{where}: {NAME} has {found[0].size} ids; expected a multiple of {' or '.join(map(str, sizes))} "
+                f"layers x top_k = {model.top_k} of {model.name}"
+            )
+        if len(fitting) > 1 and choice.rows is None:
+            either = " or ".join(f"{found[0].size // (n * model.top_k)} tokens of {n} layers" for n in fitting)
+            raise TraceError(f"{where}: {NAME} has {found[0].size} ids: {either}; expected completion_tokens beside it")
+        layers = next(iter(of_rows or fitting))
+        found = [each.reshape(-1, layers, model.top_k) for each in found]
+    if choice.rows is not None:
+        said = choice.line["prompt_tokens"], choice.line["completion_tokens"]
+        refuse_broken(where, [_said(sum(map(len, found)), *said, len(found))])
+    return moe_layers(where, found[0], model) if isinstance(choice.choices[0], str) else found[0]
+
+
+def _said(tokens: int, prompt: int, made: int, choices: int) -> Claim:
+    of = f" of {choices} choices" if choices > 1 else ""
+    why = f"{prompt} prompt_tokens and {made} completion_tokens, of which the last of a choice is never routed"
+    return Claim(f"tokens with routing{of}", tokens, why, *[choices * (prompt - 1) + made] * 2)
+
+
+def _decoded(where: str, text: str) -> np.ndarray:
+    """Integers of base64 text, in the shape that it has, or none. Raises TraceError."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise TraceError(f"{where}: {NAME} is not base64 ({error})") from None
     if content.startswith(_NPY):
         try:
-            return moe_layers(where, read_npy(content), model)
+            found = read_npy(content)
         except UNREADABLE as error:
             raise TraceError(f"{where}: {NAME} is not a readable .npy file ({error})") from None
+        if found.ndim != 3:
+            raise TraceError(f"{where}: {NAME} has shape {list(found.shape)}; expected [token, layer, k]")
+        return found
     if len(content) % 4:
         raise TraceError(f"{where}: {NAME} has {len(content)} bytes; expected int32, a multiple of 4")
-    flat = np.frombuffer(content, "<i4")
-    for layers in (model.layers, len(model.moe_layer_ids)):
-        if flat.size and flat.size % (layers * model.top_k) == 0:
-            return moe_layers(where, flat.reshape(-1, layers, model.top_k), model)
-    raise TraceError(
-        f"{where}: {NAME} has {flat.size} ids; expected a multiple of {model.layers} layers x top_k = {model.top_k} of "
-        f"{model.name}"
-    )
+    return np.frombuffer(content, "<i4")
 
 
 def moe_layers(where: str, experts: np.ndarray, model: ModelSpec) -> np.ndarray:
@@ -119,77 +182,92 @@ MOST_LINE_BYTES = 512 << 20
 def jsonl_name(path: Path) -> str:
     """The model that the first line names, or ''."""
     with path.open("rb") as stream:
-        first = _parse(stream.readline(MOST_LINE_BYTES), f"{path}: line 1")
-    return str(first.get("model", ""))
+        return _named(_parse(stream.readline(MOST_LINE_BYTES), f"{path}: line 1"))
 
 
 def jsonl_items(path: Path) -> Iterator[Item]:
-    """Raises TraceError for a file without lines; a line is parsed only when its item is read."""
-    number = 0
+    """Raises TraceError for a file without lines; a line is parsed only when its item is read, or where it has choices.
+    """
+    line_number = number = 0
     with path.open("rb") as stream:
         while line := stream.readline(MOST_LINE_BYTES + 1):
-            number += 1
-            where = f"{path}: line {number}"
+            line_number += 1
+            where = f"{path}: line {line_number}"
             if len(line) > MOST_LINE_BYTES:
                 raise TraceError(f"{where}: longer than {MOST_LINE_BYTES} bytes")
-            if line.strip():
-                yield Item(where, "", path.stem, number, len(line), partial(_read, line, where))
-    if number == 0:
+            for item in _items(path, where, max(line_number, number + 1), line) if line.strip() else ():
+                number = item.number
+                yield item
+    if line_number == 0:
         raise TraceError(f"{path}: empty; expected one request per line")
 
 
+def _items(path: Path, where: str, number: int, content: bytes) -> Iterator[Item]:
+    """The requests of one line or file."""
+    several = content.count(b'"routed_experts"') > 1 or content.lstrip().startswith(b"[")
+    count = len(choices_of(where, _parse(content, where))) if several else 1
+    for at in range(count):
+        yield Item(where, "", path.stem, number + at, len(content) // count, partial(_read, content, where, at))
+
+
+_REQUESTS = re.compile(rb'\s*(\{|\[\s*\{\s*"(?!\d+"))')  # an iteration of the data set's tree begins with a layer's id
+
+
 def is_response(path: Path) -> bool:
-    """Whether a ``.json`` file is one object, such as an engine's response, rather than a list of iterations."""
+    """Whether a ``.json`` file is an engine's response, or a list of them, rather than a list of iterations."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as stream:
-        return stream.read(64).lstrip().startswith(b"{")
+        return _REQUESTS.match(stream.read(256)) is not None
 
 
 def response_name(path: Path) -> str:
     """The model that a response names, or ''."""
-    return str(_response(path)[1].get("model", ""))
+    return _named(_response(path)[1])
 
 
 def response_items(path: Path) -> Iterator[Item]:
-    """The request of one response. Raises TraceError."""
-    content, _ = _response(path)
-    yield Item(str(path), "", path.stem, 0, len(content), partial(_read, content, str(path)))
+    """The requests of one response, or of a list of them. Raises TraceError."""
+    yield from _items(path, str(path), 0, _response(path)[0])
 
 
-def _response(path: Path) -> tuple[bytes, dict]:
+def _response(path: Path) -> tuple[bytes, dict | list]:
     if path.stat().st_size > MOST_LINE_BYTES:
         raise TraceError(f"{path}: longer than {MOST_LINE_BYTES} bytes")
     content = path.read_bytes()
     return content, _parse(content, str(path))
 
 
-def _parse(line: bytes, where: str) -> dict:
+def _named(data: dict | list) -> str:
+    first = data[0] if isinstance(data, list) else data
+    return str(first.get("model", ""))
+
+
+def _parse(line: bytes, where: str) -> dict | list:
+    """An object, or objects in a list."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{where}: not valid JSON ({error}); is the file truncated?") from error
-    if not isinstance(data, dict):
+    every = data if isinstance(data, list) else [data]
+    if not every or not all(isinstance(each, dict) for each in every):
         raise TraceError(f"{where}: expected an object with {' or '.join(IDS)}, and prompt_tokens")
-    name = str(data.get("model", ""))
-    if not name.isprintable():  # a lone surrogate or a control character cannot be written or shown
-        raise TraceError(f"{where}: model is {name!a:.60}; expected a name of printable characters")
+    for each in every:
+        name = str(each.get("model", ""))
+        if not name.isprintable():  # a lone surrogate or a control character cannot be written or shown
+            raise TraceError(f"{where}: model is {name!a:.60}; expected a name of printable characters")
     return data
 
 
-def _read(line: bytes, where: str, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
-    data = flattened(_parse(line, where))
+def _read(line: bytes, where: str, at: int, model: ModelSpec, layer_ids: np.ndarray | None) -> RequestRows:
+    choice = choices_of(where, _parse(line, where))[at]
+    data, where = choice.line, ": ".join(filter(None, (where, choice.place)))
     trace.check_name(where, model, str(data.get("model", "")))
     given = _integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1)
     trace.check_layers(where, model, given)
-    layers = given.astype(np.int32)
-    name = next((name for name in IDS if name in data), None)
-    if name is None:
-        raise TraceError(f"{where}: has no {' or '.join(IDS)}")
-    encoded = isinstance(data[name], str)
-    experts = decoded(where, data[name], model) if encoded else _integers(where, name, data[name], 3)
+    experts = routed(where, choice, model)
     scores = _numbers(where, data[SCORES]) if SCORES in data else None
-    return request_rows(where, model, experts, data.get("prompt_tokens"), layers, layer_ids, scores)
+    return request_rows(where, model, experts, data.get("prompt_tokens"), given.astype(np.int32), layer_ids, scores)
 
 
 def _integers(where: str, name: str, values, dimensions: int) -> np.ndarray:

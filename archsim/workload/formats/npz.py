@@ -70,6 +70,8 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
 
     trace.check_experts(where, experts, model.experts, row_place)
     trace.check_distinct(where, experts, row_place)
+    for at, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        trace.check_recorded(where, experts[at:last], lambda row, column, at=at: row_place(at + row, column))
     scores = members.get("scores")
     subject, names = _subjects(where, members, len(offsets) - 1)
     return Trace(

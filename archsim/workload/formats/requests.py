@@ -270,6 +270,7 @@ def read_request(content: bytes, origin: Origin, model: ModelSpec, layer_ids: np
         return origin.place(int(found.iteration[row]), int(found.layer_ids[column]))
 
     trace.check_distinct(origin.where, found.experts, row_place)
+    trace.check_recorded(origin.where, found.experts, row_place)
     return found
 
 
@@ -439,6 +440,7 @@ def request_rows(
 
     trace.check_experts(where, experts, model.experts, row_place)
     trace.check_distinct(where, experts, row_place)
+    trace.check_recorded(where, experts, row_place)
     if not len(experts):
         raise TraceError(f"{where}: has no tokens; expected one or more")
     if type(prompt_tokens) is not int or not 0 <= prompt_tokens <= len(experts):

@@ -1,0 +1,44 @@
+"""Whether what a file claims can be: each number beside what bounds it.
+
+A reader lists the claims of a file as data, and asks once. What a file says of itself (counts, ranks, load, units) and
+what its machine can do (rates of links and memories) are bounds alike. A message has both numbers.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from archsim.base.errors import TraceError
+
+
+class Claim(NamedTuple):
+    """``what`` is ``found``, and lies from ``least`` to ``most``, because of ``why``; ``unit`` of all three numbers."""
+
+    what: str
+    found: float
+    why: str
+    least: float = -inf
+    most: float = inf
+    unit: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Not of nan, and of an infinite number only where nothing bounds it."""
+        return self.least <= self.found <= self.most
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        near = self.least if not self.found > self.most else self.most
+        bound = "" if self.least == self.most else "at least " if near == self.least else "at most "
+        return f"{self.what}: {_shown(self.found)}{unit}; expected {bound}{_shown(near)}{unit}: {self.why}"
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if number == round(number, 9) and abs(number) < 1e15 else f"{number:,.5g}"
+
+
+def refuse_broken(where: str, claims: Iterable[Claim]) -> None:
+    """Raise TraceError for the first claim that cannot be."""
+    for claim in claims:
+        if not claim.holds:
+            raise TraceError(f"{where}: {claim}")
