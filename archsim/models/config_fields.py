@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.models.config_keys import ConfigKeys
+from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys
 
 Fields = dict[str, Any]
 VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
@@ -40,12 +40,7 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
 def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
     found: Fields = {
-        "experts": c.whole("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
-        "top_k": c.one(
-            *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"),
-            *("moe_top_k", "top_k_experts"),
-        ),
-        "expert_ffn": c.one(*width),
+        "experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width),
     }
     groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
     if groups and groups > 1:
@@ -57,12 +52,11 @@ def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_siz
 
 def shared_experts(c: ConfigKeys, width: str = "") -> Fields:
     """Shared experts: their number, each as wide as a routed one; or one of the width that the key says."""
-    names = "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"
     if wide := c.whole(width, least=0) if width else None:
-        c.one(*names, least=0)
+        c.one(*SHARED, least=0)
         return {"shared_experts": 1, "shared_ffn": wide}
-    c.decides(*names, *filter(None, [width]))
-    return {"shared_experts": c.one(*names, least=0) or 0}
+    c.decides(*SHARED, *filter(None, [width]))
+    return {"shared_experts": c.one(*SHARED, least=0) or 0}
 
 
 def layer_kinds(c: ConfigKeys, layers: int, *known: str, key: str = "layer_types") -> list[str]:
@@ -109,8 +103,8 @@ def grouped_heads(c: ConfigKeys) -> Fields:
         raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
     kv_heads = c.told(*_KV_HEADS) or heads
     if heads % kv_heads:
-        name = c.said(*_KV_HEADS) or "num_attention_heads"
-        raise c.wrong(name, f"KV heads that divide the heads, not {kv_heads} of {heads}")
+        name = c.said(*_KV_HEADS) or _KV_HEADS[0]
+        raise SpecError(f"{c.path}: {name} is {kv_heads}; expected KV heads that divide {heads} (num_attention_heads)")
     return {"kind": "grouped", "heads": heads, "kv_heads": kv_heads, "head_dim": size}
 
 
@@ -145,11 +139,12 @@ def every_full(c: ConfigKeys, layers: int, every: int | None) -> list[int] | Non
     """Layers that see all tokens, the others having a window: by layer, or one of ``every``. None where the file says
     neither. Raises SpecError for a pattern that is no number.
     """
-    given = c.any("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+    names = "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"
+    given = c.any(*names)
     if found := layer_kinds(c, layers, "full_attention", "sliding_attention"):
         return at_kind(found, "full_attention")
     if given is not None and (type(given) is not int or given < 1):
-        raise SpecError(f"{c.path}: sliding_window_pattern is {given!r}; expected a number of layers, or layer_types")
+        raise c.wrong(c.said(*names) or names[0], "a number of layers, or layer_types")
     every = given or every
     return [layer for layer in range(layers) if (layer + 1) % every == 0] if every else None
 

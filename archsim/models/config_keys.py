@@ -23,6 +23,15 @@ from archsim.specs.model import MOST_LAYERS
 HARMLESS = frozenset(Path(__file__).with_name("harmless_keys.txt").read_text("utf-8").split())
 
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+TOP_K = (
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "moe_top_k"),
+    "top_k_experts",
+)
+# Keys that mean the same; num_local_experts does not (Step3p7TextConfig of transformers has it beside another number).
+_SAME = MappingProxyType({
+    name: group for group in (SHARED, TOP_K, tuple(each for each in EXPERTS if each != "num_local_experts")) for name in group
+})  # fmt: skip
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 # Layers of multi-token prediction that a list by layer may have at its end, where the file does not say how many
 # (Step-3.5 and MiMo-V2 have three, DeepSeek-V4 one).
@@ -101,6 +110,9 @@ class ConfigKeys:
         """
         self._read.update(names)
         if name := self.said(*names):
+            for other in _SAME.get(name, ()):
+                if other in names and self.keys.get(other) not in (None, self.keys[name]):
+                    raise self.wrong(other, f"the same as {name}, which means the same and is {short(self.keys[name])}")
             return self.keys[name]
         left_out = self._class and not any(name in self.keys for name in names)
         return next((self._class[name] for name in names if name in self._class), None) if left_out else None
@@ -150,8 +162,8 @@ class ConfigKeys:
         if not isinstance(value, list):
             return self.whole(*names, least=least)
         name = self.said(*names) or names[0]
-        if len(set(map(str, value))) != 1:
-            raise self.wrong(name, "the same for every layer; no model file can say this")
+        if len(set(map(str, value))) != 1 or value[0] is None:
+            raise self.wrong(name, "the same number for every layer; no model file can say anything else")
         return ConfigKeys(self.path, {name: value[0]}, place=self._place).whole(name, least=least)
 
     def flag(self, *names: str) -> bool | None:
