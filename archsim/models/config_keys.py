@@ -29,9 +29,8 @@ TOP_K = (
     "top_k_experts",
 )
 # Keys that mean the same; num_local_experts does not (Step3p7TextConfig of transformers has it beside another number).
-_SAME = MappingProxyType({
-    name: group for group in (SHARED, TOP_K, tuple(each for each in EXPERTS if each != "num_local_experts")) for name in group
-})  # fmt: skip
+_ROUTED = tuple(name for name in EXPERTS if name != "num_local_experts")
+_SAME = MappingProxyType({name: group for group in (SHARED, TOP_K, _ROUTED) for name in group})
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 # Layers of multi-token prediction that a list by layer may have at its end, where the file does not say how many
 # (Step-3.5 and MiMo-V2 have three, DeepSeek-V4 one).
