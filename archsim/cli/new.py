@@ -62,6 +62,9 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Go on where config.json has a type or keys that archsim does not read. Every page says so.",
     )
+    parser.add_argument(
+        "--gated", type=_yes_or_no, metavar="yes|no", help="Whether experts have a gate, if the graph does not show it."
+    )
     for flag in ("--layers", "--hidden", "--expert-ffn", "--experts", "--top-k", "--shared-experts", "--shared-ffn"):
         parser.add_argument(flag, type=natural, metavar="N", help="Give it if the graph does not show it.")
 
@@ -99,6 +102,12 @@ def _written(model, args: argparse.Namespace) -> int:
     args.result = {"file": str(out), "model": model}
     print(f"model: {out}: {summary(model)}")
     return OK
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected yes or no")
+    return text == "yes"
 
 
 def _spacing(text: str) -> dict[str, int]:

@@ -34,8 +34,8 @@ REDUCED, GATHERED, ELSEWHERE = "reduced", "gathered", "elsewhere"
 ACTIVATION_BYTES = 2  # hidden vectors are BF16
 LOGIT_BYTES = SUM_BYTES = 4  # FP32
 # Memory-bound kernels, as passes over a vector of each token: an RMS norm reads the hidden vector and the residual and
-# writes both; SwiGLU reads two FFN vectors and writes one.
-NORM_PASSES, SWIGLU_PASSES = 4, 3
+# writes both; SwiGLU reads two FFN vectors and writes one, without a gate it is one of each.
+NORM_PASSES = 4
 # Sampling reads logits for temperature, softmax and choice: a pass for each of them, and one to write.
 SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
 
@@ -221,12 +221,12 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
 
 
 def _ffn(model: ModelSpec, cause: str, width: int, ranks: int, sharing: int = 1) -> tuple[Operator, ...]:
-    mine = _share(width, ranks)
+    mine, before = _share(width, ranks), model.slices - 1  # up, and gate where there is one: both read, one written
     if not mine:
         return ()
     return (
-        LayerProduct(cause, 2 * mine, model.hidden, sharing=sharing),
-        Stream(ELEMENTWISE, 1, SWIGLU_PASSES * _share(mine, sharing) * ACTIVATION_BYTES),
+        LayerProduct(cause, before * mine, model.hidden, sharing=sharing),
+        Stream(ELEMENTWISE, 1, (before + 1) * _share(mine, sharing) * ACTIVATION_BYTES),
         LayerProduct(cause, model.hidden, mine, sharing=sharing),
     )
 

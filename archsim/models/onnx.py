@@ -243,11 +243,15 @@ EXPERT = re.compile(r"(?<!shared_)experts?[./_](\d+)(?=[./_ ]|$)")
 SHARED = re.compile(r"shared_?(experts?|mlp|ffn)")
 NOT_FOUND = None
 _CHOICES = ("TopK", "ArgMax")
+# Operators of a graph that is one rank's share of a model (com.microsoft, ContribOperators.md).
+_OF_ONE_RANK = re.compile(r"ShardedMoE|AllReduce|AllGather|AllToAll|Distributed\w+")
 
 
 @dataclass
 class MoeLayer:
-    """What was found about one MoE layer; None: not found. how: how it was recognised. notes: what is unclear."""
+    """What was found about one MoE layer; None: not found. how: how it was recognised. notes: what is unclear.
+    unread: whether it has weights that are no experts of a known form, so that no option can say what they are.
+    """
 
     layer: int | None
     how: str
@@ -255,8 +259,10 @@ class MoeLayer:
     experts: int | None = NOT_FOUND
     top_k: int | None = NOT_FOUND
     expert_ffn: int | None = NOT_FOUND
+    gated: bool | None = NOT_FOUND
     shared_experts: int | None = 0
     shared_ffn: int | None = NOT_FOUND
+    unread: bool = False
     notes: list[str] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
 
@@ -285,32 +291,37 @@ def _fused(graph: OnnxGraph, node) -> MoeLayer:
         found.notes.append("weights of the experts are not initialisers [experts, …, …]")
     elif found.experts not in (None, shapes[0][0]) or shapes[1][0] != shapes[0][0]:
         found.notes.append(f"router has {found.experts} experts, weights {shapes[0][0]} and {shapes[1][0]}")
-        found.experts = None
+        found.unread = True
     else:
         found.experts = shapes[0][0]
-        _fused_width(found, shapes, pack)
+        _fused_width(found, shapes, pack, attribute(node, "activation_type", b"") == b"swiglu")
     _shared(graph, found, router)
     return found
 
 
-def _fused_width(found: MoeLayer, shapes: list, pack: int) -> None:
-    """hidden and expert_ffn from fc1, fc2 (and fc3), in either orientation; the last axis is packed."""
+def _fused_width(found: MoeLayer, shapes: list, pack: int, swiglu: bool) -> None:
+    """hidden and expert_ffn from fc1, fc2 (and fc3), in either orientation; the last axis is packed. Without fc3, fc1
+    has gate and up if it is twice as wide as fc2, else the up matrix alone, which SwiGLU cannot have.
+    """
     (_, a, b), (_, c, d), gate = shapes
     fits = set()
     for hidden, ffn in ((c, d * pack), (d * pack, c)):  # fc2: [hidden, ffn] or [ffn, hidden]
         first = (a, b * pack)
         if hidden in first and found.hidden in (None, hidden):
             wide = first[1 - first.index(hidden)]
-            if wide == (2 * ffn if gate is None else ffn):
-                fits.add((hidden, ffn))
+            if wide == ffn and not (gate is None and swiglu):
+                fits.add((hidden, ffn, gate is not None))
+            if wide == 2 * ffn and gate is None:
+                fits.add((hidden, ffn, True))
     if len(fits) == 1:
-        found.hidden, found.expert_ffn = fits.pop()
+        found.hidden, found.expert_ffn, found.gated = fits.pop()
     elif fits:
-        found.notes.append(f"hidden and expert_ffn may be any of {sorted(fits)}")
+        found.notes.append(f"hidden, expert_ffn and gated may be any of {sorted(fits)}")
     else:
+        found.unread = True
         found.notes.append(
-            f"weights {shapes} are not gate, up and down of hidden size {found.hidden}; archsim expects three slices "
-            f"per expert"
+            f"weights {shapes} are not (gate,) up and down of hidden size {found.hidden}; archsim expects three slices "
+            f"per expert, or two without a gate"
         )
 
 
@@ -405,16 +416,18 @@ def _decomposed(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
         numbers = {_expert_number(product) for product in numbered}
         if numbers != set(range(router.n)):
             found.notes.append(f"{len(numbers)} experts are named; the router has {router.n}")
-            groups = 0
+            groups, found.unread = 0, True
     else:
         found.how = "decomposed, experts recognised by shape"
         experts, groups = _by_shape(graph, router), router.n
     found.roles |= {product.node: "expert" for product in experts}
-    found.expert_ffn = _width(experts, router.k, groups) if groups else None
+    if groups:
+        found.expert_ffn, found.gated = _width(experts, router.k, groups) or (None, None)
     if groups and found.expert_ffn is None:
+        found.unread = True
         shapes = dict(Counter((product.k, product.n) for product in experts))
         found.notes.append(
-            f"experts' weights {shapes} are not gate, up and down of hidden size {router.k} for each expert"
+            f"experts' weights {shapes} are not (gate,) up and down of hidden size {router.k} for each expert"
         )
     _shared(graph, found, router)
     return found
@@ -428,16 +441,15 @@ def _top_k(graph: OnnxGraph, top) -> int | None:
     return attribute(top, "k", None)
 
 
-def _width(products: list[GraphProduct], hidden: int, groups: int) -> int | None:
-    """f, if each of `groups` has gate and up (hidden → f twice, or hidden → 2f) and down (f → hidden)."""
+def _width(products: list[GraphProduct], hidden: int, groups: int) -> tuple[int, bool] | None:
+    """(f, whether there is a gate), if each of `groups` has gate and up (hidden → f twice, or hidden → 2f), or up alone
+    (hidden → f), and down (f → hidden).
+    """
     count = Counter((product.k, product.n) for product in products)
     for ffn in {product.k for product in products if product.n == hidden}:
-        apart = {(hidden, ffn): 2 * groups, (ffn, hidden): groups}
-        if ffn == hidden:
-            apart = {(hidden, ffn): 3 * groups}
-        joined = {(hidden, 2 * ffn): groups, (ffn, hidden): groups}
-        if count in (apart, joined):
-            return ffn
+        for before, wide in ((2, ffn), (1, 2 * ffn), (1, ffn)):
+            if count == Counter({(hidden, wide): before * groups}) + Counter({(ffn, hidden): groups}):
+                return ffn, before * wide == 2 * ffn
     return None
 
 
@@ -446,7 +458,7 @@ def _by_shape(graph: OnnxGraph, router: GraphProduct) -> list[GraphProduct]:
     plain = [product for product in _of_layer(graph, router) if product.experts == 1]
     for ffn in sorted({product.k for product in plain if product.n == router.k}):
         same = [product for product in plain if (product.k, product.n) in _shapes_of(router.k, ffn)]
-        if _width(same, router.k, router.n) == ffn:
+        if (found := _width(same, router.k, router.n)) and found[0] == ffn:
             return same
     return []
 
@@ -468,10 +480,12 @@ def _shared(graph: OnnxGraph, found: MoeLayer, router: GraphProduct | None) -> N
         return
     found.roles |= {product.node: "shared expert" for product in named}
     downs = [product for product in named if product.n == found.hidden and product.k != found.hidden] or named[-1:]
-    width = _width(named, found.hidden, len(downs)) if found.hidden else None
-    if width is None:
+    width, gated = (_width(named, found.hidden, len(downs)) if found.hidden else None) or (None, None)
+    if width is None or (found.gated is not None and gated != found.gated):
         found.shared_experts = None
-        found.notes.append(f"shared experts {[(product.k, product.n) for product in named]} are not gate, up and down")
+        found.unread = True
+        shapes = [(product.k, product.n) for product in named]
+        found.notes.append(f"shared experts {shapes} are not gate, up and down, as routed ones are, or up and down")
     else:
         found.shared_experts, found.shared_ffn = len(downs), width
 
@@ -483,6 +497,7 @@ FLAGS = {
     "moe_layers": "--moe-layers",
     "hidden": "--hidden",
     "expert_ffn": "--expert-ffn",
+    "gated": "--gated",
     "experts": "--experts",
     "top_k": "--top-k",
     "shared_experts": "--shared-experts",
@@ -513,6 +528,8 @@ def import_model(path: Path, name: str | None = None, given: dict | None = None)
     ones.
     """
     graph, given = OnnxGraph(path), {field: value for field, value in (given or {}).items() if value is not None}
+    if shares := sorted({node.op_type for node in graph.nodes if _OF_ONE_RANK.fullmatch(node.op_type)}):
+        raise SpecError(f"{path}: {', '.join(shares)}: a graph of one rank of several; expected the graph of the model")
     try:
         layers = moe_layers(graph)
     except RecursionError as error:
@@ -549,13 +566,17 @@ def _fields(graph: OnnxGraph, layers: list[MoeLayer], given: dict) -> tuple[dict
     """(fields of the spec, problems)."""
     fields: dict[str, Any] = {}
     problems: list[str] = []
-    for name in ("hidden", "experts", "top_k", "expert_ffn", "shared_experts", "shared_ffn"):
+    if unread := any(layer.unread for layer in layers):
+        problems.append("the weights of experts have a form that no option can say; see what is unclear")
+    for name in ("hidden", "experts", "top_k", "expert_ffn", "gated", "shared_experts", "shared_ffn"):
         values = {getattr(layer, name): layer.layer for layer in layers}
         if len(values) > 1:
             listed = ", ".join(f"{value} in layer {layer}" for value, layer in values.items())
             problems.append(f"{name} differs between layers: {listed}; archsim expects identical MoE layers")
             continue
         (found,) = values
+        if found is None and unread:
+            continue  # what is given would be another model's
         _settle(name, found, given, fields, problems)
     if fields.get("shared_experts") == 0:
         fields.pop("shared_ffn", None)
@@ -601,7 +622,7 @@ def _lines(graph: OnnxGraph, layers: list[MoeLayer]) -> list[str]:
         shared = f", {layer.shared_experts} shared of {layer.shared_ffn}" if layer.shared_experts else ""
         lines.append(
             f"{named}: MoE, {layer.how}: top-{layer.top_k} of {layer.experts} experts, "
-            f"{layer.hidden} → {layer.expert_ffn}{shared}"
+            f"{layer.hidden} → {layer.expert_ffn}{' without a gate' if layer.gated is False else ''}{shared}"
         )
         lines += [f"{named}: unclear: {note}" for note in layer.notes]
     known = {layer.layer for layer in layers}

@@ -277,7 +277,7 @@ class ModelSpec(Spec):
     # Size of the vectors that routed experts work on, where two products a layer go there and back (LatentMoE of
     # Nemotron 3); null: hidden.
     expert_hidden: Annotated[int | None, count(1, 1_000_000, none=True)] = None
-    # False: an expert has no gate matrix, up and down alone (ReLU squared).
+    # False: experts and dense FFNs have no gate matrix, up and down alone (ReLU squared).
     gated: bool = True
     # Null: unknown, as for a model without these keys; what they would hold in memory is then not counted.
     attention: Attention = None
@@ -359,7 +359,7 @@ class ModelSpec(Spec):
 
     @property
     def slices(self) -> int:
-        """Matrices of an expert: gate, up and down, or up and down alone."""
+        """Matrices of an expert or a dense FFN: gate, up and down, or up and down alone."""
         return SLICES if self.gated else SLICES - 1
 
     @property
@@ -421,12 +421,12 @@ class ModelSpec(Spec):
 
     @property
     def dense_weights(self) -> int:
-        """Weights of dense FFNs (three matrices), of the routers (hidden × experts), of the products to and from
+        """Weights of dense FFNs (``slices`` matrices), of the routers (hidden × experts), of the products to and from
         ``expert_hidden``, and of hyper-connections (2 a layer and one at the end: DeepSeek-V4, inference/model.py).
         """
         self._refuse_missing()
         moe, n = len(self.moe_layer_ids), self.streams
-        ffn = self.dense_layers * SLICES * self.hidden * (self.dense_ffn or 0)
+        ffn = self.dense_layers * self.slices * self.hidden * (self.dense_ffn or 0)
         routers = moe * self.hidden * (self.experts + self.zero_experts)
         latent = moe * 2 * self.hidden * (self.expert_hidden or 0)
         mixing = (self.layers * 2 * (2 + n) + 1) * n * n * self.hidden if n > 1 else 0

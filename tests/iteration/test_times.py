@@ -157,8 +157,9 @@ def test_layers_are_listed_with_their_operators():
     assert "dense_ffn" in {each.cause for each in first.operators}
 
 
-def test_weights_of_products_are_those_of_the_model():
-    model = load_model("deepseek-v3")
+@pytest.mark.parametrize("gated", [True, False])
+def test_weights_of_products_are_those_of_the_model(gated):
+    model = load_model("deepseek-v3").model_copy(update={"gated": gated})
     found = dict.fromkeys(("projections", "dense_ffn", "router", "shared", "lm_head"), 0)
     for each, count in counted(program(model, Parallelism())).items():
         if isinstance(each, LayerProduct):

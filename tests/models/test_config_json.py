@@ -11,6 +11,7 @@ from support.tables import read_beside, table_of
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.models.config_json import import_config, write_model
+from archsim.models.config_keys import class_defaults, squeezed
 from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
@@ -84,7 +85,8 @@ def test_windows_by_layer(config, said, tmp_path):
     assert sum(layers for kind, layers in model.attention_layers if kind.window) == windowed
 
 
-# Total and used by a token, in 1e9: model cards; of Kimi-Linear and V4-Pro the checkpoint; LongCat-Flash-Lite uses 2.9
+# Total and used by a token, in 1e9: model cards; of Kimi-Linear and V4-Pro the checkpoint; of Nemotron-H
+# the class of transformers 5.24 on the meta device (8,100,852,736 and 1,968,355,712); LongCat-Flash-Lite uses 2.9
 # to 4.5. Bytes a token kept for good and of state a request: by hand.
 CARDS = {
     "kimi-linear": (CONFIGS["kimi-linear"], 49.1, 3.0, 7 * 1152, 20 * (3 * 4096 * 3 * 2 + 4096 * 128 * 4)),
@@ -94,6 +96,8 @@ CARDS = {
     "granite-4.0-h-small": (CONFIGS["granite"], 32.2, 9, 4 * 4096, 36 * (8448 * 3 * 2 + 8192 * 128 * 2)),
     "ernie-4.5": (CONFIGS["ernie"], 300, 47, 54 * 4096, 0),
     "nemotron-3-super": (CONFIGS["super"], 120.6, 12.5, 8 * 1024, 40 * (10240 * 3 * 2 + 8192 * 128 * 4)),
+    "nemotron-h-8b": (CONFIGS["nemotron-h"], 8.1, 7.56, 4 * 4096, 24 * (10240 * 3 * 2 + 8192 * 128 * 4)),
+    "nemotron-h-of-every-kind": (CONFIGS["nemotron-h-moe"], 1.968, 1.054, 4096, 10240 * 3 * 2 + 8192 * 128 * 4),
     "longcat-flash-lite": (CONFIGS["longcat-lite"], 68.5, 3.9, 28 * 1152, 0),
     "minimax-m3-nvfp4": (CONFIGS["m3-nvfp4"], 426.2, 24.7, 60 * 2048 + 57 * 256, 0),
     "glm-5.2": (CONFIGS["glm-5-2"], 743.4, 40.3, 78 * 1152 + 21 * 132, 0),
@@ -134,6 +138,7 @@ NATIVE = {
         "layer_types": ["indexed_attention"] * 78, "indexer_types": ["full"] * 78, "moe_layer_freq": None,
         "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 75,
     },
+    "glm-5.2": {"layer_types": ["deepseek_sparse_attention"] * 78},
     "kimi-linear": {
         "linear_attn_config": None, "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
         "layer_types": ["full_attention" if at % 4 == 0 or at == 27 else "linear_attention" for at in range(1, 28)],
@@ -206,6 +211,51 @@ def test_fifteen_published_models_within_a_thousandth():
         assert model.state_bytes == int(row["state_bytes_per_request"]), row["name"]
         assert model.all_weights == pytest.approx(int(row["total_params"]), rel=1e-3), row["name"]
         assert model.active_weights == pytest.approx(int(row["active_params"]), rel=1e-3), row["name"]
+
+
+def flat(config):
+    """The keys of the language model, with the type of the file around them."""
+    inner = config.get("text_config", config)
+    return inner if inner is config else {"model_type": config["model_type"]} | inner
+
+
+def told(folder, config):
+    """The model of a configuration, or what is said of it."""
+    try:
+        return import_config(written(folder, config), "m")
+    except SpecError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_key_that_is_left_out_has_the_value_of_its_class(name, tmp_path):
+    """Stated with that value, it changes nothing; where no class is known, it is asked for by name."""
+    config = flat(CARDS[name][0])
+    given = class_defaults().get(squeezed(config.get("model_type") or "longcat_flash_ngram"), {})
+    for key, value in given.items():
+        if key in ("mamba_d_head", "mamba_dt_rank"):
+            continue
+        without = {other: kept for other, kept in config.items() if other != key}
+        absent, stated = told(tmp_path, without), told(tmp_path, without | {key: value})
+        assert absent == stated or any(isinstance(each, str) and key in each for each in (absent, stated)), key
+
+
+ODD = (-5, 2.5, "x", True, [], {"x": 1}, float("inf"), float("nan"), 10**30, [None])
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_value_that_cannot_be_is_refused_by_its_key(name, tmp_path):
+    """Whatever key changes the model; one that changes nothing may have any value."""
+    config = flat(CARDS[name][0])
+    good = told(tmp_path, config)
+    for at, key in enumerate(each for each in config if each not in ("model_type", "architectures")):
+        odd, value = ODD[(at + len(name)) % len(ODD)], config[key]
+        if isinstance(value, bool) and odd is True or isinstance(value, list) and odd == []:
+            odd = -5
+        said = told(tmp_path, config | {key: odd})
+        decides = isinstance(value, int) and said != good and told(tmp_path, config | {key: 2 * value}) != good
+        assert said == good or (isinstance(said, str) and key in said), (key, odd)
+        assert said != good or not decides, (key, odd)
 
 
 def test_a_page_says_what_is_not_modelled():

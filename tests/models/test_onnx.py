@@ -13,6 +13,7 @@ from support.onnx_graphs import (
     mlp,
     per_expert,
     quantised,
+    router,
     switch,
     whole_model,
     without_names,
@@ -198,15 +199,53 @@ def test_experts_that_are_missing_are_told(small, tmp_path):
         import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
 
 
-def test_experts_of_two_matrices_are_refused(small, tmp_path):
+def without_gate(g, x, layer, model, form):
+    """Up and down matrices alone: in a fused operator, stacked, by number, or without telling names."""
+    name, e, h, f = f"model.layers.{layer}.mlp", model.experts, model.hidden, model.expert_ffn
+    if form == "fused":
+        weights = g.weight(f"{name}.fc1", e, f, h), "", g.weight(f"{name}.fc2", e, h, f)
+        inputs = x, g.linear(x, f"{name}.gate", h, e), *weights
+        return g.node("MoE", *inputs, name=f"/{name}/MoE", domain="com.microsoft", k=8, activation_type="silu")
+    g.node("TopK", router(g, x, layer, model), g.number(model.top_k), outputs=2)
+    if form == "stacked":
+        up = g.node("MatMul", x, g.weight(f"{name}.experts.up", e, h, f), name=f"/{name}/experts/up")
+        return g.node("MatMul", up, g.weight(f"{name}.experts.down", e, f, h), name=f"/{name}/experts/down")
+    for expert in range(e):
+        own = f"{name}.experts.{expert}" if form == "numbered" else f"{name}.w{expert}"
+        out = g.linear(g.node("Relu", g.linear(x, f"{own}.up", h, f)), f"{own}.down", f, h)
+    return out
+
+
+@pytest.mark.parametrize("form", ["fused", "stacked", "numbered", "by shape"])
+def test_experts_without_a_gate_have_two_matrices(form, small, tmp_path):
+    small = small.model_copy(update={"expert_ffn": 768, "shared_ffn": 768})  # products of attention have 1024
+    path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: without_gate(g, x, layer, small, form))
+    found = import_model(path, given={"expert_ffn": small.expert_ffn}).spec
+    assert sizes(found) == sizes(small) and not found.gated and found.routed_weights * 3 == small.routed_weights * 2
+    with pytest.raises(SpecError, match="gated is False in the graph; --gated says True"):
+        import_model(path, given={"gated": True})
+
+
+@pytest.mark.parametrize("wide", [3, 5])
+def test_experts_of_another_form_are_refused_whatever_is_given(wide, small, tmp_path):
     def layer_of(g, x, layer):
         name, e, h, f = f"model.layers.{layer}.mlp", small.experts, small.hidden, small.expert_ffn
-        weights = g.weight(f"{name}.fc1", e, f, h), "", g.weight(f"{name}.fc2", e, h, f)
-        return g.node(
-            "MoE", x, g.linear(x, f"{name}.gate", h, e), *weights, name=f"/{name}/MoE", domain="com.microsoft", k=8
-        )
+        weights = g.weight(f"{name}.fc1", e, wide * f, h), "", g.weight(f"{name}.fc2", e, h, f)
+        return g.node("MoE", x, g.linear(x, f"{name}.gate", h, e), *weights, name=f"/{name}/MoE", k=8)
 
-    with pytest.raises(SpecError, match="archsim expects three slices per expert"):
+    path = whole_model(tmp_path / "m.onnx", small, layer_of)
+    for given in ({}, {"expert_ffn": small.expert_ffn, "gated": True}):
+        with pytest.raises(SpecError, match="a form that no option can say") as refused:
+            import_model(path, given=given)
+        assert "three slices" in str(refused.value) and "--expert-ffn" not in str(refused.value)
+
+
+@pytest.mark.parametrize("operator", ["ShardedMoE", "AllReduce", "DistributedMatMul"])
+def test_a_graph_of_one_rank_is_refused_by_its_operator(operator, small, tmp_path):
+    def layer_of(g, x, layer):
+        return g.node(operator, fused(g, x, layer, small), domain="com.microsoft")
+
+    with pytest.raises(SpecError, match=f"{operator}: a graph of one rank"):
         import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
 
 

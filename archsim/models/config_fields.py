@@ -1,0 +1,154 @@
+"""Fields of a ModelSpec that many families of models say in the same way: common sizes, experts, heads, which layers.
+
+Keys are those of the configuration classes of transformers (github.com/huggingface/transformers, src/transformers/
+models) and, where a model ships its own, of that (configuration_*.py beside its weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys
+
+Fields = dict[str, Any]
+VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
+"""Bytes of a value of a state, by its type."""
+_KV_HEADS = "num_key_value_heads", "num_attention_groups"
+# Other names of a kind of layer in ``layer_types`` (transformers, configuration_utils.py, _LEGACY_LAYER_TYPE_REMAP).
+_ALSO = MappingProxyType({
+    "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
+})  # fmt: skip
+
+
+def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
+    """Layers, hidden size and embeddings. ``layers``: where another key than num_hidden_layers says it.
+
+    Every configuration class that ships beside weights says that embeddings are not tied unless the file does.
+    """
+    tied = c.flag("tie_word_embeddings", "tie_embedding")
+    if c.outer.get("tie_word_embeddings") is not None:
+        tied = ConfigKeys(c.path, c.outer).flag("tie_word_embeddings")
+    return {
+        "layers": layers or c.layers("num_hidden_layers"), "hidden": c.size("hidden_size"),
+        "vocabulary": c.size("vocab_size"), "tied_embeddings": bool(tied),
+    }
+
+
+def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")) -> Fields:
+    """Routed experts; ``width``: keys of their FFN width."""
+    found: Fields = {
+        "experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width),
+    }
+    groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
+    if groups and groups > 1:
+        if not top:
+            raise c.unsaid("topk_group")
+        found |= {"expert_groups": groups, "top_groups": top}
+    return found
+
+
+def shared_experts(c: ConfigKeys, width: str = "") -> Fields:
+    """Shared experts: their number, each as wide as a routed one; or one of the width that the key says."""
+    if wide := c.whole(width, least=0) if width else None:
+        c.one(*SHARED, least=0)
+        return {"shared_experts": 1, "shared_ffn": wide}
+    c.decides(*SHARED, *filter(None, [width]))
+    return {"shared_experts": c.one(*SHARED, least=0) or 0}
+
+
+def layer_kinds(c: ConfigKeys, layers: int, *known: str, key: str = "layer_types") -> list[str]:
+    """The kind of every layer, or none without the key. Raises SpecError for one that is not ``known``."""
+    found = [_ALSO.get(str(kind), str(kind)) for kind in c.by_layer(key, layers)]
+    if unknown := sorted(set(found) - set(known)):
+        raise SpecError(f"{c.path}: {key} has {', '.join(unknown)}; expected {', '.join(known)} for {c.model_type}")
+    return found
+
+
+def at_kind(found: list[str], *wanted: str) -> list[int]:
+    """The layers of a kind."""
+    return [layer for layer, kind in enumerate(found) if kind in wanted]
+
+
+def with_experts(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str) -> Fields:
+    """Layers with experts, and the width of the others, which ``dense`` are the keys of."""
+    ids = list(ids)
+    if not ids:
+        raise SpecError(f"{c.path}: no layer has experts")
+    if dense and len(ids) == fields["layers"]:
+        c.whole(*dense, least=0)
+    return fields | {"moe_layers": ids} | ({"dense_ffn": c.size(*dense)} if len(ids) < fields["layers"] else {})
+
+
+def after_dense(c: ConfigKeys, layers: int) -> list[int]:
+    """Layers with experts where the first are dense, and every so many after them, or a flag a layer, says which."""
+    listed = layer_kinds(c, layers, "dense", "sparse", key="mlp_layer_types")
+    every: Any = c.any("moe_layer_freq")
+    flags = c.flags("moe_layer_freq", layers) if isinstance(every, list) else []
+    if listed or flags:
+        c.any("first_k_dense_replace", "num_dense_layers")
+        return at_kind(listed, "sparse") if listed else [layer for layer, flag in enumerate(flags) if flag]
+    every = c.whole("moe_layer_freq") or 1
+    first = c.told("first_k_dense_replace", "num_dense_layers", least=0) or 0
+    return [layer for layer in range(layers) if layer >= first and layer % every == 0]
+
+
+def grouped_heads(c: ConfigKeys) -> Fields:
+    """Heads, and the keys and values that they share."""
+    heads, hidden = c.size("num_attention_heads"), c.size("hidden_size")
+    size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
+    if size is None:
+        raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
+    kv_heads = c.told(*_KV_HEADS) or heads
+    if heads % kv_heads:
+        name = c.said(*_KV_HEADS) or _KV_HEADS[0]
+        raise SpecError(f"{c.path}: {name} is {kv_heads}; expected KV heads that divide {heads} (num_attention_heads)")
+    return {"kind": "grouped", "heads": heads, "kv_heads": kv_heads, "head_dim": size}
+
+
+def latent_heads(c: ConfigKeys) -> Fields:
+    """Latent attention of DeepSeek."""
+    for key in ("num_key_value_heads", "head_dim", "qk_head_dim"):  # of the expanded form
+        c.whole(key)
+    sizes = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+    return {
+        "kind": "latent",
+        "heads": c.size("num_attention_heads"),
+        "q_lora_rank": c.told("q_lora_rank"),
+        "qk_rope_head_dim": c.told("qk_rope_head_dim", least=0) or 0,
+        **{key: c.size(key) for key in sizes},
+    }
+
+
+def windowed(c: ConfigKeys, base: Fields, full: list[int], layers: int, window: int) -> list[Fields]:
+    """Layers ``full`` see all tokens, the others a window."""
+    if not full:
+        return [base | {"window": window}]
+    return [base] if len(full) == layers else [base | {"window": window}, base | {"layers": full}]
+
+
+def refuse_window(c: ConfigKeys) -> None:
+    """Raise SpecError for a window where no key says which layers have it."""
+    if window := c.whole("sliding_window", least=0):
+        raise SpecError(f"{c.path}: sliding_window = {window}: no key says which layers have a window")
+
+
+def every_full(c: ConfigKeys, layers: int, every: int | None) -> list[int] | None:
+    """Layers that see all tokens, the others having a window: by layer, or one of ``every``. None where the file says
+    neither. Raises SpecError for a pattern that is no number.
+    """
+    names = "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"
+    given = c.any(*names)
+    if found := layer_kinds(c, layers, "full_attention", "sliding_attention"):
+        return at_kind(found, "full_attention")
+    if given is not None and (type(given) is not int or given < 1):
+        raise c.wrong(c.said(*names) or names[0], "a number of layers, or layer_types")
+    every = given or every
+    return [layer for layer in range(layers) if (layer + 1) % every == 0] if every else None
+
+
+def one_expert(layers: int, width: int, gated: bool = True) -> Fields:
+    """A dense model: one expert, which all tokens use."""
+    return {"experts": 1, "top_k": 1, "expert_ffn": width, "moe_layers": list(range(layers)), "gated": gated}
