@@ -149,8 +149,8 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         lines += [
             "HOSTS=(${HOSTS:-})  # their addresses",
             "HOST=${HOST:-}  # the number of this host among them, from 0; run this script on each",
-            f"[ ${{#HOSTS[@]}} -eq {hosts} ] && [[ \"$HOST\" =~ ^[0-9]+$ ]] || missing \"HOSTS='A B ...' ({hosts} addresses) or "
-            'HOST=0, 1, ... (which of them this is)"',
+            f"[ ${{#HOSTS[@]}} -eq {hosts} ] && [[ \"$HOST\" =~ ^[0-9]+$ ]] || "
+            f"missing \"HOSTS='A B ...' ({hosts} addresses) or HOST=0, 1, ... (which of them this is)\"",
         ]
     else:
         lines += ["HOSTS=(127.0.0.1)", "HOST=0"]
