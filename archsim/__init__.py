@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import keep_compiler, keep_machine_code
+from archsim.base.libraries import find_nothing_here
 from archsim.extend import MovedModules
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
+find_nothing_here()
 keep_compiler()
 keep_machine_code()
 sys.meta_path.append(MovedModules())

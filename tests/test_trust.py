@@ -1,19 +1,26 @@
 """What a file may do: which commands import the code that it names, and which do not (docs/trust.md)."""
 
 import importlib
+import os
+import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import yaml
 from support.tiny import tiny_file
 
 import archsim as ar
+from archsim.base.code_digest import keep_machine_code
+from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, import_function
 from archsim.cli.main import main
@@ -78,8 +85,28 @@ HOSTILE = (  # tried and not found by libraries that archsim loads, and two that
     "numpy", "yaml",
 )  # fmt: skip
 DEFECT = "raise SystemExit('a file of the current folder was run')\n"
+# Files that libraries look for in the current folder, or might: with text that ends, breaks or slows what reads it.
+OF_LIBRARIES = {
+    ".numba_config.yaml": "{disable_jit: 1, cpu_name: none, cache_dir: planted, opt: 0}",
+    "matplotlibrc": "backend: module://planted\ntext.usetex: True\n",
+    "dask.yaml": "distributed: {client: {preload: [planted.py]}}",
+    "distributed.yaml": "distributed: {client: {preload: [planted.py]}}",
+    "abc.rc": "quit\n",
+    "optuna.ini": "[", "alembic.ini": "[", "setup.cfg": "[", ".env": "planted", ".netrc": "planted", "arrow.cfg": "[",
+    "pyproject.toml": "[", "pyvenv.cfg": "home = planted", "pandas.yaml": "[", "fonts.conf": "<",
+}  # fmt: skip
 SCRIPT = """
-import contextlib, sys
+import contextlib, os, sys
+here, opened = os.getcwd() + os.sep, os.environ["OPENED"]
+def note(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes)):
+        path = os.path.join(here, os.fsdecode(arguments[0]))
+        if path.startswith(here):
+            file = os.open(opened, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if path != opened else None
+            if file is not None:
+                os.write(file, (path[len(here):] + "\\n").encode())
+                os.close(file)
+sys.addaudithook(note)
 from archsim.cli.main import every_command, main
 asked = [each.split() for each in sys.argv[1:]]
 names = [tuple(words.split()) for words, _ in every_command()]
@@ -94,11 +121,13 @@ print("path", sys.path)
 ASKED = (
     "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1", "check --report out --jobs 1",
     "run tiny.yaml --policy ep --system small --batch 12", "list systems", "hardware blocks",
-    "hardware cost dojo",
+    "hardware cost dojo", "sweep --figure out limits --out figure.svg",
 )  # fmt: skip
 
 
 def hostile_folder(folder):
+    for name, text in OF_LIBRARIES.items():
+        (folder / name).write_text(text)
     for name in HOSTILE:
         (folder / f"{name}.py").write_text(DEFECT)
     rule = "import numpy, beside\nfrom beside import home\n\ndef rule(step):\n    return home(step)\n"
@@ -109,17 +138,92 @@ def hostile_folder(folder):
     (folder / "own.yaml").write_text(own.replace("[12, 40]", "[12]"))
 
 
-def test_no_command_runs_a_file_of_the_current_folder_that_none_names(tmp_path):
+def test_no_command_runs_or_reads_a_file_of_the_current_folder_that_none_names(tmp_path):
     hostile_folder(tmp_path)
+    opened = tmp_path.with_name(f"{tmp_path.name}-opened")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT, *ASKED], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-P", "-c", SCRIPT, *ASKED], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OPENED": str(opened)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "was run" not in done.stdout + done.stderr and "Traceback" not in done.stderr
     lines = done.stdout.splitlines()
     for words in ASKED:
         assert any(line == f"status 0 {words}" for line in lines), (words, done.stdout, done.stderr)
     assert f"'{tmp_path}'" not in lines[-1] and "''" not in lines[-1]
+    read = set(opened.read_text().splitlines())
+    assert {"own.yaml", "mine.py", "figure.svg"} <= read and not read & OF_LIBRARIES.keys()
+    assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.parametrize("imported", ["archsim, numba, matplotlib", "numba, archsim"])
+def test_libraries_read_nothing_of_the_current_folder_in_python_either(tmp_path, imported):
+    hostile_folder(tmp_path)
+    (tmp_path / ".numba_config.yaml").write_text("{disable_jit: 1, cache_dir: planted}")
+    code = f"""
+import {imported}, sys
+import numpy
+from archsim.laws.gemm import solve_definite
+right = numpy.ones(1)
+solve_definite(numpy.full((1, 1), 4.0), right)
+print(right[0], numba.config.DISABLE_JIT, numba.config.CACHE_DIR)
+print("matplotlib" in sys.modules and sys.modules["matplotlib"].rcParams["text.usetex"])
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, usetex = done.stdout.splitlines()
+    assert first.startswith("0.25 0 /") and "planted" not in first and usetex == "False"
+
+
+PLANTED = "import os, pathlib\nclass Planted:\n    def __reduce__(self):\n        return os.mkdir, ('was_unpickled',)\n"
+
+
+@pytest.mark.parametrize("planted", ["mode", "owner"])
+def test_machine_code_that_others_could_have_written_is_not_unpickled(tmp_path, monkeypatch, caplog, planted):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    defined = {}
+    exec(PLANTED, defined)
+    (tmp_path / "own.py").write_text("def one(x):\n    return x + 1\n")
+    own = {}
+    exec(compile((tmp_path / "own.py").read_text(), str(tmp_path / "own.py"), "exec"), own)
+    function = kernel(own["one"])
+    index = Path(function._cache._cache_file._index_path)
+    index.write_bytes(pickle.dumps(numba.__version__) + pickle.dumps(defined["Planted"]()))
+    if planted == "mode":
+        index.chmod(0o666)
+    else:
+        uid = os.geteuid
+        monkeypatch.setattr(os, "geteuid", lambda: uid() + 1)
+        monkeypatch.setattr(os, "stat", owned_by_another(os.stat, str(tmp_path)))
+    assert function(1) == 2 and not (tmp_path / "was_unpickled").exists() and "not read" in caplog.text
+
+
+def owned_by_another(stat, below):
+    def found(path, *args, **kwargs):
+        of = stat(path, *args, **kwargs)
+        mine = isinstance(path, (str, Path)) and str(path).startswith(below)
+        return os.stat_result((*of[:4], 65534, *of[5:])) if mine else of
+
+    return found
+
+
+def test_machine_code_is_kept_where_only_this_user_can_write(tmp_path, monkeypatch):
+    """Where the installation is read-only, and whatever the environment says: never in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("archsim.base.code_digest._kept_in", lambda: tmp_path / "file")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for named in ("kept", "", str(tmp_path / "open")):
+        for cache, expected in (("mine", tmp_path / "mine"), ("file", tempfile.gettempdir())):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+            monkeypatch.setenv("NUMBA_CACHE_DIR", named)
+            with pytest.warns(UserWarning, match="ignored") if named else nullcontext():
+                keep_machine_code()
+            found = Path(os.environ["NUMBA_CACHE_DIR"])
+            assert found.is_relative_to(expected) and found.stat().st_mode & 0o077 == 0
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.parametrize("start", [["-m", "archsim"], [str(Path(sys.executable).with_name("archsim"))]])

@@ -6,6 +6,7 @@ numba notices when the file of a compiled function changes, but not when an inli
 file does. So machine code is stored in a folder named by the digest of all compiled sources, and is never stale.
 """
 
+import atexit
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-PACKAGE = Path(__file__).resolve().parents[1]
+from archsim.base.libraries import PACKAGE, is_trusted, user_cache
+
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
@@ -33,8 +36,9 @@ DECIDING = (
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
-    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/own_code.py",
-    "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py", "archsim/uncertainty",
+    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/files.py", "archsim/base/libraries.py",
+    "archsim/base/own_code.py", "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py",
+    "archsim/uncertainty",
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
@@ -43,6 +47,7 @@ COMPILED = (
     "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",
 )  # fmt: skip
+_KEPT_IN = ".numba_cache"
 SHIPPED_FOR = "is_for.json"  # in a folder of shipped machine code: `code_is_for`
 _KEPT_S = 7 * 24 * 3600.0
 # Seconds of a core that kernels of over 0.3 s take to compile, by what needs them (measured on an EPYC core, nothing
@@ -102,32 +107,48 @@ def keep_compiler() -> None:
 
 
 def keep_machine_code() -> None:
-    """Set ``NUMBA_CACHE_DIR`` unless the user has: to a folder in the checkout, or in the environment where archsim
-    is installed.
+    """Have numba keep machine code in a folder that only trusted people can write to: the one that ``NUMBA_CACHE_DIR``
+    names, else one in the checkout or the environment where archsim is installed, else one of the user's, else one for
+    this process and those that it starts. Warns where the user's own is not taken.
 
     numba may have been imported before. It notices changes of a function's own file alone, so that beside the sources,
-    where it would leave machine code, it could find what is stale. If the folder cannot be created, it chooses one.
+    where it would leave machine code, it could find what is stale.
     """
-    if "NUMBA_CACHE_DIR" in os.environ:
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if named and _is_kept_by(Path(named)):
         return
-    mine = _kept_in() / digest_here(COMPILED)
-    try:
-        if not mine.is_dir():
-            mine.mkdir(parents=True)
-            _remove_unused(mine.parent)
+    if named:
+        warnings.warn(f"NUMBA_CACHE_DIR is ignored: {named} is no absolute path of a folder that you can write to and "
+                      "that others cannot", stacklevel=3)  # fmt: skip
+    digest = digest_here(COMPILED)
+    mine = next((each / digest for each in (_kept_in(), user_cache() / _KEPT_IN) if _is_kept_by(each / digest)), None)
+    if mine is None:
+        mine = Path(tempfile.mkdtemp(prefix="archsim-"))
+        atexit.register(shutil.rmtree, mine, ignore_errors=True)
+    with suppress(OSError):
         for used in (mine, installed_code()):
             if used.is_dir():
                 os.utime(used)
-    except OSError:
-        return
+        if mine.parent.name == _KEPT_IN:
+            _remove_unused(mine.parent)
     os.environ["NUMBA_CACHE_DIR"] = str(mine)
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = str(mine)  # which it read from the environment
 
 
+def _is_kept_by(folder: Path) -> bool:
+    """Whether machine code can be kept in a folder, which is made if it is not there, and be trusted."""
+    try:
+        if folder.is_absolute():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder.is_absolute() and os.access(folder, os.W_OK) and is_trusted(folder)
+    except OSError:
+        return False
+
+
 def _kept_in() -> Path:
     checkout = PACKAGE.parent
-    return (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / ".numba_cache"
+    return (checkout if (checkout / "pyproject.toml").is_file() else Path(sys.prefix)) / _KEPT_IN
 
 
 def installed_code() -> Path:
@@ -154,7 +175,7 @@ def shipped_code() -> Path | None:
     named = os.environ.get("ARCHSIM_MACHINE_CODE")
     for folder in [Path(named)] if named else [PACKAGE / "machine_code", installed_code()]:
         with suppress(OSError, ValueError):
-            if json.loads((folder / SHIPPED_FOR).read_text(encoding="utf-8")) == code_is_for():
+            if folder.is_absolute() and json.loads((folder / SHIPPED_FOR).read_text(encoding="utf-8")) == code_is_for():
                 return folder
     return None
 

@@ -17,6 +17,7 @@ and would compile the function once per constant.
 
 import json
 import logging
+import os
 import pickle
 import shutil
 import time
@@ -43,6 +44,7 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
 
 from archsim.base.code_digest import PACKAGE, SHIPPED_FOR, code_is_for, shipped_code
+from archsim.base.libraries import is_trusted
 
 try:
     import fcntl
@@ -65,7 +67,22 @@ _NEEDS = frozenset(
 
 
 class _SealedFile(IndexDataCacheFile):
-    """Its files hold (CRC-32, content); the checksum is of the signature, too: an index may name another's file."""
+    """Its files hold (CRC-32, content); the checksum is of the signature, too: an index may name another's file. What
+    others could have written is not unpickled.
+    """
+
+    def _load_index(self) -> Any:
+        return super()._load_index() if self._is_trusted(self._index_path) else {}
+
+    def _load_data(self, name: str) -> Any:
+        return super()._load_data(name) if self._is_trusted(self._data_path(name)) else None
+
+    def _is_trusted(self, file: str) -> bool:
+        with suppress(FileNotFoundError):
+            if not (is_trusted(os.path.dirname(file)) and is_trusted(file)):
+                LOG.warning("%s: not read: others than you and the owner of archsim could have written it", file)
+                return False
+        return True
 
     def save(self, key: tuple, data: Any) -> None:
         content = self._dump(data)

@@ -3,7 +3,6 @@
 import argparse
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
@@ -14,6 +13,7 @@ from archsim.base.errors import ArchsimError, FailedRuns, capital, printable
 from archsim.base.files import claim, refuse_foreign, refuse_no_place
 from archsim.base.own_code import code_told
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
+from archsim.cli.streams import Kept, open_closed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -149,8 +149,27 @@ def every_command(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns 0, or with the message on stderr 2 if the input or the machine is at fault, 1 if
-    some runs failed.
+    some runs failed. A reader that leaves (`archsim list models | head`) is no fault, but a full disk is.
     """
+    open_closed()
+    sys.stdout, sys.stderr = out, err = Kept(sys.stdout), Kept(sys.stderr)
+    try:
+        status = _run(argv)
+    except SystemExit as end:  # of the parser
+        status = end
+    finally:
+        sys.stdout = out.end()
+        if (lost := out.failed) is not None and lost.errno != errno.EPIPE:
+            print(f"stdout: {lost.strerror}. What the command prints is lost, but not its files", file=err)
+        sys.stderr = err.end()
+    if lost is not None and lost.errno != errno.EPIPE:
+        return USER_ERROR
+    if isinstance(status, SystemExit):
+        raise status
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         parser_of(["--help"]).print_help()
@@ -172,19 +191,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
         with heartbeat(first), code_told(sys.stderr):
-            status = _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
-        sys.stdout.flush()  # here, where a full disk can be told
-        return status
+            return _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
     except ArchsimError as error:
         print(printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
-    except BrokenPipeError:
-        # The reader of our output is gone (`archsim list models | head`); nothing more may be written at exit.
-        _drop_output()
-        return OK
     except OSError as error:
         print(printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
-        _drop_output()
         return USER_ERROR
     except KeyboardInterrupt as end:
         print(f"\nInterrupted. {str(end) or 'Unfinished work is not kept.'}", file=sys.stderr)
@@ -223,12 +235,6 @@ def _host_told(error: OSError, out: str | None) -> str:
             "give the same command again"
         )
     return f"{error.filename or out or 'the current folder'}: cannot be read or written: {error.strerror}"
-
-
-def _drop_output() -> None:
-    """Nothing more is written to stdout, not at exit either."""
-    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_spelled_now(words: list[str]) -> list[str]:

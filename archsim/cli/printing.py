@@ -48,8 +48,15 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_json(result: Any) -> None:
-    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null."""
-    print(json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False))
+    """A result as JSON on stdout: its fields, rows of tables as lists; NaN and infinities as null. What its encoding
+    lacks is escaped.
+    """
+    text = json.dumps(_plain(result), ensure_ascii=False, indent=1, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=1)
+    print(text)
 
 
 def _plain(value: Any) -> Any:

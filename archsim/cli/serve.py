@@ -352,8 +352,7 @@ def run_recommend(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.base.errors import SpecError
     from archsim.cli.printing import print_compiling, print_notes
-    from archsim.studies.serving.recommend import answer, why
-    from archsim.studies.serving.runs import script
+    from archsim.studies.serving.recommend import answer, start_script, why
 
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
@@ -373,7 +372,7 @@ def run_recommend(args: argparse.Namespace) -> int:
         print(f"Written to {args.out}: {', '.join(sorted(each.name for each in Path(args.out).iterdir()))}")
     else:
         print("Start it with these lines (--out DIR writes them, and a file for `archsim serve`):")
-        print(*(line for line in script(found.started).splitlines() if line and not line.startswith("#!")), sep="\n")
+        print(*(line for line in start_script(found.best).splitlines() if line and not line.startswith("#!")), sep="\n")
     print_notes(found.notes)
     return OK
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
@@ -252,7 +253,6 @@ class Figure:
         matplotlib is missing.
         """
         try:
-            import matplotlib as mpl
             from matplotlib.figure import Figure as Canvas
         except ModuleNotFoundError:
             raise ArchsimError("figures for print need matplotlib: pip install 'archsim[figures]'") from None
@@ -261,7 +261,7 @@ class Figure:
         names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
         across = min(2, max(len(names), 1))
         down = -(-max(len(names), 1) // across)
-        with mpl.rc_context(dict(_PRINT)):
+        with _settings():
             canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
             every = canvas.subplots(down, across, squeeze=False).ravel()
             for axes in every[len(names) :]:
@@ -291,9 +291,7 @@ class Figure:
             raise ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
         refuse_unwritable(file)
         canvas = self.matplotlib()
-        import matplotlib as mpl
-
-        with mpl.rc_context(_PRINT | {"svg.hashsalt": self.question}):
+        with _settings({"svg.hashsalt": self.question}):
             metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
             canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
         return file
@@ -1063,6 +1061,19 @@ def colours() -> Mapping[str, str]:
 
 
 _PRINT: Any = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
+
+
+@contextmanager
+def _settings(own: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Settings of matplotlib for print, whatever files of the user's say."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**_PRINT, **own})
+        yield
+
+
 _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 _CONFIG = MappingProxyType(
     {

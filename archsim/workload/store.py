@@ -40,6 +40,7 @@ from archsim.base.files import (
     write_text,
 )
 from archsim.base.host import in_order
+from archsim.base.libraries import user_cache
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
 from archsim.workload.trace import Trace, check_distinct, content_digest, span
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 # ---- column_cache
 # Converted traces on disk, memory-mapped when they are opened again.
 #
-# The folder is ``$ARCHSIM_CACHE``, else ``archsim`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. The name of an entry is a
+# The folder is ``$ARCHSIM_CACHE``, else `user_cache`. The name of an entry is a
 # digest of the source content, so it is never stale, and may be deleted at any time. Columns are compared with their
 # checksums whenever an entry is opened; a damaged entry is made anew.
 
@@ -63,8 +64,7 @@ _FACTS = ("num_experts", "top_k", "model", "source", "subject_names", "known_dig
 
 
 def folder() -> Path:
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archsim"
-    return Path(os.environ.get("ARCHSIM_CACHE") or default) / f"traces-{_LAYOUT}"
+    return Path(os.environ.get("ARCHSIM_CACHE") or user_cache()) / f"traces-{_LAYOUT}"
 
 
 def remembered(signature: str | None, compute: Callable[[], str]) -> str:

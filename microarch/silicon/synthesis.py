@@ -586,6 +586,7 @@ def in_yosys(made: Callable, *given: Any) -> Any:
 
 
 def _there(made: Callable, given: Sequence[Any], folder: Path) -> Any:
+    os.chdir(folder)  # Yosys and abc find no file of the user's there
     from pyosys import libyosys as yosys
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Yosys prints every command that it runs

@@ -4,6 +4,7 @@ import ast
 import errno
 import importlib
 import inspect
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 from support.tiny import tiny_file
 
@@ -268,6 +270,38 @@ def test_a_full_disk_behind_the_output():
             [sys.executable, "-m", "archsim", "list", "policies"], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert ended.returncode == 2 and "No space left on device" in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(not os.path.exists(FULL), reason=f"this system has no {FULL}")
+@pytest.mark.parametrize("ends, status", [
+    (">&-", 0), ("<&- >&- 2>&-", 0), (f">{FULL}", 2), ("| true", 0),
+    *(pytest.param(*each, marks=pytest.mark.nightly) for each in (("2>&-", 0), (f"2>{FULL}", 0), (f">{FULL} 2>&-", 2))),
+])  # fmt: skip
+def test_a_command_ends_with_its_files_whatever_its_output_is(tmp_path, ends, status):
+    words = f"{sys.executable} -m archsim new system mine --out mine.yaml --json {ends}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == status and "Traceback" not in done.stderr and "ignored" not in done.stderr, done.stderr
+    assert ("stdout: No space left" in done.stderr) == (status == 2 and "2>" not in ends)
+    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_an_encoding_lacks_is_replaced_and_escaped_in_json(monkeypatch, encoding):
+    def told(words):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        assert main(words) == 0
+        sys.stdout.flush()
+        assert sys.stdout.errors == "strict"
+        return sys.stdout.buffer.getvalue().decode(encoding)
+
+    def run(args):
+        print("5 × 5 → ∞")
+        args.result = {"name": "5 × 5 → ∞"}
+        return 0
+
+    monkeypatch.setattr(archsim.cli.new, "run_new", run)
+    assert told(["new", "system", "mine"]) == {"ascii": "5 ? 5 ? ?\n", "cp1252": "5 × 5 ? ?\n"}[encoding]
+    assert json.loads(told(["new", "system", "mine", "--json"])) == {"name": "5 × 5 → ∞"}
 
 
 def test_a_draft_that_cannot_be_removed_hides_no_error(tmp_path):

@@ -1,6 +1,8 @@
 """``archsim recommend``: cases derived by hand, and one small question from the command line."""
 
 import json
+import re
+import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,13 +22,13 @@ from archsim.serving.measures import activity, usd_per_million
 from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
-from archsim.specs.library import load_model
+from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
 from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of
-from archsim.studies.serving.runs import DECODE, Started, arguments, options_file, script
 from archsim.studies.serving.search import Configuration, search
+from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
 
 def curve_of(*tpots_ms):
@@ -111,9 +113,61 @@ def test_each_engine_is_started_as_it_counts_its_ranks_and_limits():
     options = yaml.safe_load(options_file(started("trtllm")))
     assert options["enable_attention_dp"] is True and options["kv_cache_config"]["dtype"] == "fp8"
     assert options_file(started("vllm")) == ""
-    text = script([started("sglang"), started("sglang", role=DECODE, instances=1)])
-    assert text.count("sglang.launch_server") == 3 and text.count("--disaggregation-mode decode") == 1
-    assert 'MODEL=${MODEL:-Qwen/Qwen3-235B-A22B}' in text and "--port 8002" in text
+
+
+SIZES = {1: (1, 1), 2: (2, 1), 4: (2, 2), 8: (2, 4), 16: (2, 8)}  # ranks: tensor and data parallel
+
+
+def sized(engine, role, instances, ranks):
+    tp, dp = SIZES[ranks]
+    parallel = ParallelSpec(attention=AttentionRanks(tp=tp, dp=dp), experts=ExpertRanks(ep=ranks, tp=1))
+    return started(engine, role=role, instances=instances, parallel=parallel)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("pools, hosts", [
+    ([("both", 1, 8)], 1), ([("both", 4, 2)], 1), ([("both", 3, 8)], 3), ([("both", 2, 16)], 4),
+    ([(PREFILL, 2, 1), (DECODE, 1, 2)], 1), ([(PREFILL, 3, 2), (DECODE, 2, 1)], 1),
+    ([(PREFILL, 2, 4), (DECODE, 1, 16)], 3),
+])  # fmt: skip
+def test_a_script_starts_every_engine_on_gpus_and_ports_of_its_own_behind_a_router(tmp_path, engine, pools, hosts):
+    every = [sized(engine, *pool) for pool in pools]
+    text = script(every, 8)
+    file = tmp_path / "start.sh"
+    file.write_text(text)
+    assert subprocess.run(["bash", "-n", str(file)], capture_output=True).returncode == 0
+    commands = [line for line in text.splitlines() if "CUDA_VISIBLE_DEVICES=" in line]
+    used = []
+    for line in commands:
+        gpus = re.search(r"CUDA_VISIBLE_DEVICES=([\d,]+)", line)[1].split(",")
+        host = int((re.search(r'"\$HOST" != (\d+)', line) or [0, 0])[1])
+        of_mpi = "mpirun" in line
+        used += [(each, gpu) for each in range(host, host + (line.count("HOSTS[") if of_mpi else 1)) for gpu in gpus]
+    assert len(set(used)) == len(used) == sum(n * ranks for _, n, ranks in pools)
+    assert max(host for host, _ in used) == hosts - 1
+    engines = sum(n for _, n, _ in pools)
+    heads = [line for line in commands if "--headless" not in line and "--node-rank 1" not in line]
+    assert len(heads) == engines
+    names = "--port|--disaggregation-bootstrap-port|--data-parallel-rpc-port|--master-port"
+    ports = [port for line in heads for port in re.findall(rf"(?:{names}) (\d+)", line)]
+    ports += [port for line in heads for port in re.findall(r"(?:SIDE_CHANNEL_PORT=|dist-init-addr \S+:)(\d+)", line)]
+    assert len(set(ports)) == len(ports) and all(1024 < int(port) < 32768 for port in ports)
+    routers = re.findall("^(nginx -c|vllm-router|trtllm-serve disagg|python.*launch_router)", text, re.MULTILINE)
+    assert len(routers) == (engines > 1)
+    if engines > 1:
+        behind = text[text.index("\ndone\n") :]
+        assert {re.search(r"--port (\d+)", line)[1] for line in heads} <= set(re.findall(r":(\d+)", behind))
+        assert "8000" in behind and "8000" not in ports
+    assert ("--attn-dp-size" in text) == (engine == "sglang" and any(ranks > 2 for _, _, ranks in pools))
+
+
+def test_a_script_says_what_is_missing_before_anything_starts(tmp_path):
+    for engine, missing in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm-serve")):
+        text = script([sized(engine, "both", 2, 16)], 8)
+        done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2 and f"{missing} is missing" in done.stderr and not list(tmp_path.iterdir())
+    systems = "h200_cluster", "gb200_nvl72", "rtx_pro_6000_pair"
+    assert [gpus_of_host(load_system(each)) for each in systems] == [8, 4, 2]
 
 
 def test_default_lengths_fit_the_positions_of_the_model():

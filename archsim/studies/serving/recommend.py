@@ -62,7 +62,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
-from archsim.studies.serving.runs import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, options_file, script
 from archsim.studies.serving.search import (
     WITHIN,
     Configuration,
@@ -74,6 +73,16 @@ from archsim.studies.serving.search import (
     sizes_of,
     sizes_told,
     with_choice,
+)
+from archsim.studies.serving.start import (
+    BOTH,
+    DECODE,
+    OPTIONS_OF,
+    PREFILL,
+    Started,
+    gpus_of_host,
+    options_file,
+    script,
 )
 
 if TYPE_CHECKING:
@@ -716,7 +725,7 @@ class Recommendation(Shown):
             "answer": answer(self), "why": list(why(self)), "best": self.best.row(),
             "compared": [each.row() for each in (self.best, *self.others)],
             "configurations": self.configurations, "simulated_runs": self.simulated, "ended": self.ended,
-            "measures": self.measures, "start": script(started_of(self.best)), "serve_file": serve_file(self),
+            "measures": self.measures, "start": start_script(self.best), "serve_file": serve_file(self),
             "notes": list(self.notes),
         }  # fmt: skip
 
@@ -1154,6 +1163,11 @@ def started_of(best: Recommended) -> list[Started]:
     return [one._replace(instances=choice.prefill, role=PREFILL), decode]
 
 
+def start_script(best: Recommended) -> str:
+    """The script that starts its engines."""
+    return script(started_of(best), gpus_of_host(best.kind.offer.system))
+
+
 def serve_file(found: Recommendation) -> dict[str, Any]:
     """The best as a file of ``archsim serve``, at the rate at which it is shown."""
     best, asked = found.best, found.asked
@@ -1188,7 +1202,7 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
 
     rest = "\n".join(f"# {line}" for line in why(found))
     write("serve.yaml", f"# {answer(found)}\n{rest}\n{yaml.safe_dump(serve_file(found), sort_keys=False)}")
-    write("start.sh", script(started))
+    write("start.sh", start_script(found.best))
     for each in started:
         if options := options_file(each):
             write(OPTIONS_OF.format(role=each.role), options)
