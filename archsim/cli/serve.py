@@ -80,12 +80,12 @@ def _serve(args: argparse.Namespace) -> int:
     folder = report_folder(stem_of(args.file), args.out)
     with study(folder) as watching:
         watching.phase("loading the simulator")
-        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
         sure = None
-        if args.samples is not None:
+        if args.samples is not None:  # before the page, which has its intervals
             sure = ar.serve_sure(
                 args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs
             )
+        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
@@ -206,7 +206,7 @@ def _print_sure(found) -> None:
         ]  # fmt: skip
         table.add_row(option.name, percent(option.best), *cells)
     console().print(table)
-    print_causes(found.indices, found.unknown)
+    print_causes(found.indices, found.unknown, found.explained_told)
     for said in found.advice:
         print(said)
     print(sentence(found.sentence))
