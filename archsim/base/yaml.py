@@ -90,7 +90,11 @@ class Tree:
         """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
         mine = self.get(keys)
         added = {keys + at: place for at, place in other.places.items() if not _is_given(mine, at)}
-        self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
+        merged = _merged(other.data, mine)
+        if keys:
+            self.get(keys[:-1])[keys[-1]] = merged
+        else:
+            self.data = merged
         self.places = added | self.places
 
     def wrap(self, keys: Keys) -> None:

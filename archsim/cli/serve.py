@@ -244,7 +244,6 @@ def _search(args: argparse.Namespace) -> dict:
     from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid, print_notes, report_folder
     from archsim.cli.progress import resumes
-    from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import (
         COLUMNS,
@@ -286,7 +285,8 @@ def _search(args: argparse.Namespace) -> dict:
     print(f"report: {folder / 'index.html'}")
     if groups:
         print(f"`archsim serve {folder / 'best.yaml'}` serves with the best configuration.")
-    print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
+    first = "a search serves the first value of an axis"
+    print_notes((*serving.unread, *(f"{name} is not read: {first}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:
         were = "1 configuration was" if len(refused) == 1 else f"{len(refused)} configurations were"
