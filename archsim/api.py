@@ -714,8 +714,8 @@ def block_worth(
     what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more: ``.worlds`` is what
     every pair gains where all numbers with a range are drawn so often (`sure`).
 
-    Raises SpecError for an unknown block, for policies of which no two differ in it alone, and for systems whose GPUs
-    decide; otherwise as `sweep`.
+    Raises SpecError for an unknown block, for an experiment with axes, for policies of which no two differ in it alone,
+    and for systems whose GPUs decide; otherwise as `sweep`.
 
     >>> ar.block_worth("prediction", "dojo").verdict  # takes minutes  # doctest: +SKIP
     """
@@ -724,7 +724,11 @@ def block_worth(
     from archsim.studies.worth import DRAWS, drawn, in_worlds, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
-    whole = experiment_of(experiment if report is None else report / MANIFEST)
+    whole = planned_of(experiment if report is None else report / MANIFEST)
+    if isinstance(whole, SweepPlan):
+        axes = ", ".join(axis.name for axis in whole.sweep.axes)
+        what = f"a block is judged on one experiment, and this one has axes: {axes}. Give each value in a file without"
+        raise SpecError(f"{whole.experiment.name}: {what}")
     names = {each.name for pair in pairs_of(block, whole.policies) for each in pair}
     if report is not None:
         found = judge(block, whole, Results.load(report).runs.rows)

@@ -90,7 +90,8 @@ NUMBER = Dimension("number", "1.5", MappingProxyType({"": Decimal(1)}))
 POWER = Dimension("power", "17 kW", MappingProxyType({"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)}))
 TEMPERATURE = Dimension("temperature", "25 C", MappingProxyType({"C": Decimal(1), "°C": Decimal(1)}))
 RESISTANCE = Dimension("thermal resistance", "0.02 K/W per die", MappingProxyType({"K/W per die": Decimal(1)}))
-DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, POWER, TEMPERATURE, RESISTANCE, FRACTION)
+AREA = Dimension("area", "600 mm2", MappingProxyType({"mm2": Decimal(1), "cm2": Decimal(100)}))
+DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, POWER, TEMPERATURE, RESISTANCE, AREA, FRACTION)
 
 
 _DIMENSION_OF_UNIT = {unit: dimension for dimension in DIMENSIONS for unit in dimension.units if unit}
@@ -286,6 +287,11 @@ _OF_RANGES = ("value", "range", "distribution", "group", "source")
 _UNCERTAIN = "uncertain"
 
 
+def without_range(given: Any) -> Any:
+    """What a file gives for a number, without what it says beside the value."""
+    return given["value"] if isinstance(given, dict) and "value" in given and {*given} <= {*_OF_RANGES} else given
+
+
 class Spec(BaseModel):
     """Base class of all specs. YAML keys are the fields' aliases, if any; Python may use the attribute names.
 
@@ -303,8 +309,7 @@ class Spec(BaseModel):
         """Whether the values are equal, whatever their ranges are."""
         if type(self) is not type(other):
             return False
-        both = ((getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
-        return all(one.has_values_of(two) if isinstance(one, Spec) else one == two for one, two in both)
+        return all(_alike(getattr(self, name), getattr(other, name)) for name in type(self).model_fields)
 
     @property
     def ranges(self) -> dict[str, Ranged]:
@@ -355,6 +360,13 @@ class Spec(BaseModel):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Itself, as it never changes."""
         return self
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two values, or those of two lists, are equal whatever their ranges are."""
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return len(one) == len(two) and all(map(_alike, one, two))
+    return one.has_values_of(two) if isinstance(one, Spec) else one == two
 
 
 @lru_cache(maxsize=512)

@@ -19,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean, nearest
-from archsim.base.fields import KeyProblem, Spec, describe
+from archsim.base.fields import KeyProblem, Spec, describe, without_range
 from archsim.base.files import regular
 
 # ---- yaml
@@ -90,7 +90,11 @@ class Tree:
         """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
         mine = self.get(keys)
         added = {keys + at: place for at, place in other.places.items() if not _is_given(mine, at)}
-        self.get(keys[:-1])[keys[-1]] = _merged(other.data, self.get(keys))
+        merged = _merged(other.data, mine)
+        if keys:
+            self.get(keys[:-1])[keys[-1]] = merged
+        else:
+            self.data = merged
         self.places = added | self.places
 
     def wrap(self, keys: Keys) -> None:
@@ -102,9 +106,9 @@ class Tree:
 
 
 def _is_given(value: Any, keys: Keys) -> bool:
-    """Whether a tree has a value at ``keys``, or one above it that is no mapping and replaces all below it."""
+    """Whether a tree has a value at ``keys``, or one above it that is no mapping of keys and replaces all below it."""
     for key in keys:
-        if not isinstance(value, dict):
+        if not _has_keys(value):
             return True
         if key not in value:
             return False
@@ -112,8 +116,13 @@ def _is_given(value: Any, keys: Keys) -> bool:
     return True
 
 
+def _has_keys(value: Any) -> bool:
+    """Whether it is a mapping, and not that of a number with its range, which is one value."""
+    return isinstance(value, dict) and without_range(value) is value
+
+
 def _merged(below: Any, above: Any) -> Any:
-    if not isinstance(below, dict) or not isinstance(above, dict):
+    if not _has_keys(below) or not _has_keys(above):
         return above
     return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
@@ -357,14 +366,19 @@ _TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple|literal)\[.*\]|function-.*|is-
 _TOO_SHORT = "needs at least one item"
 
 
-def validate(kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({})) -> S:
+def validate(
+    kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({}), *,
+    code: bool = True,
+) -> S:
     """The spec in ``tree`` at ``keys``. Raises SpecError with one line per problem.
 
     problems: found earlier, at these keys; reported with the others, and replace any other problem at these keys.
+    code: import the users' own functions that are named; without, they may be gone, as results outlive files.
     """
     lines = list(problems.values())
     try:
-        spec = kind.model_validate(tree.get(keys), context={"from_yaml": True}, by_alias=True, by_name=False)
+        context = {"from_yaml": True} if code else None
+        spec = kind.model_validate(tree.get(keys), context=context, by_alias=True, by_name=False)
     except ValidationError as error:
         found = list(_problems(kind, error))
         shown = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]

@@ -32,7 +32,7 @@ from archsim.runs.energy import (
     heat_with,
     price_ranges,
 )
-from archsim.specs.library import MANIFEST, load_experiment
+from archsim.specs.library import AXIS_UNREAD, MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import DecisionSpec, SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
@@ -107,6 +107,7 @@ def run_area(args: argparse.Namespace) -> int:
         out.print(_worth_table(folder))
     if args.sources:
         out.print(_sources_table(chosen))
+    print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
     return OK
 
 
@@ -352,6 +353,7 @@ def run_cost(args: argparse.Namespace) -> int:
     if args.sources:
         out.print(_sources("coefficients", middle.named()))
         out.print(_sources("coefficients of power and cooling", limits.named()))
+    print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
     return OK
 
 

@@ -372,8 +372,11 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
 
 # ---- sure
 
-def print_causes(indices, unknown: str) -> None:
-    """A table of what the variance of an answer in worlds depends on. Shares of what each draw does alone add up to at
+LEAST_CAUSE = 0.005  # share of a variance that is told
+
+
+def print_causes(indices, unknown: str, what: str = "the answer") -> None:
+    """A table of what the variance of ``what`` in worlds depends on. Shares of what each draw does alone add up to at
     most 100 %; what several do together counts for each of them under *with others*. ``unknown``: why it is not known.
     """
     from archsim.base.errors import sentence
@@ -383,11 +386,11 @@ def print_causes(indices, unknown: str) -> None:
     if unknown:
         print(sentence(unknown))
         return
-    large = [each for each in indices[:SHOWN] if each.total > 0.005]
+    large = [each for each in indices[:SHOWN] if each.total > LEAST_CAUSE]
     if not large:
-        print("The answer depends on none of the numbers that were drawn.")
+        print(f"No number that was drawn explains more than {percent(LEAST_CAUSE)} of the variance of {what}.")
         return
-    table = grid("the answer depends on", numbers=("share of the variance, alone", "±", "with others", "±"))
+    table = grid(f"{what} depends on", numbers=("share of the variance, alone", "±", "with others", "±"))
     for each in large:
         alone, together = (each.first, each.first_error), (each.total, each.total_error)
         table.add_row(each.name, *(percent(part) for value, error in (alone, together) for part in (value, 2 * error)))

@@ -80,12 +80,12 @@ def _serve(args: argparse.Namespace) -> int:
     folder = report_folder(stem_of(args.file), args.out)
     with study(folder) as watching:
         watching.phase("loading the simulator")
-        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
         sure = None
-        if args.samples is not None:
+        if args.samples is not None:  # before the page, which has its intervals
             sure = ar.serve_sure(
                 args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs
             )
+        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
@@ -206,7 +206,7 @@ def _print_sure(found) -> None:
         ]  # fmt: skip
         table.add_row(option.name, percent(option.best), *cells)
     console().print(table)
-    print_causes(found.indices, found.unknown)
+    print_causes(found.indices, found.unknown, found.explained_told)
     for said in found.advice:
         print(said)
     print(sentence(found.sentence))
@@ -244,7 +244,6 @@ def _search(args: argparse.Namespace) -> dict:
     from archsim.base.host import available_cores
     from archsim.cli.printing import console, grid, print_notes, report_folder
     from archsim.cli.progress import resumes
-    from archsim.specs.library import AXIS_UNREAD
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.search import (
         COLUMNS,
@@ -286,7 +285,8 @@ def _search(args: argparse.Namespace) -> dict:
     print(f"report: {folder / 'index.html'}")
     if groups:
         print(f"`archsim serve {folder / 'best.yaml'}` serves with the best configuration.")
-    print_notes((*serving.unread, *(f"{name} is not read: {AXIS_UNREAD}" for name in serving.axes)))
+    first = "a search serves the first value of an axis"
+    print_notes((*serving.unread, *(f"{name} is not read: {first}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:
         were = "1 configuration was" if len(refused) == 1 else f"{len(refused)} configurations were"

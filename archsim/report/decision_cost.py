@@ -1,6 +1,6 @@
 """The section on decisions: their cost on a host, as firmware and as a state machine, and the gain of cheaper ones."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain,
 from archsim.runs.columns import HOST_PERCENTILES
 from archsim.runs.results import Row
 from archsim.specs.library import load_system
+from archsim.specs.policies import RULE_TYPES, PolicySpec
 from archsim.specs.system import DecisionSpec, SystemSpec
 from microarch.silicon.area import CORES, WAFER_MM2, added_cost
 
@@ -49,7 +50,7 @@ class Family:
 def families(report: Report) -> list[Family]:
     """The systems of a report, grouped by hardware."""
     return [
-        Family({name: SystemSpec.model_validate(report.systems[name]) for name in names}) for names in report.families()
+        Family({name: report.systems[name] for name in names}) for names in report.families()
     ]
 
 
@@ -75,14 +76,11 @@ def clock(hz: float) -> str:
     return f"{plain(hz / GHZ)} GHz"
 
 
-def added_mm2(system: SystemSpec, policy: Mapping[str, Any]) -> float:
-    """Area that a policy adds to ``base``, without Local CPs: tables and the executor.
-
-    policy: its mapping in the manifest. A host keeps the distribution table and the heatmap in its own memory.
+def added_mm2(system: SystemSpec, policy: PolicySpec) -> float:
+    """Area that a policy adds to ``base``, without Local CPs: tables and the executor. A host keeps the distribution
+    table and the heatmap in its own memory.
     """
-    allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
-    predicts = policy["prediction"]["name"] != "none"
-    return added_cost(system, allocates, predicts).area_mm2
+    return added_cost(system, policy.allocation.name not in NEED_NO_ALLOCATOR, policy.predicts).area_mm2
 
 
 def _flat(decision: DecisionSpec) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def points_of(report: Report, family: Family, place: Panel) -> list[CostPoint]:
     if not runs:
         return []
     base = max(runs, key=lambda run: run["batch"])
-    policies = {each["name"]: each for each in report.experiment["policies"]}
+    policies = {each.name: each for each in report.experiment.policies}
     points = []
     for name, system in family.systems.items():
         for run in report.at(place._replace(system=name)):
@@ -337,26 +335,26 @@ PPM = 1e6
 
 def rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     """Every run of a policy that predicts, on every system of the family, beside that of its counterpart."""
-    pairs = list(_pairs(report.experiment["policies"]))
+    pairs = list(_pairs(report.experiment.policies))
     for name, system in family.systems.items():
         for run in report.of_system(name):
             for policy, reference in pairs:
-                other = report.beside(run, policy=reference["name"])
-                if run["policy"] == policy["name"] and other is not None and other[THROUGHPUT]:
+                other = report.beside(run, policy=reference.name)
+                if run["policy"] == policy.name and other is not None and other[THROUGHPUT]:
                     yield _row(run, other, system, policy)
 
 
-def _pairs(policies: list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _pairs(policies: Sequence[PolicySpec]) -> Iterator[tuple[PolicySpec, PolicySpec]]:
     """(a policy that predicts, the same without)."""
     for policy in policies:
         for other in policies:
-            alike = all(policy[part] == other.get(part) for part in policy if part not in ("name", "prediction"))
-            if alike and policy["prediction"]["name"] != "none" == other["prediction"]["name"]:
+            alike = all(getattr(policy, part) == getattr(other, part) for part in RULE_TYPES if part != "prediction")
+            if alike and policy.predicts > other.predicts:
                 yield policy, other
 
 
-def _row(run: Row, other: Row, system: SystemSpec, policy: Mapping[str, Any]) -> dict[str, Any]:
-    allocates = policy["allocation"]["name"] not in NEED_NO_ALLOCATOR
+def _row(run: Row, other: Row, system: SystemSpec, policy: PolicySpec) -> dict[str, Any]:
+    allocates = policy.allocation.name not in NEED_NO_ALLOCATOR
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
     return {
@@ -564,8 +562,8 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
     if len(ordered) < 2:
         return
     for lead in _balanced(report, family.lead):
-        policy = next(each for each in report.experiment["policies"] if each["name"] == lead["policy"])
-        if field == "heatmap_port_bits" and policy["prediction"]["name"] == "none":
+        policy = next(each for each in report.experiment.policies if each.name == lead["policy"])
+        if field == "heatmap_port_bits" and not policy.predicts:
             continue
         for name in ordered:
             run = report.beside(lead, system=name)

@@ -22,7 +22,7 @@ from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Bars, Colours, DieMap, Figure, MatrixFigure, PlotAxis, Points
-from archsim.report.tables import BOUNDS, Panel, Report, bound_shares, built_of
+from archsim.report.tables import BOUNDS, Panel, Report, bound_shares
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -33,7 +33,8 @@ from archsim.report.units import (
     significant,
     unit_of,
 )
-from archsim.runs.notes import written_die
+from archsim.runs.notes import die_of
+from archsim.runs.plan import with_areas
 from archsim.runs.results import PARQUET, Results, Row
 from archsim.specs.as_built import AsBuilt, places_of
 from archsim.specs.library import MANIFEST
@@ -436,7 +437,7 @@ def maps(report: Report) -> list[DieMap]:
         runs = [run for place in report.places() if place.system == name for run in _largest(report, place)]
         if not runs:
             continue
-        built = built_of(system)
+        built = with_areas(system).built
         placed = []
         for run in runs:
             dies = report.dies[run["run"]].rows
@@ -493,9 +494,9 @@ def busiest(report: Report, assumptions: str) -> list[tuple[str, str]]:
     return found
 
 
-def idle_sites(system: Mapping[str, Any], built: AsBuilt) -> list[Idle]:
+def idle_sites(system: SystemSpec, built: AsBuilt) -> list[Idle]:
     """Dies of a wafer that the machine does not use."""
-    places = places_of(SystemSpec.model_validate(system))
+    places = places_of(system)
     if places is None:
         return []
     at = [(int(x), int(y)) for x, y in zip(*places, strict=True)]
@@ -543,7 +544,7 @@ def roofline(report: Report) -> Points | None:
         own = [mark for run in _largest(report, place) for mark in _marks(report, run)]
         if not own:
             continue
-        die = written_die(report.systems[place.system])
+        die = die_of(report.systems[place.system])
         ridge = die.peak_flop_per_s / die.hbm_bytes_per_s
         xs = [ridge, *(mark["flop_per_byte"] for mark in own)]
         ends = min(xs) / 1.5, max(xs) * 1.5

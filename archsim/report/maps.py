@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.report.plots import DieMap, Metric, PlotAxis
-from archsim.report.tables import built_of
 from archsim.report.units import percent
 from archsim.runs.results import Frames, Row
-from archsim.specs.fabric import FabricSpec
+from archsim.specs.system import SystemSpec
 
 # ---- layout
 # Positions of the nodes of a fabric without coordinates: one row per group of dies; switches beside and below.
@@ -24,16 +23,16 @@ from archsim.specs.fabric import FabricSpec
 At = tuple[int, int]  # column and row
 
 
-def map_width(system: Mapping[str, Any]) -> int | None:
+def map_width(system: SystemSpec) -> int | None:
     """Dies per row of a system without coordinates: as many as the innermost group of several has; else None."""
-    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
+    levels = system.fabric.levels if system.fabric else ()
     return levels[0].size if len(levels) > 1 else None
 
 
-def nodes_of(system: Mapping[str, Any]) -> int | None:
+def nodes_of(system: SystemSpec) -> int | None:
     """Nodes of GPUs behind switches, in one or two levels; None: another fabric."""
-    levels = FabricSpec.model_validate(system["fabric"]).levels if system.get("fabric") else ()
-    if built_of(system) is not None:
+    levels = system.fabric.levels if system.fabric else ()
+    if system.built is not None:
         return None
     if not 1 <= len(levels) <= 2 or any(level.kind != "switch" for level in levels):
         return None

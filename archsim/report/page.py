@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
-from archsim.base.fields import CLOCK, parse_quantity
 from archsim.base.files import write_text
 from archsim.report import decision_cost, figures, sections, tables
 from archsim.report.decision_cost import deciders
@@ -17,14 +16,13 @@ from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
 from archsim.report.tables import Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, carried, factor, percent, plain_factor, scaled
-from archsim.runs.notes import result_notes, traffic_notes, written_die
+from archsim.runs.notes import die_of, result_notes, system_notes, traffic_notes
 from archsim.runs.results import in_part, layers_told
 from archsim.specs.config_files import shipped_docs
-from archsim.specs.fabric import FabricSpec
+from archsim.specs.fabric import TopologySpec
 from archsim.specs.policies import PRESET_MEANINGS
-from archsim.specs.system import plausibility_notes
+from archsim.specs.system import SystemSpec
 from archsim.specs.unread import recorded_unread
-from microarch.silicon.synthesis import clock_note
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache
@@ -193,7 +191,7 @@ def render_all(report: Report) -> dict[str, str]:
     filters: dict[str, Callable[..., Any]] = {
         "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "shape": shape_of,
         "bytes": lambda value: scaled(value, BYTE_UNITS), "time": lambda value: scaled(value, TIME_UNITS),
-        "anchor": anchor,
+        "anchor": anchor, "given": lambda spec, key: spec.model_dump(mode="json", by_alias=True)[key],
     }  # fmt: skip
     context = _context(report)
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
@@ -208,15 +206,12 @@ def _context(report: Report) -> dict[str, Any]:
     runs, layers = report.shown(), report.layers()
     faster = figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
     pictures = [each for each in faster if each is not None]
-    dies = [(name, written_die(system)) for name, system in report.systems.items()]
+    systems = report.systems.values()
     return {
         "report": report, "layers": layers_told(layers), "parts": in_part(layers),
         "planned": _planned(report), "overview": tables.overview(report),
-        "notes": result_notes(report.runs, dies)
-        + traffic_notes(report.experiment["workload"]["trace"])
-        + [note for name, system in report.systems.items() if (note := _clock_note(name, system))]
-        + [note for name, system in report.systems.items() for note in plausibility_notes(name, system)]
-        + list(recorded_unread(report.made)),
+        "notes": result_notes(report.runs, [(system.name, die_of(system)) for system in systems])
+        + traffic_notes(report.experiment.workload) + system_notes(systems) + list(recorded_unread(report.made)),
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
         "ties": tables.ties(report), "decisions": decision_cost.section(report),
         "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
@@ -230,7 +225,7 @@ def _context(report: Report) -> dict[str, Any]:
         "busiest": figures.busiest(report, sections.headline(report)), "roofline": figures.roofline(report),
         "steps": figures.steps(report), "pairs": figures.pairs(report),
         "balancers": sections.balancers_section(runs),
-        "slower": sections.slower_section(runs, report.experiment["policies"], report.assumptions),
+        "slower": sections.slower_section(runs, report.experiment.policies, report.assumptions),
         "has_pairs": bool(report.pairs), "has_steps": bool(report.steps), "headers": headers, "rows": rows,
     }
 
@@ -241,26 +236,15 @@ def _written(value: Any) -> str:
     return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
 
 
-def _clock_note(name: str, system: Mapping[str, Any]) -> str:
-    """Of a system as written in a manifest."""
-    decision = system.get("decision", {})
-    written = decision.get("fsm", {}).get("clock", "0 GHz")
-    return clock_note(name, decision.get("executor", ""), float(parse_quantity(written, CLOCK)))
-
-
 def _planned(report: Report) -> int:
     """Number of runs that the experiment asks for."""
     names = report.systems, report.models, report.policies, report.assumptions, report.batches
     return prod(map(len, names))
 
 
-def shape_of(system: Mapping[str, Any]) -> str:
-    """Dies and links of a system in a manifest: ``5 × 5``, ``5 × 5, torus``, ``4 × 8 switch``."""
-    if system.get("fabric"):
-        return FabricSpec.model_validate(system["fabric"]).shape
-    topology = system.get("topology") or "mesh"
-    written = {"name": topology} if isinstance(topology, str) else topology
-    if not system.get("mesh"):
-        return f"{written['dies']}, {written['name']}"
-    size = f"{system['mesh']['x']} × {system['mesh']['y']}"
-    return size if topology == "mesh" else f"{size}, {written['name']}"
+def shape_of(system: SystemSpec) -> str:
+    """Dies and links: ``5 × 5``, ``5 × 5, torus``, ``4 × 8 switch``."""
+    if system.fabric is not None:
+        return system.fabric.shape
+    size = f"{system.mesh.x} × {system.mesh.y}" if system.mesh is not None else f"{system.topology.dies}"
+    return size if system.topology == TopologySpec() else f"{size}, {system.topology.name}"

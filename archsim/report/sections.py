@@ -24,8 +24,6 @@ from archsim.runs.notes import SLOWER, grown
 from archsim.runs.results import Row
 from archsim.specs import policies
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.model import ModelSpec
-from archsim.specs.system import SystemSpec
 
 # ---- answers
 # The first sentences of a page: which policy wins where and by how much, what limits it, how far it is from the bound.
@@ -628,12 +626,10 @@ class Slower:
 
 
 def slower_section(
-    rows: Iterable[Row], policies: Iterable[Mapping[str, Any]], assumptions: Mapping[str, AssumptionsSpec]
+    rows: Iterable[Row], policies: Iterable[policies.PolicySpec], assumptions: Mapping[str, AssumptionsSpec]
 ) -> dict[str, Any] | None:
-    """What the section shows; None where no run is slower than ``ep``. policies: as the manifest has them; assumptions:
-    by label.
-    """
-    rules = {each["name"]: (each.get("allocation") or {}).get("name", "") for each in policies}
+    """What the section shows; None where no run is slower than ``ep``. assumptions: by label."""
+    rules = {each.name: each.allocation.name for each in policies}
     compared = [
         (place, row, runs[REFERENCE])
         for place, runs in places_with_reference(rows).items()
@@ -714,8 +710,7 @@ def beyond_memory(report: Report) -> Iterator[Excess]:
 
 def _room_bytes(report: Report, place: Panel) -> int:
     """Room of a die with the fewest homes, experts spread evenly; 0 if the homes alone exceed capacity."""
-    system = SystemSpec.model_validate(report.systems[place.system])
-    model = ModelSpec.model_validate(report.models[place.model])
+    system, model = report.systems[place.system], report.models[place.model]
     placement = Placement.of_homes(balanced(model.experts, system.dies), len(model.moe_layer_ids), system.dies)
     return max(0, int(memory_fit(system, model, report.assumptions[place.assumptions], placement).room_bytes.max()))
 

@@ -27,11 +27,12 @@ from archsim.runs.columns import COLUMNS as RUN_COLUMNS
 from archsim.runs.columns import LAYOUT, Column, columns_with, shown_columns
 from archsim.runs.plan import with_areas
 from archsim.runs.results import AGAIN, Layers, Results, Row, layers_that_ran
-from archsim.specs.as_built import AsBuilt
-from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, columns_of, meaning_of, shipped_sets
-from archsim.specs.fabric import FabricSpec
+from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, meaning_of, shipped_sets
+from archsim.specs.axes import SWEEP_KEY
+from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.system import AS_BUILT, SystemSpec
+from archsim.specs.model import ModelSpec
+from archsim.specs.system import DecisionSpec, SystemSpec
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 BOUNDS = {f"bound_{cause.column}": about.label for cause, about in CAUSES.items()}  # column → cause, as pages call it
@@ -77,19 +78,18 @@ class Report:
         if (layout := self.made.get("layout")) != LAYOUT:
             written = f"results of layout {layout}" if layout else "no layout of results"
             raise ArchsimError(f"{folder / MANIFEST}: {written}. {AGAIN}")
-        self.experiment = {key: value for key, value in tree.data.items() if key != MANIFEST_KEY}
-        sets = range(len(self.experiment["assumptions"]))
-        specs = [validate(AssumptionsSpec, tree, ("assumptions", at)) for at in sets]
-        self.assumptions: dict[str, AssumptionsSpec] = {spec.label: spec for spec in specs}
-        self.name: str = self.experiment["name"]
-        self.systems: dict[str, dict[str, Any]] = {each["name"]: each for each in self.experiment["systems"]}
-        self.models: dict[str, dict[str, Any]] = {each["name"]: each for each in self.experiment["models"]}
-        self.policies: list[str] = [each["name"] for each in self.experiment["policies"]]
-        self.batches: list[int] = list(self.experiment["workload"]["batch"])
-        self.synthetic = not isinstance(self.experiment["workload"]["trace"], str)
-        executions = (spec.execution for spec in specs if columns_of(spec.execution))
-        functions = dict.fromkeys((*self.experiment.get("columns", ()), *executions))
-        own = columns_with(tuple(functions))[len(RUN_COLUMNS) :]
+        tree.data.pop(MANIFEST_KEY, None)
+        if SWEEP_KEY in tree.data:
+            raise ArchsimError(f"{folder / MANIFEST}: has axes ({SWEEP_KEY}:); expected the report of an experiment")
+        self.experiment = validate(ExperimentSpec, tree, code=False)
+        self.assumptions: dict[str, AssumptionsSpec] = {spec.label: spec for spec in self.experiment.assumptions}
+        self.name: str = self.experiment.name
+        self.systems: dict[str, SystemSpec] = {each.name: each for each in self.experiment.systems}
+        self.models: dict[str, ModelSpec] = {each.name: each for each in self.experiment.models}
+        self.policies: list[str] = [each.name for each in self.experiment.policies]
+        self.batches: list[int] = list(self.experiment.workload.batch)
+        self.synthetic = not isinstance(self.experiment.workload.trace, str)
+        own = columns_with(self.experiment.all_columns)[len(RUN_COLUMNS) :]
         self.own = tuple(column for column in own if column.kind != TEXT)
         results = Results.load(folder)
         self.runs = self._ordered(results.runs)
@@ -121,11 +121,9 @@ class Report:
 
     def _check_complete(self) -> None:
         """Every run must have a row for each of its dies, and links if it has more than one die."""
-        without_mesh = {name: _dies_without_mesh(system) for name, system in self.systems.items()}
+        sizes = {name: with_areas(system).dies for name, system in self.systems.items()}
         for run in self.runs:
-            dies, found = without_mesh[run["system"]], len(self.dies.get(run["run"], ()))
-            if dies is None:
-                dies = run["mesh_x"] * run["mesh_y"]
+            dies, found = sizes[run["system"]], len(self.dies.get(run["run"], ()))
             name = f"run {run['run']} ({run['policy']}, batch {run['batch']}, {run['model']} on {run['system']}, "
             name += f"{run['assumptions']})"
             if found != dies:
@@ -160,11 +158,14 @@ class Report:
 
     def families(self) -> list[tuple[str, ...]]:
         """Names of systems, grouped if they differ only in ``decision`` (and name and source)."""
-        found: dict[str, list[str]] = {}
+        found: list[tuple[SystemSpec, list[str]]] = []
         for name, system in self.systems.items():
-            hardware = {key: value for key, value in system.items() if key not in ("name", "source", "decision")}
-            found.setdefault(repr(hardware), []).append(name)
-        return [tuple(names) for names in found.values()]
+            hardware = system.model_copy(update={"name": "", "source": "", "decision": DecisionSpec()})
+            names = next((names for other, names in found if other == hardware), None)
+            if names is None:
+                found.append((hardware, names := []))
+            names.append(name)
+        return [tuple(names) for _, names in found]
 
     def shown_systems(self) -> list[str]:
         """Systems with their own panels: all, or the first of each family if there are more than MANY_SYSTEMS."""
@@ -193,22 +194,6 @@ class Report:
         wanted = {name: run[name] for name in ("assumptions", "system", "model", "batch", "policy")} | other
         runs = self.at(place_of(wanted))
         return next((each for each in runs if all(each[name] == wanted[name] for name in ("batch", "policy"))), None)
-
-
-def built_of(system: Mapping[str, Any]) -> AsBuilt | None:
-    """The dies of a system in a manifest as they are built; None: all as meant."""
-    if not any(system.get(key) for key in AS_BUILT):
-        return None
-    return with_areas(SystemSpec.model_validate(system)).built
-
-
-def _dies_without_mesh(system: Mapping[str, Any]) -> int | None:
-    """Dies of a system in a manifest; None: as many as its mesh has."""
-    if (built := built_of(system)) is not None:
-        return len(built.living)
-    if system.get("mesh"):
-        return None
-    return FabricSpec.model_validate(system["fabric"]).dies if system.get("fabric") else system["topology"]["dies"]
 
 
 # ---- tables

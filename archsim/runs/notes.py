@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import SpecError
-from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note
 from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
-from archsim.specs.experiment import OF_MODEL, PROMPT_TOKENS
+from archsim.specs.experiment import OF_MODEL, PROMPT_TOKENS, SyntheticSpec, WorkloadSpec
 from archsim.specs.plan import is_variant
 from archsim.specs.system import SystemSpec, plausibility_notes
 from microarch.silicon.synthesis import clock_note
@@ -42,14 +42,6 @@ def die_of(system: SystemSpec) -> GemmSource:
     compute = system.compute
     peak, bandwidth = compute.peak_flop_per_s, system.hbm.bandwidth_bytes_per_s
     return GemmSource(compute.calibration, compute.library, compute.dtype, peak, bandwidth, system.datasheet_only)
-
-
-def written_die(system: Mapping[str, Any]) -> GemmSource:
-    """The properties of the die of a system as it is written in a manifest."""
-    compute = system["compute"]
-    peak, bandwidth = parse_quantity(compute["peak"], COMPUTE), parse_quantity(system["hbm"]["bandwidth"], BANDWIDTH)
-    told = compute.get("calibration"), compute.get("library"), compute["dtype"]
-    return GemmSource(*told, float(peak), float(bandwidth), bool(system.get("datasheet_only")))
 
 
 def datasheet_note(systems: Iterable[str]) -> str:
@@ -496,14 +488,14 @@ THREE_NUMBERS = (
 )
 
 
-def traffic_notes(trace: str | Mapping[str, Any]) -> list[str]:
-    """Sentences about ``workload.trace``, as it stands in a resolved experiment; none for recorded routing."""
-    if isinstance(trace, str):
+def traffic_notes(workload: WorkloadSpec) -> list[str]:
+    """Sentences about the traffic of an experiment; none for recorded routing."""
+    if isinstance(workload.trace, str):
         return []
-    synthetic = trace["synthetic"]
-    if synthetic.get("like") is None:
+    synthetic = workload.trace.synthetic
+    if synthetic.like is None:
         return [THREE_NUMBERS]
-    return [prefill_told(synthetic)] if synthetic.get("prompt_tokens") is None else []
+    return [prefill_told(synthetic)] if synthetic.prompt_tokens is None else []
 
 
 _FEW_LAYERS = 4  # with fewer, the standard error is itself off by half (of normal values: 1 / √(2 (n − 1)))
@@ -538,9 +530,9 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def prefill_told(synthetic: Mapping[str, Any]) -> str:
+def prefill_told(synthetic: SyntheticSpec) -> str:
     """A sentence on the prefill that generated requests begin with."""
-    tokens, like = synthetic.get("prompt_tokens"), synthetic.get("like")
+    tokens, like = synthetic.prompt_tokens, synthetic.like
     if tokens == 0:
         return "There is no prefill (`prompt_tokens: 0`)."
     if tokens is not None or like is None:
@@ -558,5 +550,5 @@ def system_notes(systems: Iterable[SystemSpec]) -> list[str]:
     """
     systems = list(systems)
     found = (clock_note(each.name, each.decision.executor, each.decision.fsm.clock_hz) for each in systems)
-    odd = (note for each in systems for note in plausibility_notes(each.name, each.model_dump(by_alias=True)))
+    odd = (note for each in systems for note in plausibility_notes(each))
     return [note for note in dict.fromkeys([*found, *odd]) if note]

@@ -832,7 +832,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     built = (prefill, decode) if decode else (prefill,)
     model = serving.model
     found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
-    found += plausibility_notes(serving.system.name, serving.system.model_dump(by_alias=True))
+    found += plausibility_notes(serving.system)
     found += serving.unread
     if serving.recipe:
         found.append(

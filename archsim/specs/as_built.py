@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
 from archsim.base.fields import (
+    AREA,
     FRACTION,
-    Dimension,
     KeyProblem,
     Spec,
     count,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
 Site = Annotated[int, count(0, 4095)]
 Pair = tuple[Site, Site]
-AREA = Dimension("area", "600 mm2", MappingProxyType({"mm2": Decimal(1), "cm2": Decimal(100)}))
 _SLOWEST, _FASTEST = 0.05, 4.0  # of factors in a table: a die outside is dead, or has another nominal rate
 _GRIDS = ("mesh", "torus", "torus_x", "torus_y")
 _LISTED = 12  # dies that a message names

@@ -70,6 +70,7 @@ def kind_of(data: Mapping[str, Any]) -> str:
     from archsim.specs.serving import ServeSpec
 
     known: dict[str, Sequence[str]] = {name: keys_of(kind) for name, kind in SPECS.items()}
+    known["system"] = (*known["system"], "like")
     known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
     return max(known, key=lambda kind: len(set(data) & set(known[kind])))
 
@@ -95,8 +96,8 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 def load_experiment(source: Source, overrides: Sequence[str] = ()) -> ExperimentSpec:
     """The experiment in a YAML file (or in the manifest of a report) or mapping, after ``key.path=value`` overrides.
 
-    Of a file with ``sweep:``, each axis has its first value, and ``unread`` says so. Raises SpecError with one line per
-    problem.
+    Of a file with ``sweep:``, the experiment without its axes, and ``unread`` says so. Raises SpecError with one line
+    per problem.
 
     >>> ar.load_experiment("dojo").name
     'dojo'
@@ -124,7 +125,7 @@ def load_exploration(source: Source, overrides: Sequence[str] = ()) -> tuple[Swe
     return read.plan, read.explore
 
 
-AXIS_UNREAD = "`archsim sweep` runs all values of an axis; here the first of each runs"
+AXIS_UNREAD = "`archsim sweep` runs all values of an axis; here the file without its axes runs"
 
 
 class ReadExperiment(NamedTuple):
@@ -182,7 +183,7 @@ def with_unread(
     experiment: ExperimentSpec, recorded: Sequence[str], written: WrittenKeys, axes: Sequence[Axis] = ()
 ) -> ExperimentSpec:
     """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
-    to; ``axes``: of a sweep of which only the first values run.
+    to; ``axes``: of a sweep, which do not run.
     """
     told = [f"{axis.name} is not read: {AXIS_UNREAD}" for axis in axes]
     unread = unread_keys(plan_without_axes(experiment), written)
@@ -372,6 +373,8 @@ def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
         return load_experiment(source, overrides)
     if kind is CalibrationSpec:
         with_sections(tree, folder_of(source) or Path())
+    if kind is SystemSpec:
+        References(tree, folder_of(source)).complete_system(())
     apply_overrides(tree, overrides, lambda keys: None)
     if kind is SystemSpec:
         find_calibrations(tree, (), folders_around(folder_of(source)))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Spec, describe, parse_quantity
+from archsim.base.fields import Spec, describe, parse_quantity, without_range
 from archsim.base.yaml import Place, Tree, dump_yaml, keys_of, validate
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axes import (
@@ -224,6 +224,10 @@ _SUFFIX = {
     "compute rate": "_flop_per_s",
     "time": "_ns",
     "clock rate": "_hz",
+    "power": "_w",
+    "temperature": "_c",
+    "thermal resistance": "_k_per_w",
+    "area": "_mm2",
     "fraction": "",
 }
 # Other fields follow from these, so they cannot be axes; the whole entry is the axis instead.
@@ -511,7 +515,7 @@ class AxisColumn:
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis
-        values = [axis.values[at] for at in axis.telling]
+        values = [without_range(axis.values[at]) for at in axis.telling]
         dimension = dimension_of(values[0]) if isinstance(values[0], str) else None
         if not all(isinstance(value, str) and dimension_of(value) is dimension for value in values):
             dimension = None
@@ -519,11 +523,12 @@ class AxisColumn:
         self.name = f"axis.{axis.name}{_SUFFIX[dimension.name] if dimension else ''}"
         self.cell: Callable[[Any], Any]
         if dimension:
-            self.kind, self.cell = "real", lambda value: float(parse_quantity(value, dimension))
+            self.kind, self.cell = "real", lambda value: float(parse_quantity(without_range(value), dimension))
         elif numeric and all(isinstance(value, int) for value in values):
-            self.kind, self.cell = "integer", int
+            self.kind, self.cell = "integer", lambda value: int(without_range(value))
         else:
-            self.kind, self.cell = ("real", float) if numeric else ("text", written)
+            self.kind = "real" if numeric else "text"
+            self.cell = (lambda value: float(without_range(value))) if numeric else written
 
     def cells(self) -> list[Any]:
         """The cells of all values of the axis. Those of a sampled or long range are never written as text."""

@@ -1,10 +1,10 @@
 """Expands the references of an experiment: names and paths in the raw tree, replaced by what they name.
 
 A system or model is a name (a file in ``systems/`` or ``models/`` beside the experiment, then in ``./configs``, then in
-the shipped configs), the path of a file, or an inline mapping; a system may also be ``{like: dojo, name: mine,
-...}``, which takes missing keys from that name or path. A policy is a preset or a mapping; an assumption set is a
-name, a path or a mapping. They are expanded before validation, so that overrides can reach into them and messages
-name the file and line where a value was given.
+the shipped configs), the path of a file, or an inline mapping; a system, also in its
+file, may be ``{like: dojo, name: mine, ...}``, which takes missing keys from that name or path. A policy is a preset or
+a mapping; an assumption set is a name, a path or a mapping. They are expanded before validation, so that overrides can
+reach into them and messages name the file and line where a value was given.
 """
 
 import os
@@ -65,13 +65,13 @@ class References:
     def expand(self, keys: Keys) -> None:
         """Replace a reference at ``keys``, if there is one, by a mapping that paths can enter. Raises SpecError."""
         value = self._tree.get(keys)
-        if isinstance(value, dict) and "like" in value and keys[:1] == ("systems",) and len(keys) == 2:
-            self._complete_system(keys)
+        if keys[:1] == ("systems",) and len(keys) == 2:
+            self.complete_system(keys)
         if not isinstance(value, str):
             return
         match keys:
             case ("systems" | "models" as kind, int()):
-                self._graft_file(keys, self._file(kind, value, keys))
+                self._tree.graft(keys, _read_file(kind, self._file(kind, value, keys)))
             case ("policies", int()):
                 own = f"your own function is {{name: mine, allocation: '{value}'}}" if ":" in value else "or a mapping"
                 self._check_known("policy", value, PRESETS, keys, own)
@@ -118,24 +118,22 @@ class References:
         if complete is not None and isinstance(self._tree.get(keys), dict):
             complete(keys)
 
-    def _graft_file(self, keys: Keys, file: Path) -> None:
-        tree = read_yaml(file, display(file))
-        tree.data.setdefault("name", file.stem)
-        find_calibrations(tree, (), [file.parent], all_found=False)
-        self._tree.graft(keys, tree)
-
-    def _complete_system(self, keys: Keys) -> None:
-        """Fill in a mapping's missing keys from the system that it is ``like``."""
+    def complete_system(self, keys: Keys, above: tuple[Path, ...] = ()) -> None:
+        """Fill in a mapping's missing keys from the system that it is ``like``, if it is any. ``above``: files that are
+        like it. Raises SpecError.
+        """
         like, given = (*keys, "like"), self._tree.get(keys)
+        if not isinstance(given, dict) or "like" not in given:
+            return
         if not isinstance(given["like"], str):
             raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
         if "name" not in given:
             raise self._tree.error(keys, f"needs its own name, as it changes system {given['like']!r}")
         file = self._file("systems", given["like"], like)
+        if file.resolve() in above:
+            raise self._tree.error(like, f"{given['like']!r} is like this system, directly or by others")
         del given["like"]
-        base = read_yaml(file, display(file))
-        find_calibrations(base, (), [file.parent], all_found=False)
-        self._tree.underlay(keys, base)
+        self._tree.underlay(keys, _read_file("systems", file, above))
 
     def _file(self, kind: str, name: str, keys: Keys) -> Path:
         if kind == "models" and name.endswith((".json", ".onnx")):
@@ -165,7 +163,7 @@ class References:
 
     def _expand_assumptions(self, keys: Keys, value: str) -> None:
         if is_path(value):
-            self._graft_file(keys, self._file("assumptions", value, keys))
+            self._tree.graft(keys, _read_file("assumptions", self._file("assumptions", value, keys)))
             given = self._tree.get(keys)
             given.setdefault("set", given.pop("name"))
             for key in ("name", "origin", "utilisation"):
@@ -219,6 +217,16 @@ class References:
         if isinstance(path, str) and path:
             find_file(self._tree, keys, self._folder, hint)
         find_traffic(self._tree, (*keys, "synthetic", "like"), self._folder)
+
+
+def _read_file(kind: str, file: Path, above: tuple[Path, ...] = ()) -> Tree:
+    """The file of a system, a model or assumptions; of a system that is like another, with the keys of that."""
+    tree = read_yaml(file, display(file))
+    tree.data.setdefault("name", file.stem)
+    find_calibrations(tree, (), [file.parent], all_found=False)
+    if kind == "systems":
+        References(tree, file.parent).complete_system((), (*above, file.resolve()))
+    return tree
 
 
 def find_traffic(tree: Tree, keys: Keys, folder: Path | None) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.base.fields import without_range
 from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.config_files import shipped_configs
@@ -259,8 +260,8 @@ class WrittenKeys(NamedTuple):
 
     def with_files(self, tree: Tree) -> WrittenKeys:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
-        found = {keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest)}
-        return self._replace(keys=self.keys | found)
+        own = (keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest))
+        return self._replace(keys=self.keys | {keys for keys in own if not _below_value(tree.data, keys)})
 
 
 def _is_own(place: Place, of_manifest: bool) -> bool:
@@ -274,8 +275,9 @@ def _is_own(place: Place, of_manifest: bool) -> bool:
 
 
 def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
-    """Keys of all values below mappings, and below the lists of an experiment's parts."""
-    if isinstance(value, dict) and value:
+    """Keys of all values below mappings, and below the lists of an experiment's parts; a number with its range is one.
+    """
+    if isinstance(value, dict) and value and without_range(value) is value:
         for key, each in value.items():
             yield from _leaves(each, (*keys, key))
     elif isinstance(value, list) and len(keys) == 1 and keys[0] in _KINDS:
@@ -283,6 +285,15 @@ def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
             yield from _leaves(each, (*keys, at))
     elif keys:
         yield keys
+
+
+def _below_value(value: Any, keys: Keys) -> bool:
+    """Whether keys lead to what a file says of a number beside its value, or to that."""
+    for key in keys[:-1]:
+        value = value.get(key) if isinstance(value, dict) else value[key] if isinstance(value, list) else None  # type: ignore[index]
+        if without_range(value) is not value:
+            return True
+    return False
 
 
 def unread_keys(plan: SweepPlan, written: WrittenKeys, engine: str | None = None) -> tuple[str, ...]:

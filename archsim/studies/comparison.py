@@ -119,8 +119,7 @@ def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
     rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
     if not plan.sweep.axes and keeps_details(plan, len(selection)):
         experiment = plan.experiment
-        traffic = traffic_notes(experiment.workload.model_dump(mode="json")["trace"])
-        notes = (*notes_of(rows, experiment.systems), *traffic, *experiment.unread)
+        notes = (*notes_of(rows, experiment.systems), *traffic_notes(experiment.workload), *experiment.unread)
         return SweepReport(write_report(folder), notes, found)
     numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
     page, notes = write_points_page(plan, numbered, selection.dropped.by_constraint, folder)

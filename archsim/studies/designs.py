@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
+from archsim.base.fields import without_range
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
 from archsim.report.figures import cause_colours
@@ -223,7 +224,9 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
     """Key path → value as text."""
-    if isinstance(value, Mapping):
+    if (plain := without_range(value)) is not value:
+        each = [(path, plain), *((f"{path}.{key}", inner) for key, inner in value.items() if key != "value")]
+    elif isinstance(value, Mapping):
         each = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
     elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
         one = len(value) == 1  # the only system, model, policy: without a number

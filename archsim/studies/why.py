@@ -279,7 +279,7 @@ _LEVERS = {
 
 def _changed(one: ExperimentSpec, what: str) -> ExperimentSpec:
     """The experiment of one run, with a lever."""
-    tree = one.resolved()
+    tree = one.model_dump(mode="json", by_alias=True)  # without ranges, in which other values would not be
     system = tree["systems"][0]
     if what == _TWICE_HBM:
         _scale(system["hbm"], ("bandwidth",), 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.page import rendered
 from archsim.report.plots import Points
-from archsim.report.units import carried
+from archsim.report.units import carried, interval, percent
 from archsim.runs import store as cache
 from archsim.runs.results import seal
 from archsim.runs.run import Record, Workspace
@@ -45,6 +46,8 @@ from archsim.studies.serving.runs import (
     table_of,
     write_manifest,
 )
+from archsim.studies.serving.sure import HEADLINES
+from archsim.studies.sure import JSON
 
 if TYPE_CHECKING:
     import pandas
@@ -60,19 +63,44 @@ class Loaded(NamedTuple):
     by_input: ByInput | None
 
 
+def intervals_in(folder: Path, table: Table) -> dict[str, Any] | None:
+    """What worlds say of the runs of a table (``serve --samples``); None where the folder has none of theirs."""
+    file, headlines = folder / JSON, list(HEADLINES)
+    if not file.is_file():
+        return None
+    found = json.loads(file.read_text(encoding="utf-8"))
+    runs = {tuple(row[column] for column in headlines) for row in table.rows}
+    options = found.get("options", ())
+    if not options or any(tuple(each.get(column) for column in headlines) not in runs for each in options):
+        return None  # of another file, or of other numbers
+    rows = [
+        [each["option"], percent(each["best_share"]), *(_interval(each, column) for column in headlines)]
+        for each in options
+    ]
+    headers = ["run", "best in", *(f"{name}{unit and f', {unit}'}" for unit, name in HEADLINES.values())]
+    return {"told": found["sentence"], "samples": found["samples"], "headers": headers, "rows": rows}
+
+
+def _interval(option: Mapping[str, Any], column: str) -> str:
+    """``12.3 (11.4 to 13.9)``."""
+    ends = [option[f"{column}_{end}"] for end in ("p50", "p05", "p95")]
+    return "–" if None in ends else "{} ({} to {})".format(*interval(*ends))
+
+
 def write_outcome(
     outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = (),
-    beside: Sequence[str] = (),
+    beside: Sequence[str] = (), table: Table | None = None,
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
 
     ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
-    its own; ``beside``: further files of the folder.
+    its own; ``beside``: further files of the folder; ``table``: of its runs.
     """
     own_folder(folder)
     write_csv_stream(folder / "requests.csv", REQUEST_COLUMNS, request_rows(outcome))
     write_bench(outcome, folder / "bench.json")
     page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
+    page["intervals"] = None if table is None else intervals_in(folder, table)
     write_text(folder / "index.html", rendered("serving.html.j2", page))
 
 
@@ -296,7 +324,7 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
     keys = ("point", *serving.axes, "policy")
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(plan.points),
-        "answer": "", "title": "Points, most goodput first",
+        "answer": "", "title": "Points, most goodput first", "intervals": intervals_in(folder, table),
         "files": ("results.csv", "results.parquet", "manifest.yaml"),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
@@ -415,7 +443,7 @@ def serve_into(
         if plan.has_axes:
             write_points_page(plan, table, folder)
         else:
-            _write_pages(folder, runs, found, records, around)
+            _write_pages(folder, runs, found, records, around, table)
         table.write_csv(folder / "results.csv")
         seal(folder, "results.csv")
     return ServedPlan(plan, found, table)
@@ -429,12 +457,13 @@ def _others(runs: Sequence[ServeRun]) -> tuple[ServeRun, ...]:
 
 
 def _write_pages(
-    folder: Path, runs: Sequence[ServeRun], outcomes: Sequence[Outcome], records: dict[str, Record], around: bool
+    folder: Path, runs: Sequence[ServeRun], outcomes: Sequence[Outcome], records: dict[str, Record], around: bool,
+    table: Table,
 ) -> None:
     loaded = [_loaded(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
-    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST))
+    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST), table)
 
 
 def _loaded(run: ServeRun, records: dict[str, Record]) -> Loaded:

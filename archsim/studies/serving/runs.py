@@ -306,8 +306,7 @@ class ServePlan(NamedTuple):
         """
         systems = {point.system.name: point.system for point in self.points}
         found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
-        for name, system in systems.items():
-            found += plausibility_notes(name, system.model_dump(by_alias=True))
+        found += [note for system in systems.values() for note in plausibility_notes(system)]
         asked = {(point.trace, point.model.name, point.spec.requests): point for point in self.points}
         for point in asked.values():
             with suppress(TraceError):  # its runs say why they were refused

@@ -971,6 +971,6 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         "title": "Configurations, the best first (a row holds all with the same numbers)",
         "headers": ["configuration", "highest rate /s", *(header for _, header in SHOWN), "configurations"],
         "rows": rows, "notes": [*best_told(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
-        "plots": _plots(groups),
+        "plots": _plots(groups), "intervals": None,
     }  # fmt: skip
     write_text(folder / "index.html", rendered("serving_points.html.j2", context))

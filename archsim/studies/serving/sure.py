@@ -128,6 +128,7 @@ class ServedOption:
 class ServedSure(Shown):
     """``ar.serve_sure``: the runs of a plan in ``samples`` worlds. ``judged``: the column that options are compared by;
     ``pairs``: the best against each other, then the others; their ratios are of ``judged``, the better over the worse.
+    ``indices`` are of ``explained``, a headline of the best run; '' for its ratio to the next one.
     """
 
     name: str
@@ -141,6 +142,14 @@ class ServedSure(Shown):
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
     unknown: str = ""  # why there are no indices and measurements
+    explained: str = ""
+
+    @property
+    def explained_told(self) -> str:
+        """``TTFT of ep``."""
+        if self.explained:
+            return f"{HEADLINES[self.explained][1]} of {self.options[0].name}"
+        return f"{HEADLINES[self.judged][1]} of {self.pairs[0].faster} over that of {self.pairs[0].slower}"
 
     def __repr__(self) -> str:
         return f"ServedSure({self.name!r}, {self.samples} worlds: {self.sentence})"
@@ -159,7 +168,8 @@ class ServedSure(Shown):
         """The result as JSON has it."""
         return {
             "name": self.name, "samples": self.samples, "judged": self.judged, "sentence": self.sentence,
-            "notes": list(self.notes), "unknown": self.unknown, "options": [_row(each) for each in self.options],
+            "notes": list(self.notes), "unknown": self.unknown,
+            "explained": self.explained_told, "options": [_row(each) for each in self.options],
             "pairs": [
                 {"better": each.faster, "worse": each.slower, "probability": each.probability,
                  "reverse": each.reverse, "sure": each.sure} | dict(zip(("p05", "p50", "p95"), each.ratio, strict=True))
@@ -176,7 +186,7 @@ class ServedSure(Shown):
 
     def measured_told(self, each: Measurement) -> str:
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
-        before = self.pairs[0].ratio if self.pairs else self.options[0].intervals[self.judged]
+        before = self.options[0].intervals[self.explained] if self.explained else self.pairs[0].ratio
         narrows = each.narrowed.width < NARROWER * before.width
         return narrowing_told(each, written_range(before), written_range(each.narrowed), narrows)
 
@@ -338,7 +348,11 @@ def _answer(
     pairs += [pair(one, other, costs) for one, other in combinations(names[1:], 2)]
     shares = fastest_shares(costs)
     options = tuple(_option(name, *found[name], shares[name]) for name in names)
-    answer = costs[names[1]] / costs[names[0]] if len(names) > 1 else values[names[0]]
+    explained, answer = "" if pairs else judged, costs[names[1]] / costs[names[0]] if pairs else values[names[0]]
+    if not np.ptp(answer):  # as goodput is, while all requests are within their limits: then the first that varies
+        samples_of = options[0].samples
+        explained = next((each for each in options[0].intervals if np.ptp(samples_of[each])), explained)
+        answer = samples_of[explained] if explained else answer
     shares_of: tuple[Index, ...] = ()
     measured: tuple[Measurement, ...] = ()
     if not (unknown := refuse_shares(len(draws), samples)):
@@ -349,7 +363,7 @@ def _answer(
     return ServedSure(
         f"{plan.first.model.name} on {plan.first.system.name}", samples, judged, options, tuple(pairs),
         _told(judged, options, pairs[: len(names) - 1], samples), shares_of, measured, tuple(every.values()),
-        _notes(every), unknown,
+        _notes(every), unknown, explained,
     )  # fmt: skip
 
 
@@ -440,7 +454,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
     """What the page shows; as `archsim.studies.sure.section_of`."""
     place = {
         "name": found.name, "told": f"{found.sentence}.", "chart": _whiskers(found),
-        "tornado": tornado_of(found.indices, found.name),
+        "tornado": tornado_of(found.indices, found.explained_told), "explained": found.explained_told,
         "pairs": [
             (each.faster, each.slower, each.ratio, written_range(each.ratio),
              f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of worlds"
