@@ -8,7 +8,7 @@ replicas. Rows of the layer axis are the model's MoE layers in ascending order, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -202,6 +202,14 @@ def linear(experts: int, dies: int) -> np.ndarray:
 def balanced(experts: int, dies: int) -> np.ndarray:
     """Contiguous and even: die floor(e * dies / experts), for expert counts that are not multiples of the dies."""
     return (np.arange(experts, dtype=np.int64) * dies // experts).astype(np.int32)
+
+
+def padded(experts: int, dies: int, layers: int) -> Placement:
+    """``balanced``, with as many slots on every die as the fullest one has: a kernel that runs as many experts on every
+    GPU finds an empty slot where a die has one less.
+    """
+    of_homes = Placement.of_homes(balanced(experts, dies), layers, dies)
+    return replace(of_homes, room=np.full((layers, dies), -(-experts // dies), np.int64))
 
 
 def redundant(experts: int, dies: int, layers: int, slots: int = 1) -> Placement:

@@ -313,7 +313,8 @@ def _integers(target: str, what: str, given: Any) -> np.ndarray:
 # ---- registry
 
 PLACEMENTS: Mapping[str, Callable[..., Any]] = {
-    "linear": placement.linear, "balanced": placement.balanced, "redundant": placement.redundant,
+    "linear": placement.linear, "balanced": placement.balanced, "padded": placement.padded,
+    "redundant": placement.redundant,
 }  # fmt: skip
 # Other rules: ``module:function`` in this package, imported when a policy names the rule.
 ALLOCATIONS = {
@@ -404,7 +405,7 @@ def _placement(rule, model):
     if rule.name == "from_file":
         return lambda layers, experts, dies: from_file(model, dies, rule.params.get("file", ""))
     known = partial(PLACEMENTS[rule.name], **rule.params)
-    if rule.name == "redundant":
+    if rule.name in ("padded", "redundant"):
         return lambda layers, experts, dies: known(experts, dies, layers)
     return lambda layers, experts, dies: Placement.of_homes(known(experts, dies), layers, dies)
 

@@ -304,22 +304,25 @@ def _first_lines(error: Exception) -> str:
 # ---- sglang
 # SGLang: prompts go before decodes and are not mixed with them.
 #
-# An admission keeps room for a share of the output still to come (managers/schedule_policy.py, PrefillAdder:
+# An admission needs room for the whole prompt, also where a chunk of it runs first, for its own output, and for a share
+# of the output that running requests have still to come (managers/schedule_policy.py, PrefillAdder.add_one_req and
 # new_token_ratio). The scheduler looks for new requests after ``poll_every`` iterations of decodes, after prompts and
 # when idle (managers/scheduler_recv_skipper.py).
+
+MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOKENS there
 
 def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
     poll_every, kept_share = limits.params[0], limits.params[1]
     rank = state.ranks[k]
-    budget, prompts, outstanding = limits.budget, 0, 0
+    budget, prompts, kept = limits.budget, 0, 0
     if rank.unpolled >= poll_every or rank.running == 0:
         rank.received, rank.unpolled = rank.waiting, 0
     for i in range(rank.running):
         r = state.slots[k, i]
         request = state.requests[r]
-        outstanding += request.output - request.made
+        kept += blocks_of(int(kept_share * min(request.output - request.made, MOST_LATER)), limits)
         new = 0
         if is_prompt(state, r) and budget > 0:  # its first chunk is computed
             new = min(lacking(state, r), budget)
@@ -330,14 +333,14 @@ def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
         prompts += new
     while budget > 0 and rank.received > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
         request = state.requests[rank.head]
-        later = outstanding + request.output - request.made
-        kept = blocks_of(int(kept_share * later), limits) if rank.running else 0
-        new = admit(state, k, now_ns, budget, kept, 0, limits)
+        own = min(request.output - request.made, MOST_LATER)
+        whole = request.input + request.made + own
+        new = admit(state, k, now_ns, budget, kept, whole, limits)
         if new == 0:
             break
         budget -= new
         prompts += new
-        outstanding = later
+        kept += blocks_of(own, limits)
         rank.received -= 1
     rank.unpolled = rank.unpolled + 1 if prompts == 0 else poll_every
     if prompts == 0:

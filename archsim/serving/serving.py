@@ -839,6 +839,13 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
             f"The file leaves some settings out, which are taken as {serving.spec.engine} starts with: "
             f"{'; '.join(serving.recipe)}."
         )
+    ranks = [pool.parallel.sizes().ep for pool in serving.spec.pools]
+    if serving.policy.placement.name == "padded" and (uneven := [ep for ep in ranks if model.experts % ep]):
+        slots = -(-model.experts // uneven[0])
+        found.append(
+            f"The {model.experts} experts do not divide over {uneven[0]} ranks. Every rank has {slots} slots in a "
+            f"layer, of which {slots * uneven[0] - model.experts} in all are empty."
+        )
     found += [f"The model {model.name} is approximate: {each}." for each in model.approximate]
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)

@@ -182,7 +182,7 @@ def refuse_uneven(model: ModelSpec, parallel: Parallelism, experts: bool = True)
         fits = fitting(model.experts, ep)
         raise SpecError(
             f"{model.name}: {model.experts} experts are not divided by ep {ep}: {fits}; or serve with routing: "
-            "{like: model}, which has replicas"
+            "{like: model}, which leaves slots empty"
         )
     if model.expert_ffn % expert_tp:
         fits = fitting(model.expert_ffn, expert_tp)

@@ -211,6 +211,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "placement": {
         "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
         "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
+        "padded": Rule("as balanced, and every die has ⌈E/D⌉ slots in every layer, of which those over are empty"),
         **PLACEMENT,
     },
     "allocation": {

@@ -20,7 +20,7 @@ from archsim.specs.library import (
     tree_of,
 )
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
+from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, apply_overrides, find_traffic, folders_around, put, resolve
 from archsim.specs.serving import AxesSpec, LengthSpec, RoutingSpec, SchedulerSpec, ServeSpec
 from archsim.specs.system import SystemSpec
@@ -87,11 +87,6 @@ OF_GPUS = {
     "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged", "capacity": "unbounded",
     "weights": "routed",
 }  # fmt: skip
-# SGLang, server_args.py: eplb_rebalance_num_iterations.
-REPLICATED = {
-    "name": "eplb", "placement": {"name": "redundant", "slots": 0}, "allocation": "even",
-    "rebalancing": {"name": "eplb", "every_steps": 1000},
-}  # fmt: skip
 OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
@@ -120,11 +115,12 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
     system = validate(SystemSpec, machine, ("systems", 0))
     model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
-    asked = spec.policies if "policies" in tree.data else _balancers(spec, model)
     policies = tuple(
         validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
-        for each in asked
+        for each in spec.policies
     )
+    if isinstance(spec.routing, RoutingSpec):
+        policies = tuple(_padded(each, spec, model, system) for each in policies)
     spec, recipe = with_recipe(spec, system, model)
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
@@ -340,12 +336,12 @@ def _longest(given: LengthSpec | None) -> int:
     return given.fixed or (given.uniform or (0, 0))[1] or (0 if given.cv else round(VARIED[1] * (given.mean or 0)))
 
 
-def _balancers(spec: ServeSpec, model: ModelSpec) -> tuple[Any, ...]:
-    """Without ``policies``: EPLB where ranks do not divide the experts, so that some have replicas."""
-    ranks = [pool.parallel.sizes().ep for pool in spec.pools]
-    if not isinstance(spec.routing, RoutingSpec) or not any(model.experts % ep for ep in ranks):
-        return spec.policies
-    return (REPLICATED,)
+def _padded(policy: PolicySpec, spec: ServeSpec, model: ModelSpec, system: SystemSpec) -> PolicySpec:
+    """With empty slots where ranks of GPUs do not divide the experts, as kernels run as many on each."""
+    uneven = any(model.experts % pool.parallel.sizes().ep for pool in spec.pools)
+    if policy.placement.name != "linear" or not uneven or system.launch != "gpu":
+        return policy
+    return policy.model_copy(update={"placement": RuleSpec(name="padded")})
 
 
 def _assumptions(spec: ServeSpec, system: SystemSpec):

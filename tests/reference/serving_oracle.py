@@ -1,9 +1,9 @@
 """Serving with lists and dictionaries, one request at a time: slow, obvious, and without a line of ``archsim.serving``.
 
-It follows the rules as docs/serving.md states them: vLLM admits a prompt when all of it fits, SGLang runs prompts
-alone, TensorRT-LLM promises the blocks of whole outputs. Hash ids are of single KV blocks, those of an output after
-those of its prompt. Times are integers in
-ns, so that events at the same time stay so.
+It follows the rules as docs/serving.md states them: vLLM admits a prompt when all of it fits. SGLang runs prompts
+alone, and admits one with room for it, for its output, and for a share of what others have to come. TensorRT-LLM
+promises the blocks of whole outputs. Hash ids are of single KV blocks, those of an output after those of its prompt.
+Times are integers in ns, so that events at the same time stay so.
 """
 
 from dataclasses import dataclass, field
@@ -99,7 +99,9 @@ class Rank:
     # Steps of a schedule
 
     def admit(self, now: float, budget: int, promised: int, whole: bool | str) -> int:
-        """The first waiting request; 0: it waits. ``whole``: blocks of the ``prompt`` or of the ``output`` besides."""
+        """The first waiting request; 0: it waits. ``whole``: blocks of the ``prompt``, of the ``output`` besides, or of
+        a ``clipped`` one.
+        """
         request = self.waiting[0]
         shared = self.shared(request)
         start = len(shared) * self.rules["block_tokens"]
@@ -112,6 +114,8 @@ class Rank:
             needed = request.prompt + request.made
         if whole == "output":
             needed = request.prompt + request.output
+        if whole == "clipped":  # SGLang keeps room for 4,096 tokens of an output at most
+            needed = request.prompt + min(request.output, request.made + 4096)
         idle = sum(block in self.unheld for block in shared)
         if self.size(needed) - len(shared) + promised > self.free() + len(self.unheld) - idle:
             return 0
@@ -168,19 +172,20 @@ class Rank:
         budget = self.rules["max_num_batched_tokens"]
         if self.since_look >= self.rules["poll_every"] or not self.running:
             self.seen_waiting, self.since_look = len(self.waiting), 0
-        to_come = sum(each.output - each.made for each in self.running)
+        kept = sum(self.size(int(self.rules["kept_share"] * min(each.output - each.made, 4096)))
+                   for each in self.running)  # fmt: skip
         for request in self.running:
             new = min(request.asks, budget)
             if request.is_prompt and new and self.take(request, request.computed + new):
                 self.new[request] = new
                 budget -= new
         while self.may_admit(budget) and self.seen_waiting:
-            to_come += self.waiting[0].output - self.waiting[0].made
-            kept = self.size(int(self.rules["kept_share"] * to_come)) if self.running else 0
-            new = self.admit(now, budget, kept, False)
+            later = min(self.waiting[0].output - self.waiting[0].made, 4096)
+            new = self.admit(now, budget, kept, "clipped")
             if not new:
                 break
             budget -= new
+            kept += self.size(later)
             self.seen_waiting -= 1
         if self.new:
             self.since_look = self.rules["poll_every"]

@@ -12,6 +12,7 @@ from archsim.base.errors import CapacityError, SpecError, TraceError
 from archsim.cli.main import main
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import batches_of, iteration_times
+from archsim.policies.registry import place_experts
 from archsim.serving.serving import busy_of, decodes_alone, deploy, machines_of, rooms_told, serve
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
@@ -378,16 +379,23 @@ def test_prefill_on_4_nodes(prompt):
     assert row["total_tokens_per_s"] / 4 == pytest.approx(PREFILLS[prompt], rel=0.2)
 
 
-def test_ranks_that_do_not_divide_the_experts_are_served_with_replicas():
-    """256 experts on 72 ranks: 32 replicas, of EPLB, unless a file names policies."""
-    file = {
-        "system": "gb200_nvl72", "model": "deepseek-v3", "routing": {"like": "model"}, "engine": "sglang",
-        "requests": {"concurrency": 1, "input": {"fixed": 8}, "output": {"fixed": 2}},
-    }  # fmt: skip
-    wide, even = ({"parallel": {"attention": {"dp": ranks}}} for ranks in (72, 64))
-    (found,) = load_serving(file | wide).policies
-    assert (found.name, found.placement.params["slots"]) == ("eplb", 0)
-    assert [load_serving(file | each).policy.name for each in (even, wide | {"policies": ["ep"]})] == ["ep", "ep"]
+def test_ranks_that_do_not_divide_the_experts_leave_slots_empty():
+    """256 experts on 24 ranks took EPLB's replicas for `ep`, so that its balance rose from 16 ranks to 24."""
+    draw, balance = np.random.default_rng(1), {}
+    loads = draw.permuted(np.arange(1, 257) ** -0.8 * np.ones((50, 1)), axis=1)
+    for ranks in (8, 16, 24, 32, 48, 64, 72):
+        file = {
+            "system": "gb200_nvl72", "model": "deepseek-v3", "routing": {"like": "model"}, "engine": "sglang",
+            "parallel": {"attention": {"dp": ranks}},
+            "requests": {"concurrency": 1, "input": {"fixed": 8}, "output": {"fixed": 2}},
+        }  # fmt: skip
+        serving = load_serving(file)
+        placed = place_experts(serving.policy, serving.model, ranks)
+        assert serving.policy.name == "ep" and (placed.holds.sum(axis=2) == 1).all()  # no replicas
+        assert (placed.layer_slots == -(-256 // ranks)).all()  # as many slots on every rank, in memory too
+        on_ranks = loads @ placed.holds[0]
+        balance[ranks] = float((on_ranks.mean(axis=1) / on_ranks.max(axis=1)).mean())
+    assert list(balance.values()) == sorted(balance.values(), reverse=True)
 
 
 def test_what_comes_with_its_kv_needs_a_token_to_decode():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import serving_oracle
-from support.examples import examples
+from support.examples import examples, sampled
 from support.serving import MS, closed, opened, pool
 
 import archsim as ar
@@ -161,6 +161,50 @@ def test_more_machine_serves_more(name, more):
         for each in ({"blocks": 100}, {"blocks": 100} | more)
     )
     assert there >= 0.98 * here
+
+
+def test_sglang_admits_no_prompt_of_which_only_a_chunk_has_room():
+    """KV for 9.67 prompts took four times as long as for 9.19, with 396 retractions."""
+    asked = opened([(0.0, 4000, 200)] * 40)
+    ends, retracted = zip(*(
+        (float(found.totals["now_ns"]), int(found.totals["preemptions"]))
+        for prompts in (9.19, 9.67, 10.14)
+        for found in [simulate(asked, Scheduler("sglang", 64, 1000), pool(int(prompts * 4200 / 16)))]
+    ), strict=True)  # fmt: skip
+    assert max(ends) < 1.2 * min(ends) and max(retracted) <= 10
+
+
+def _of_memory(seed):
+    """(requests, scheduler's limits, KV blocks from what the longest one needs to eight times as much)."""
+    draw = np.random.default_rng(seed)
+    lengths_of = int(draw.integers(100, 3000)), int(draw.integers(5, 400))
+    apart, at_once = float(draw.choice([0, 0.2, 0.6])), draw.random() < 0.5
+    rows = [
+        (0.0 if at_once else float(draw.integers(0, 3000)),
+         *(max(1, int(each * (1 + apart * draw.uniform(-1, 1)))) for each in lengths_of))
+        for _ in range(int(draw.integers(10, 50)))
+    ]  # fmt: skip
+    least = max(-(-(prompt + output) // 16) for _, prompt, output in rows)
+    budget = int(draw.choice([512, 2048, 8192]))
+    return opened(rows), (int(draw.choice([8, 64])), budget), [int(least * each) + 1 for each in np.linspace(1, 8, 15)]
+
+
+@pytest.mark.parametrize(("name", "params", "share"), [
+    ("sglang", {}, 0.25), ("sglang", {"kept_share": 1.0}, 0.0), ("trtllm", {}, 0.0)
+])  # fmt: skip
+@pytest.mark.parametrize("seed", sampled(range(60), lambda seed: seed % 20 == 0))
+def test_more_memory_retracts_no_more_requests_and_is_not_slower(name, params, share, seed):
+    """Where room is kept for whole outputs, nothing is retracted. SGLang keeps a share of them, so that it may admit a
+    request more than all have room for at their ends: then a few are retracted, and little time is lost.
+    """
+    requests, limits, sizes = _of_memory(seed)
+    least, fewest = np.inf, 0
+    for at, blocks in enumerate(sizes):
+        totals = simulate(requests, Scheduler(name, *limits, params=params), pool(blocks)).totals
+        ends, retracted = float(totals["now_ns"]), int(totals["preemptions"])
+        assert ends <= 1.02 * least and retracted <= (fewest if at else retracted) + share * len(requests.input)
+        assert share or not retracted
+        least, fewest = min(least, ends), min(fewest, retracted) if at else retracted
 
 
 def test_sglang_does_not_mix_prompts_and_decodes():

@@ -171,8 +171,8 @@ def refuse_unequal(slots: np.ndarray, experts: int) -> None:
     below, above = max(each for each in near if each < dies), min(each for each in near if each > dies)
     raise SpecError(
         f"{experts} experts do not divide over {dies} GPUs; {below} or {above} GPUs would do, or "
-        f"a placement with {-experts % dies} redundant experts ({-(-experts // dies)} a GPU), or transfer_software: "
-        "free"
+        f"{-(-experts // dies)} slots a GPU, of which {-experts % dies} are empty (placement: padded) or hold "
+        "redundant experts, or transfer_software: free"
     )
 
 
