@@ -573,12 +573,13 @@ class StaticBatch(NamedTuple):
 
 
 class Offload(NamedTuple):
-    """Experts in memory of the host. ``resident``: of a rank in a layer, in HBM; ``bytes_per_s``: of loads of a rank;
-    ``accuracy``: share of loads that are named a layer before; None: none is named. ``missing``: function of int64[n]
-    tokens of all ranks: float64[n] experts of a rank and layer that they choose and HBM lacks, of the mean layer.
+    """Experts in memory of the host. ``absent``: of a rank in a layer, those that HBM lacks; ``bytes_per_s``: of loads
+    of a rank; ``accuracy``: share of loads that are named a layer before; None: none is named. ``missing``: function of
+    int64[n] tokens of all ranks: float64[n] experts of a rank and layer that they choose and HBM lacks, of the mean
+    layer.
     """
 
-    resident: int
+    absent: int
     bytes_per_s: float
     accuracy: float | None
     missing: Callable[[np.ndarray], np.ndarray]
@@ -655,21 +656,25 @@ class ServingEngine(NamedTuple):
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
-    """float64[tokens of a rank] by which loads of experts make an iteration longer. Loads that are named before, and as
-    many wrong ones as are not, pass while a layer is computed; the time of attention, which depends on contexts, does
-    not count for that. All others wait for the router.
+    """float64[tokens of a rank] by which loads of experts make an iteration longer. Loads that are named before pass
+    while a layer is computed, right and wrong ones alike, and wrong ones are of experts that no token needs; the time
+    of attention, which depends on contexts, does not count for that. When the router has chosen, wrong loads that wait
+    are dropped, and whatever is lacking is loaded.
     """
     offload, model, parallel = engine.offload, engine.model, engine.parallel
     if offload is None:
         return 0.0
     tokens = np.arange(laws.sizes) * parallel.dp
     n_bytes = memory.expert_bytes(model, engine.precision, parallel.expert_tp) / parallel.expert_tp
-    load = offload.missing(tokens) * n_bytes / offload.bytes_per_s * NS_PER_S
-    layers = len(model.moe_layer_ids)
+    missing, of_expert = offload.missing(tokens), n_bytes / offload.bytes_per_s * NS_PER_S
+    load, layers = missing * of_expert, len(model.moe_layer_ids)
     if offload.accuracy is None:
         return layers * load
     beside = laws.ns(*LOCAL) / model.layers + (laws.ns(EXPERTS) + laws.ns(DISPATCH) + laws.ns(COMBINE)) / layers
-    return layers * (np.maximum(load - beside, 0.0) + (1 - offload.accuracy) * load)
+    right = offload.accuracy * load
+    wrong = np.minimum(load - right, (offload.absent - missing) * of_expert)
+    named = np.maximum(right + wrong, 1e-9)  # where nothing is missing
+    return layers * (load - right * np.minimum(1.0, beside / named))
 
 
 class Built(NamedTuple):

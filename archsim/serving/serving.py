@@ -684,7 +684,7 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
         f"A rank keeps {resident} of its {model.experts // ep} experts of a layer in HBM (expert_offload). A single "
         f"token lacks {one * ep:.2f} of its {model.top_k} experts there, on average."
     )
-    return Offload(resident, given.bandwidth_bytes_per_s, given.prefetch, missing, told)
+    return Offload(model.experts // ep - resident, given.bandwidth_bytes_per_s, given.prefetch, missing, told)
 
 
 def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | None) -> None:

@@ -532,8 +532,9 @@ class ExpertOffloadSpec(Spec):
     resident: Annotated[float, fraction(zero=True)]
     # Of one device; PCIe 5.0 x16 carries 63 GB/s each way, of which copies reach about 50; NVLink-C2C of GB200 450.
     bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(50e9, alias="bandwidth")
-    # Share of the loads that a predictor names a layer before; as many others are then loaded for nothing. Null:
-    # experts are loaded when the router has chosen them.
+    # Share of the loads that a predictor names a layer before. In place of each other it names an expert that no token
+    # needs, as far as there are such; those that wait when the router has chosen are dropped. Null: experts are loaded
+    # when the router has chosen them.
     prefetch: Annotated[float, number(0, 1)] | None = None
     # Traffic by whose first half residents are chosen, and by whose second half they are hit, as in `routing`, such as
     # {like: model}; null: all experts are as popular.

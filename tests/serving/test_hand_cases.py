@@ -1,5 +1,7 @@
 """Turns that wait for answers, orders of waiting, stores of KV and ranks that fail: cases derived by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.serving import MS, opened, pool, table
@@ -533,8 +535,26 @@ def test_loads_that_are_named_before_pass_beside_a_layer():
     alone, beside, some = (offloaded_ns(each, laws) for each in (engine, named, partly))
     layer = laws.ns(*LOCAL)[1:] / 94 + (laws.ns(EXPERTS) + laws.ns("dispatch") + laws.ns("combine"))[1:] / 94
     assert beside[1:] == pytest.approx(np.maximum(alone[1:] - 94 * layer, 0))
-    assert some == pytest.approx(beside + 0.25 * alone)
+    loads = alone[1:] / 94
+    wrong = np.minimum(0.25 * loads, alone.max() / 94 - loads)  # with enough tokens all that are absent are needed
+    in_time = np.minimum(1, layer / (0.75 * loads + wrong))  # of right and wrong ones alike
+    assert some[1:] == pytest.approx(94 * (loads - 0.75 * loads * in_time))
     assert laws.ns(PROJECTIONS)[1] > 0
+
+
+@pytest.mark.parametrize("resident", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("bandwidth", ["5 GB/s", "50 GB/s", "450 GB/s"])
+def test_no_more_experts_are_loaded_than_exist(resident, bandwidth):
+    """A predictor is never slower than none, and a better one never slower than a worse one."""
+    shares = (0.0, 0.3, 0.5, 0.8, 1.0)
+    _, engine, laws = offloaded(resident=resident, bandwidth=bandwidth)
+    alone = offloaded_ns(engine, laws)
+    by_share = [offloaded_ns(engine._replace(offload=engine.offload._replace(accuracy=each)), laws) for each in shares]
+    for worse, better in itertools.pairwise(by_share):
+        assert (better <= worse + 1e-6).all()
+    assert by_share[0] == pytest.approx(alone) and engine.offload.absent == 16 - int(16 * resident)
+    whole = engine.offload.absent * memory.expert_bytes(engine.model, engine.precision) / engine.offload.bytes_per_s
+    assert alone.max() == pytest.approx(94 * whole * S)
 
 
 def test_memory_has_residents_and_room_for_two_layers_that_are_loaded():
