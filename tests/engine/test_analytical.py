@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.html_page import text_of_report
 from support.random_points import HELD_OUT, random_point
+from support.random_systems import OVERTAKEN, random_large_system, run_system
 from support.small_runs import demand_of, policy, replay, small_model, small_system
 from support.tiny import archsim as run_archsim
 from support.tiny import tiny, tiny_file
@@ -71,6 +72,16 @@ def test_errors_on_points_held_out(contention, median, p95, rank):
     assert np.median(error) <= median
     assert p95 is None or np.percentile(error, 95) <= p95
     assert spearmanr(event, analytical).statistic >= rank
+
+
+def test_copies_are_those_of_the_event_engine_where_bits_come_late():
+    event, analytical = (
+        [run_system(each, engine, random_large_system).tally.dies["write_bytes"].sum() for each in OVERTAKEN]
+        for engine in (EventEngine, AnalyticalEngine)
+    )
+    assert min(event) > 0
+    assert np.median(np.abs(np.divide(analytical, event) - 1)) <= 0.05
+    assert sum(analytical) == pytest.approx(sum(event), rel=0.1)
 
 
 def test_same_columns_as_the_event_engine(tmp_path):

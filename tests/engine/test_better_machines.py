@@ -22,6 +22,7 @@ from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import UNITS
+from archsim.policies.allocation import Plan
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import LayerSet
 from microarch.blocks.llc import streaming_geometry
@@ -129,7 +130,7 @@ MIB = 2**20
 FREE = {"reads": "in_order", "decision_cost": "free", "heatmap_update": "free", "gemm": "roofline"}
 
 
-def one_die(llc_bytes, slice_mib, read_ns, compute_ns, engine, experts=4):
+def one_die(llc_bytes, slice_mib, read_ns, compute_ns, engine, experts=4, reads="in_order"):
     """Decode time of a step in which one die reads and multiplies three slices of every expert; every token goes to
     every expert, and vectors take no time worth mentioning.
     """
@@ -146,7 +147,7 @@ def one_die(llc_bytes, slice_mib, read_ns, compute_ns, engine, experts=4):
     )
     demand = demand_of(model, system, policy("ep"), decode_steps=1, batch=8)
     assert (demand.tokens[1, 0] == 8).all()
-    assumptions = load_assumptions("physical", capacity="unbounded", **FREE)
+    assumptions = load_assumptions("physical", capacity="unbounded", **FREE | {"reads": reads})
     return replay(system, model, policy("ep"), assumptions, demand, engine=engine).run()
 
 
@@ -168,6 +169,45 @@ def test_slices_larger_than_half_the_llc_stream(engine, llc_mib):
     assert outcome.step_ns[1, 0] == pytest.approx(12 * 20_000.0, rel=0.005)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("llc_mib", [8, 12, 16, 24, 36, 48, 160])
+def test_slices_that_arrive_together_arrive_later_the_more_of_them_an_llc_requests(engine, llc_mib):
+    """``reads: together``: the first of the slices in flight arrives when they all do; the array waits for it."""
+    outcome = one_die(llc_mib * MIB, 4, 2330.0, 3000.0, engine, reads="together")
+    lead_ns, in_flight = 110 + 300, min(12, llc_mib // 4)
+    assert outcome.step_ns[1, 0] == pytest.approx(lead_ns + in_flight * 2330.0 + 11 * 3000.0 + 300, rel=0.001)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_die_reads_ahead_shares_the_hbm_with_what_another_waits_for(engine):
+    """Die 1 multiplies longest. Die 0 reads three of its twelve slices from die 1: while it multiplies its own, or,
+    where its LLC has room for all, as the step begins, at half of the rate of die 1's first slices. Turns serve the
+    first of both dies first.
+    """
+    model = small_model(experts=6, top_k=6, hidden=1024, expert_ffn=4096, shared_experts=0, layers=4)
+    plan = Plan(*np.array([[0, 1, 2, 3, 3, 4, 5], [0, 0, 0, 0, 1, 1, 1], [8, 8, 8, 1, 7, 8, 8]], np.int32))
+
+    def step_ns(llc_mib):
+        system = small_system(
+            2,
+            1,
+            llc={"capacity_bytes": llc_mib * MIB, "segment_bytes": MIB},
+            hbm={"bandwidth_bytes_per_s": 2 * MIB * 1e9 / 1000, "efficiency": 1.0},
+            d2d={"bandwidth_bytes_per_s": 100e12},
+            compute={"peak_flop_per_s": 2 * 4 * MIB * 8 / 3000 * 1e9, "efficiency": 1.0},
+        )
+        demand = demand_of(model, system, policy("ep"), decode_steps=1, batch=8)
+        assumptions = load_assumptions("physical", capacity="unbounded", activations="ignored", **FREE)
+        run = replay(system, model, policy("ep"), assumptions, demand, engine=engine)
+        run.engine.plan = lambda *_: plan
+        return run.run().step_ns[1, 0]
+
+    some, more, all_ns = (step_ns(llc_mib) for llc_mib in (24, 64, 96))
+    assert more == some > 9 * 3000
+    late_ns = 2 * 1000 if engine is EventEngine else 0.0  # of the first segments of two of die 1's slices, at most
+    assert 0.9 * late_ns <= all_ns - more <= late_ns
+
+
 @settings(max_examples=examples(100))
 @given(st.integers(1, 2**28), st.integers(1, 2**28), st.integers(1, 2**26), st.integers(1, 2**24))
 def test_no_byte_of_an_llc_counts_twice_and_more_of_it_is_more_of_both(less, more, slice_bytes, segment_bytes):
@@ -186,21 +226,16 @@ BETTER = [
     )
     for factor in (1.4, 2.0)
 ] + [("llc.capacity_bytes", 8.0)]  # a layer stays in it
-
-
-def slower(gemm, number, by):
-    """A case that is slower than the bar on a better machine, by what was measured."""
-    reason = f"a larger LLC slows it down by {by}; with activations: ignored by none (x 1.4); cause not found"
-    return pytest.param(gemm, number, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+LARGER = {"llc.capacity_bytes"}
 
 
 @pytest.mark.parametrize(
-    ("gemm", "number"),
-    [("roofline", number) for number in (0, 3, 6, 9, 21, 47, 149, 164, 169, 198, 205)]
-    + [("grouped", number) for number in (36, 95, 107, 169, 215)]
-    + [slower("roofline", 46, "0.53 % (x 1.4)"), slower("grouped", 46, "1.67 % (x 1.4) and 0.70 % (x 2)")],
+    ("gemm", "number", "slower"),
+    [("roofline", number, SLOWER) for number in (0, 3, 6, 9, 21, 47, 149, 164, 169, 198, 205)]
+    + [("grouped", number, SLOWER) for number in (36, 95, 107, 169, 215)]
+    + [("roofline", 46, 0.009), ("grouped", 46, 0.017)],  # what a larger LLC reads ahead: see above
 )
-def test_a_better_machine_slows_no_run_in_order(gemm, number):
+def test_a_better_machine_slows_no_run_in_order(gemm, number, slower):
     """Random systems, the plan held fixed. In 21, 149, 169, 198 and 205 prefetched weights once held up the dispatched
     tokens; in 46 and 164 the array waited for a slice while others were there.
     """
@@ -211,7 +246,8 @@ def test_a_better_machine_slows_no_run_in_order(gemm, number):
     before = point.run().decode_ns
     after = {each: point._replace(system=improved(point.system, *each)).run().decode_ns for each in BETTER}
     assert len(after) == len(BETTER)
-    assert {each: ns / before - 1 for each, ns in after.items() if ns > before * (1 + SLOWER)} == {}
+    longer = {each: ns / before - 1 for each, ns in after.items() if ns > before * (1 + SLOWER)}
+    assert all(by <= slower for by in longer.values()) and (slower == SLOWER or {what for what, _ in longer} == LARGER)
 
 
 # ---- ``rate_updates: per_round_trip``: what it may change of ``instant``, and what it may not. Kernels and

@@ -9,6 +9,7 @@ from reference.deciding import SlowGlobalCP
 from reference.ported_heatmap import SlowHeatmap, port_transitions, top_of
 from support.examples import examples, sampled
 from support.random_systems import (
+    OVERTAKEN,
     WatchedPath,
     assert_equal_runs,
     assert_kernels_equal_interpreter,
@@ -391,7 +392,6 @@ def test_kernels_equal_the_interpreter_on_random_systems(number):
 
 # As many experts as models have, where bits of a prediction come while slices are under way.
 LARGE_SYSTEMS = 600
-OVERTAKEN = (10, 14, 16, 18, 30, 39, 41, 45)  # their bits come before slices that left earlier
 IN_RTL = (2, 30, 64, 82, 88, 92)
 
 

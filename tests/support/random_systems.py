@@ -75,6 +75,7 @@ REFUSED = {
 LARGE = (  # (mesh, experts)
     ((2, 2), 64), ((3, 2), 64), ((3, 3), 64), ((4, 3), 64), ((5, 5), 64), ((3, 3), 128), ((5, 5), 128), ((4, 3), 256),
 )  # fmt: skip
+OVERTAKEN = (10, 14, 16, 18, 30, 39, 41, 45)  # large systems whose bits come before slices that left earlier
 READERS = ("first_seen", "isca26", "paper", "lp", "copy_aware")  # allocations that read weights from other dies
 PREDICTIONS = (
     "heatmap", "heatmap", {"name": "heatmap", "top_fraction": 0.6}, {"name": "heatmap", "top_n": 16},
