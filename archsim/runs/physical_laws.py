@@ -41,6 +41,11 @@ def obeyed(found: Iterator[str], name: str) -> str | None:
     return broken
 
 
+def told(broken: str) -> str:
+    """A note on what a record says that cannot be."""
+    return f"This disobeys a law of physics, by a defect of archsim: do not use these numbers. {broken}."
+
+
 def broken_laws(run: Finished, record: Mapping[str, Any]) -> Iterator[str]:
     """What a record says that cannot be, one clause each."""
     row, dies, links = record["row"], _arrays(record["dies"]), _arrays(record["links"])

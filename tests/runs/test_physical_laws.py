@@ -6,11 +6,16 @@ from itertools import islice
 import numpy as np
 import pytest
 from support.examples import sampled
-from support.random_experiments import TOY, random_experiment, records_from, run_of
+from support.random_experiments import TOY, random_deployment, random_experiment, records_from, run_of
 
+from archsim.api import serve
+from archsim.base.errors import ArchsimError
 from archsim.runs.notes import law_notes
 from archsim.runs.physical_laws import REFUSE, SWITCH, LawBroken, broken_laws, obeyed
+from archsim.runs.run import Workspace
 from archsim.runs.simulator import Simulator
+from archsim.serving.physical_laws import broken_laws as of_served
+from archsim.studies.serving.runs import serve_plan
 
 EACH = 20  # experiments of a case
 
@@ -21,6 +26,32 @@ def test_records_of_random_experiments_obey_every_law(first):
     simulator = Simulator()
     for run, record in islice(records_from(first, simulator), EACH):
         assert record["row"]["broken_laws"] is None, run.name  # the first broken law raises LawBroken
+
+
+@pytest.mark.parametrize("first", sampled(range(0, 240, 4), lambda first: first == 4))
+def test_records_of_random_deployments_obey_every_law(first):
+    served = 0
+    for number in range(first, first + 4):
+        try:
+            (run,) = serve_plan(random_deployment(number)).runs()
+        except ArchsimError:
+            continue
+        row = run.simulate(Workspace())["row"]  # the first broken law raises LawBroken
+        served += not row["refused"]
+        assert row["broken_laws"] is None
+    assert served
+
+
+def test_what_cannot_be_served_is_said():
+    outcome = serve(random_deployment(3))
+    assert not list(of_served(outcome.served, outcome.measures, outcome.deployment.devices))
+    falsified = [("first_ns", -1e9), ("last_ns", -1e12), ("made", 1), ("hit", 10**6), ("arrival_ns", 1e12)]
+    for name, more in falsified:
+        requests = outcome.served.requests.copy()
+        requests[name] = requests[name] + more
+        assert list(of_served(outcome.served._replace(requests=requests), outcome.measures, 8)), name
+    for name, value in (("kv_peak", 1.1), ("within_slo", 1.2), ("goodput_per_s", 1e9), ("prefix_hits", -0.1)):
+        assert list(of_served(outcome.served, outcome.measures._replace(**{name: value}), 8)), name
 
 
 def small(**workload):

@@ -110,3 +110,41 @@ def records_from(number: int, simulator: Simulator) -> Iterator[tuple[Run, Recor
         except ArchsimError:
             pass
         number += 1
+
+
+SERVED = (  # system, model, parallel sizes
+    ("h200_node", "qwen3-235b-a22b", {"attention": {"tp": 8}, "experts": {"ep": 8}}),
+    ("h100_node", "gpt-oss-120b", {"attention": {"tp": 4}, "experts": {"ep": 4}}),
+    ("h100_node", "qwen3-30b-a3b", {"attention": {"tp": 2}, "experts": {"tp": 2}}),
+    ("h200_node", "deepseek-v3", {"attention": {"dp": 8}, "experts": {"ep": 8}}),
+    ("b200_node", "llama-3.1-70b", {"attention": {"tp": 4}}),
+)
+
+
+def random_deployment(number: int) -> dict[str, Any]:
+    """The keys of a serve file, a function of ``number`` alone; some are refused by name."""
+    rng = np.random.default_rng([number, 54])
+
+    def one(values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
+    system, model, parallel = one(SERVED)
+    engine = one(("vllm", "sglang"))
+    requests = {
+        "input": {"mean": int(np.exp(rng.uniform(4, 8.5))), "cv": float(one((0, 0.5, 1)))},
+        "output": {"mean": int(np.exp(rng.uniform(1, 6))), "cv": float(one((0, 0.5, 1)))},
+        "count": int(rng.integers(20, 200)), "seed": number,
+    }
+    if rng.random() < 0.5:
+        requests["concurrency"] = int(np.exp(rng.uniform(0, 5)))
+    else:
+        requests["arrivals"] = {"rate": f"{np.exp(rng.uniform(-1, 4)):.3g}/s", "burstiness": float(one((0.5, 1, 4)))}
+    name = "sglang" if engine == "sglang" else "vllm_v1"
+    return {
+        "system": system, "model": model, "parallel": parallel, "engine": engine, "requests": requests,
+        "scheduler": {
+            "name": name, "max_num_seqs": int(one((4, 32, 256))),
+            "max_num_batched_tokens": int(one((2048, 8192))), "prefix_caching": bool(one((True, False))),
+        },
+        "slo": {"ttft": "1 s", "tpot": "50 ms"},
+    }  # fmt: skip
