@@ -12,6 +12,8 @@ from support.examples import AT_A_COMMIT
 from support.processes import children, kill
 from support.shared import shared_path
 
+from archsim.runs.physical_laws import REFUSE, SWITCH
+
 # No test depends on a timer. All examples: `pytest --hypothesis-profile nightly`.
 settings.register_profile("suite", deadline=None, max_examples=AT_A_COMMIT)
 settings.register_profile("nightly", deadline=None, max_examples=100)
@@ -67,6 +69,14 @@ def own_cache(tmp_path_factory):
     """Nothing is read from, or left in, the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHSIM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_law_broken():
+    """A record that disobeys a law of physics is an error, here and in processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, REFUSE)
         yield
 
 

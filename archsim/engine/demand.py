@@ -371,8 +371,8 @@ def _count_origins(experts, first, end, die, origins):
 # fixed.
 # Expert parallelism counts what dispatch and combine put on links by itself (``Tally.phase_links``): a node forwards
 # vectors that it received once, and a kernel gathers all of them, so pairs say who sent what for whom, not which way.
-# Counts of loads (statistics) pass the fabric as latency and take part in no sharing, as a decision's messages do: they
-# are not among the bytes that links count.
+# Counts of loads (statistics) pass the fabric as latency and take part in no sharing, as a decision's messages do: the
+# kernels do not see them, and they are added where links are measured (``archsim.runs.columns.measure_links``).
 
 CLASSES: Mapping[str, int] = {
     "request": int(REQUESTS),
@@ -401,7 +401,7 @@ class LinkTraffic(NamedTuple):
 def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str, LinkTraffic]:
     """Class → what it put on links. ``rates``: float64[link] bytes per ns."""
     crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)  # by the pairs of each class, on their routes
-    _cross(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
+    cross_links(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
     found = {name: LinkTraffic(crossed[row], crossed[row] / rates) for name, row in CLASSES.items()}
     for phase in (DISPATCH, COMBINE):
         counted = tally.phase_links[phase]
@@ -411,7 +411,7 @@ def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str,
 
 
 @kernel
-def _cross(pair_bytes, route_ptr, route_links, crossed):
+def cross_links(pair_bytes, route_ptr, route_links, crossed):
     """Add int64[class, pair] to int64[class, link] of the routes of the pairs."""
     for row in range(len(pair_bytes)):
         for pair in range(pair_bytes.shape[1]):

@@ -31,6 +31,7 @@ from archsim.engine.decision import (
     global_die,
     secants,
 )
+from archsim.engine.demand import cross_links
 from archsim.engine.event.reserved import ReservedKernel
 from archsim.engine.event.shared import SharedKernel
 from archsim.engine.execution import FULL_CLOCKS, Kernel, Order, Setup, build_execution
@@ -58,23 +59,21 @@ from microarch.fabric.fabric import Fabric
 # the start), or as its fullest HBM, which reads at the sources and writes at the targets, if that is longer; one HBM
 # latency is added. The engine's kernels do not see these flows. What they do to steps is the assumption ``migration``:
 #
-# ``free``        they take no time; links and HBM count their bytes
+# ``free``        they take no time; their bytes are counted beside those that links and HBM move in theirs
 # ``blocking``    the next step waits until they are done
 # ``overlapped``  they use what the steps leave: in a step of t ns a resource has t · rate − (bytes of the step) to
-# spare,
-#                 and the moves advance by the share of their bytes that the scarcest resource can spare
+#                 spare, and the moves advance by the share of their bytes that the scarcest resource can spare. What
+#                 has not arrived when the run ends has not moved, and its placement was not used.
 
 NO_PAIRS = np.zeros(0, np.int64)
 
 
 class WeightTransfer(NamedTuple):
-    """A set of moves: its time alone, the bytes on every resource, and what it adds to the hops of data."""
+    """A set of moves: its time alone, and the bytes on every resource and between dies."""
 
     ns: float
     resource_bytes: np.ndarray  # int64[resource]
     total_bytes: int
-    hop_messages: int
-    hop_bytes: int
     pairs: np.ndarray  # int64[n]: first die · dies + second
     pair_bytes: np.ndarray  # int64[n]
     arrival_ns: np.ndarray  # float64[die]: when a die has what it gets
@@ -99,16 +98,13 @@ class WeightMover:
     def transfer(self, src: np.ndarray, dst: np.ndarray, n_bytes: int) -> WeightTransfer:
         """Moves of ``n_bytes`` each from ``src[n]`` to ``dst[n]``."""
         machine, dies = self._machine, self._machine.dies
-        resource_bytes = np.zeros(machine.resources, np.int64)
         if not len(src):
-            return WeightTransfer(0.0, resource_bytes, 0, 0, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
+            nothing = np.zeros(machine.resources, np.int64)
+            return WeightTransfer(0.0, nothing, 0, NO_PAIRS, NO_PAIRS, np.zeros(dies))
         pairs, count = np.unique(np.asarray(src, np.int64) * dies + dst, return_counts=True)
-        flows = []
-        for pair, moves in zip(pairs.tolist(), count.tolist(), strict=True):
-            origin, target = divmod(pair, dies)
-            np.add.at(resource_bytes[UNITS * dies :], machine.route(origin, target), moves * n_bytes)
-            resource_bytes[[dies + origin, dies + target]] += moves * n_bytes
-            flows.append((origin, target, float(moves * n_bytes), 0.0))
+        pair_bytes = count * n_bytes
+        resource_bytes = self._on_resources(pairs, pair_bytes)
+        flows = [(*divmod(pair, dies), float(each), 0.0) for pair, each in zip(pairs.tolist(), pair_bytes, strict=True)]
         port = float(machine.hbm_rates.max()) * NS_PER_S  # of a slower HBM, the bound below
         finish = simulate_flows(self._fabric, flows, contention=self._contention, die_port_bytes_per_s=port)
         hbm_ns = resource_bytes[dies : 2 * dies] / machine.hbm_rates
@@ -116,29 +112,43 @@ class WeightMover:
         np.maximum.at(arrival_ns, pairs % dies, finish)
         gets = arrival_ns > 0
         arrival_ns[gets] = np.maximum(arrival_ns, hbm_ns)[gets] + machine.hbm_latency_ns
-        hops = int((machine.hops.ravel()[pairs] * count).sum())
-        return WeightTransfer(
-            max(float(finish.max()), float(hbm_ns.max())) + machine.hbm_latency_ns,
-            resource_bytes,
-            int(count.sum()) * n_bytes,
-            hops * SLICES,
-            hops * n_bytes,
-            pairs,
-            count * n_bytes,
-            arrival_ns,
-        )
+        ns = max(float(finish.max()), float(hbm_ns.max())) + machine.hbm_latency_ns
+        return WeightTransfer(ns, resource_bytes, int(pair_bytes.sum()), pairs, pair_bytes, arrival_ns)
 
-    def book(self, transfer: WeightTransfer, kind: int | np.int64 = REPLICAS) -> None:
-        """Count the moves: bytes and busy time of links and HBM, hops of data, bytes of pairs in class ``kind``."""
-        resources, hops = self._tally.resources, self._tally.hops
-        resources["bytes"] += transfer.resource_bytes
-        resources["busy_ns"] += transfer.resource_bytes / self._rates
-        hops[DATA_MESSAGES] += transfer.hop_messages, transfer.hop_bytes
-        self._tally.pair_bytes[kind].reshape(-1)[transfer.pairs] += transfer.pair_bytes
+    def _on_resources(self, pairs: np.ndarray, pair_bytes: np.ndarray) -> np.ndarray:
+        """What HBMs read and write and links pass for bytes between pairs of dies, int64[resource]."""
+        machine, dies = self._machine, self._machine.dies
+        found, sent = np.zeros(machine.resources, np.int64), np.zeros((1, dies * dies), np.int64)
+        sent[0, pairs] = pair_bytes
+        cross_links(sent, machine.route_ptr, machine.route_links, found[None, UNITS * dies :])
+        np.add.at(found, dies + pairs // dies, pair_bytes)
+        np.add.at(found, dies + pairs % dies, pair_bytes)
+        return found
 
-    def counted_bytes(self) -> np.ndarray:
-        """Bytes that resources have moved so far, int64[resource]."""
-        return self._tally.resources["bytes"].copy()
+    def book(
+        self, transfer: WeightTransfer, kind: int | np.int64 = REPLICAS, begin: float = 0.0, end: float = 1.0,
+        idle_ns: float | np.ndarray = np.inf, timed: bool = True,
+    ) -> int:  # fmt: skip
+        """Count the moves from the share ``begin`` of their bytes to the share ``end``: bytes and busy time of links
+        and HBM (if ``timed``), hops of data, bytes of pairs in class ``kind``. Returns the bytes.
+        ``idle_ns``: float64[resource], how long resources do nothing else meanwhile; the rest of a move passes beside
+        transfers that leave bandwidth.
+        """
+        resources, size = self._tally.resources, self._machine.slice_bytes
+        sent = [np.floor(transfer.pair_bytes * share).astype(np.int64) for share in (begin, end)]
+        before, after = (int((self._machine.hops.ravel()[transfer.pairs] * each).sum()) for each in sent)
+        part = sent[1] - sent[0]
+        if timed:
+            resource_bytes = self._on_resources(transfer.pairs, part)
+            resources["bytes"] += resource_bytes
+            resources["busy_ns"] += np.minimum(resource_bytes / self._rates, idle_ns)
+        self._tally.hops[DATA_MESSAGES] += after // size - before // size, after - before
+        self._tally.pair_bytes[kind].reshape(-1)[transfer.pairs] += part
+        return int(part.sum())
+
+    def counted(self) -> np.ndarray:
+        """What resources have counted so far, RESOURCE[resource]."""
+        return self._tally.resources.copy()
 
     def spare_bytes(self, step_ns: float, moved_bytes: np.ndarray) -> np.ndarray:
         """What a step of ``step_ns`` that moved ``moved_bytes`` leaves of every resource, float64[resource]."""
@@ -160,9 +170,13 @@ def advance(transfer: WeightTransfer, spare_bytes: np.ndarray) -> float:
 
 @dataclass
 class BalancingTotals:
-    """Totals of a run. Exposed time is what steps waited, decisions of the balancers included."""
+    """Totals of a run. Exposed time is what steps waited, decisions of the balancers included. ``under_way_bytes``:
+    what a migration still has to move; ``untimed_bytes``: int64[resource] of moves that take no time (``free``).
+    """
 
     migrated_bytes: int = 0
+    under_way_bytes: int = 0
+    untimed_bytes: int | np.ndarray = 0
     migration_exposed_ns: float = 0.0
     replicated_bytes: int = 0
     replication_exposed_ns: float = 0.0
@@ -189,7 +203,8 @@ class Balancing:
         self._how, self._on, self._aside_ns = how, (machine, fabric, tally), aside_ns
         self._hops, self._expert_bytes = machine.hops, SLICES * machine.slice_bytes
         self._spare_bytes: np.ndarray | None = None
-        self._previous_ns = 0.0
+        self._idle_ns: float | np.ndarray = np.inf  # of the step before
+        self._previous_ns, self._counts_anew = 0.0, False
         self._counted: np.ndarray | None = None
         self.pending: Pending | None = None
         self.totals = BalancingTotals()
@@ -200,18 +215,17 @@ class Balancing:
         return WeightMover(*self._on)
 
     def count_anew(self) -> None:
-        """Forget what was counted so far; a migration under way goes on."""
-        self.totals = BalancingTotals()
+        """Forget what was counted so far; a migration under way goes on, and replicas that have arrived are there."""
+        self.totals, self._counts_anew = BalancingTotals(under_way_bytes=self.totals.under_way_bytes), True
 
     def migrate(self, placement: Placement, moves: np.ndarray, effort: Effort) -> float:
         """Begin a migration; returns how long the next step waits. With ``overlapped`` it is pending for a while."""
         transfer = self._mover.transfer(moves["src"], moves["dst"], self._expert_bytes)
-        self._mover.book(transfer)
-        self.totals.migrated_bytes += transfer.total_bytes
         decision_ns = 0.0 if self._how == "free" else self._aside_ns(effort)
         if self._how == "overlapped":
-            self.pending = Pending(placement, transfer, decision_ns)
+            self.pending, self.totals.under_way_bytes = Pending(placement, transfer, decision_ns), transfer.total_bytes
             return 0.0
+        self.totals.migrated_bytes += self._book(transfer)
         exposed_ns = decision_ns + transfer.ns if self._how == "blocking" else 0.0
         self.totals.migration_exposed_ns += exposed_ns
         return exposed_ns
@@ -236,37 +250,59 @@ class Balancing:
         replicas = rule.rule(view)
         expert, die = np.nonzero(replicas.holds)
         transfer = self._mover.transfer(nearest_holders(holders[expert], die, self._hops), die, self._expert_bytes)
-        exposed_ns = self._exposed_ns(transfer, 0.0 if self._how == "free" else self._aside_ns(replicas.effort))
-        exposed_ns += 0.0 if self._how == "free" else replicas.in_sight_ns
-        self._mover.book(transfer)
-        self.totals.replicated_bytes += transfer.total_bytes
+        exposed_ns, hidden, idle_ns = 0.0, 0.0, np.inf
+        if self._how != "free":
+            exposed_ns, hidden = self._exposed_ns(transfer, self._aside_ns(replicas.effort))
+            exposed_ns += replicas.in_sight_ns
+            idle_ns = self._idle_ns + (1 - hidden) * transfer.ns
+        begin, self._counts_anew = hidden if self._counts_anew else 0.0, False
+        self.totals.replicated_bytes += self._book(transfer, begin=begin, idle_ns=idle_ns)
         self.totals.replication_exposed_ns += exposed_ns
         return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
-    def _exposed_ns(self, transfer: WeightTransfer, decision_ns: float) -> float:
-        """What a step waits for replicas that were decided on and fetched during the step before."""
+    def _book(self, transfer: WeightTransfer, **part: Any) -> int:
+        """See `WeightMover.book`."""
         if self._how == "free":
-            return 0.0
-        if self._how == "blocking" or self._spare_bytes is None or decision_ns >= self._previous_ns:
-            hidden_ns = 0.0 if self._how == "blocking" else min(decision_ns, self._previous_ns)
-            return decision_ns - hidden_ns + transfer.ns
-        spare_bytes = self._spare_bytes * (1 - decision_ns / self._previous_ns)
-        return (1 - advance(transfer, spare_bytes)) * transfer.ns
+            self.totals.untimed_bytes = self.totals.untimed_bytes + transfer.resource_bytes
+        return self._mover.book(transfer, timed=self._how != "free", **part)
+
+    def _exposed_ns(self, transfer: WeightTransfer, decision_ns: float) -> tuple[float, float]:
+        """What a step waits for replicas that were decided on and fetched during the step before, and the share of them
+        that has arrived in it.
+        """
+        hidden_ns = hidden = 0.0
+        if self._how == "overlapped" and self._spare_bytes is not None:
+            hidden_ns = min(decision_ns, self._previous_ns)
+            if decision_ns < self._previous_ns:
+                hidden = advance(transfer, self._spare_bytes * (1 - decision_ns / self._previous_ns))
+        return decision_ns - hidden_ns + (1 - hidden) * transfer.ns, hidden
 
     def begin_step(self) -> None:
         if self._how == "overlapped":
-            self._counted = self._mover.counted_bytes()
+            self._counted = self._mover.counted()
 
     def end_step(self, step_ns: float) -> None:
         """It has ended; what it left of links and HBM advances a pending migration, and hides the next replicas."""
         if self._how != "overlapped" or self._counted is None:
             return
-        moved = self._mover.counted_bytes() - self._counted
-        self._spare_bytes, self._previous_ns = self._mover.spare_bytes(step_ns, moved), step_ns
-        if self.pending is not None and step_ns > 0:
-            waited_ns = min(self.pending.decision_ns, step_ns)
-            self.pending.decision_ns -= waited_ns
-            self.pending.left -= advance(self.pending.transfer, self._spare_bytes * (1 - waited_ns / step_ns))
+        self._previous_ns = step_ns
+        self._leave(self._counted, step_ns)
+        if (pending := self.pending) is not None and step_ns > 0:
+            waited_ns = min(pending.decision_ns, step_ns)
+            pending.decision_ns -= waited_ns
+            begin = 1 - pending.left
+            pending.left -= advance(pending.transfer, self._spare_bytes * (1 - waited_ns / step_ns))
+            end = min(1 - pending.left, 1.0)
+            n_bytes = self._mover.book(pending.transfer, begin=begin, end=end, idle_ns=self._idle_ns)
+            self.totals.migrated_bytes += n_bytes
+            self.totals.under_way_bytes -= n_bytes
+            self._leave(self._counted, step_ns)
+
+    def _leave(self, before: np.ndarray, step_ns: float) -> None:
+        """What a step leaves of resources, which had counted ``before`` when it began: bytes, and time."""
+        grown = self._mover.counted()
+        self._spare_bytes = self._mover.spare_bytes(step_ns, grown["bytes"] - before["bytes"])
+        self._idle_ns = np.maximum(step_ns - (grown["busy_ns"] - before["busy_ns"]), 0.0)
 
 
 # ---- engine

@@ -151,7 +151,8 @@ class StepCounts:
     """In prefill and decode: ``resource_bytes``: int64[2, resource] and ``busy_ns``: float64[2, resource], of each
     resource as ``archsim.engine.state`` numbers them; ``hbm_bytes``: int64[2, die], a part of the bytes; ``tokens``:
     int64[2, die] assigned to it, ``padded``: int64[2, die] rows that are empty in the tiles of its products;
-    ``time_ns``: float64[2]; ``part_ns``: float64[2, PARTS] of expert-parallel layers.
+    ``entries``: int64[2] of plans, experts that a die runs; ``time_ns``: float64[2]; ``part_ns``: float64[2, PARTS] of
+    expert-parallel layers.
 
     A run of more than MOST_STEPS steps keeps these sums alone: its rows would be larger than all else that is kept.
     """
@@ -159,7 +160,7 @@ class StepCounts:
     def __init__(self, machine: Machine, tally: Tally) -> None:
         self._tally = tally
         self.tokens, self.padded = np.zeros((2, 2, machine.dies), np.int64)
-        self.resource_bytes = np.zeros((2, len(tally.resources)), np.int64)
+        self.resource_bytes, self.entries = np.zeros((2, len(tally.resources)), np.int64), np.zeros(2, np.int64)
         self.busy_ns, self.time_ns = np.zeros((2, len(tally.resources))), np.zeros(2)
         self.hbm_bytes = self.resource_bytes[:, machine.dies : 2 * machine.dies]
         self.part_ns = np.zeros((2, len(PARTS)))
@@ -176,23 +177,27 @@ class StepCounts:
 
     def forget(self) -> None:
         """The tally begins anew."""
-        self.resource_bytes[:] = self.tokens[:] = self.padded[:] = 0
+        self.resource_bytes[:] = self.tokens[:] = self.padded[:] = self.entries[:] = 0
         self.part_ns[:] = self.busy_ns[:] = self.time_ns[:] = 0.0
-        self._steps, self._iteration = 0, -1
+        self._steps, self._iteration, self._end_ns = 0, -1, 0.0
         self._frames: list[Frame] = []
         self._ended, self._together = 0, 1  # iterations, and how many of them a frame spans
         self._wait_ns = self._tally.resources["wait_ns"].copy()
         _grow(self._tally, self._pair_bytes, self._before, self._grown)
 
     def add(
-        self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, load: np.ndarray,
+        self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, end_ns: float, load: np.ndarray,
         wanted: np.ndarray, plan: Plan,
     ) -> None:
-        """A step has run. ``load``: int64[die] tokens; ``wanted``: int32[expert] tokens."""
+        """A step has run. ``end_ns``: time of the run so far; ``load``: int64[die] tokens; ``wanted``: int32[expert]
+        tokens.
+        """
         if step != self._iteration:
             self._end_iteration(step)
         phase = PREFILL if prefill else DECODE
         self.time_ns[phase] += took_ns
+        self._end_ns = end_ns
+        self.entries[phase] += len(plan.expert)
         _add_padded(plan.die, plan.tokens, TILE_ROWS, self.padded[phase])
         sums = self.resource_bytes, self.busy_ns, self.tokens, self.part_ns
         _add(self._tally, self._pair_bytes, self._before, self._grown, load, *(each[phase] for each in sums))
@@ -216,7 +221,7 @@ class StepCounts:
 
     def _frame(self) -> Frame:
         tokens, n_bytes, busy_ns = (each.sum(axis=0) for each in (self.tokens, self.resource_bytes, self.busy_ns))
-        return Frame(self._iteration, float(self.time_ns.sum()), tokens, n_bytes, busy_ns, self._wait_ns.copy())
+        return Frame(self._iteration, self._end_ns, tokens, n_bytes, busy_ns, self._wait_ns.copy())
 
     def frames(self) -> list[Frame]:
         """At the ends of some iterations, at most MOST_FRAMES, the last one among them."""
@@ -602,9 +607,10 @@ class Replay:
             loads.append(load_of(result.times.plan, engine.machine.dies))
             prefill, times = bool(result.demand.prefill_tokens.any()), result.times
             exposed, loaded = times.exposed_ns, (loads[-1], result.demand.tokens, times.plan)
-            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, *loaded)
-            least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             elapsed.add(times.end_ns - self._begin_ns, exposed, prefill)
+            end_ns = elapsed.prefill_ns + elapsed.decode_ns
+            self._of_steps.add(result.step, result.layer, prefill, times.step_ns, exposed, end_ns, *loaded)
+            least.append(ceilings(result.demand.tokens, result.times.holders, result.times.slots))
             if prefill:
                 prefill_residual_ns = tally.residual_ns.copy()
         if not self._counts:  # the run ended before its warm-up did

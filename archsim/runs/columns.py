@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from archsim.engine.demand import RunDemand
     from archsim.engine.loop import RunOutcome
     from archsim.runs.run import Run
-    from archsim.specs.as_built import AsBuilt
     from archsim.specs.system import SystemSpec
     from archsim.workload import TokenSource
 
@@ -54,13 +53,15 @@ EXPOSED_STATES = ("READ", "UPDATE", "RECEIVE", "ORDER", "GENERATE", "EVALUATE", 
 class Finished:
     """A run that has ended: its inputs (``run``, ``demand``, ``source`` of its routing) and its ``outcome``.
 
-    ``decode``: its iterations that have tokens and count: not the prefill, nor the warm-up. int64[n].
+    ``decode``: its iterations that have tokens and count: not the prefill, nor the warm-up. int64[n]. ``counted``: with
+    the prefill, where no warm-up follows it.
     """
 
     def __init__(self, run: Run, demand: RunDemand, source: TokenSource | None, outcome: RunOutcome) -> None:
         self.run, self.demand, self.source, self.outcome = run, demand, source, outcome
         routed = np.flatnonzero(demand.tokens.any(axis=(1, 2)))
         self.decode = (routed[routed > 0] if demand.has_prefill else routed)[run.workload.warmup_steps :]
+        self.counted = self.decode if run.workload.warmup_steps else routed
 
 
 def plain(value: Any) -> Any:
@@ -96,7 +97,7 @@ def times(run: Finished) -> dict[str, Any]:
     path, which stays the same, to their 5 % and 95 % residuals.
     """
     outcome, assumptions = run.outcome, run.run.assumptions
-    nominal = run.run.batch * (len(run.decode) if run.run.workload.warmup_steps else run.demand.steps)
+    nominal = run.run.batch * len(run.counted)
     tokens = nominal if assumptions.throughput == "nominal" else int(run.demand.tokens_of_step[run.decode].sum())
     residual_ns = outcome.decode_residual_ns
     return {
@@ -206,6 +207,7 @@ def decisions(run: Finished) -> dict[str, Any]:
         "heatmap_dropped": outcome.heatmap_dropped,
         "uncharged": ", ".join(rule.name for rule in own if rule.is_function) or None,
         "migrated_bytes": moved.migrated_bytes,
+        "under_way_bytes": moved.under_way_bytes,
         "migration_exposed_ns": moved.migration_exposed_ns,
         "prefetched_bytes": moved.replicated_bytes,
         "prefetch_exposed_ns": moved.replication_exposed_ns,
@@ -242,21 +244,21 @@ def requests(run: Finished) -> dict[str, Any]:
     demand, batch = run.demand, run.run.batch
     assert run.source is not None
     recorded = recorded_requests(run.source)
-    tokens = demand.tokens[int(demand.has_prefill) :]
+    tokens = demand.tokens[run.decode]
     of_layers = tokens.sum(axis=0, dtype=np.float64)
     distinct = None
     if batch > recorded and of_layers.any():
         share = of_layers / of_layers.sum(axis=1, keepdims=True)
         distinct = float((1 - (1 - share) ** (batch * demand.top_k)).sum(axis=1).mean())
     lost_mass = 0.0
-    if demand.lost_mass is not None and demand.rows is not None and np.any(ran := demand.rows > 0):
-        lost_mass = demand.lost_mass[ran].mean()  # over steps and layers, prefill included
+    if demand.lost_mass is not None and len(run.counted):
+        lost_mass = demand.lost_mass[run.counted].mean()  # over steps and layers
     return {
         "drawn_from": float(recorded) if batch > recorded else None,
         "extend": run.run.workload.extend if batch > recorded else None,
         "active_experts": float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None,
         "active_if_distinct": distinct,
-        "pairs_lost": 0 if demand.lost_pairs is None else demand.lost_pairs.sum(),
+        "pairs_lost": 0 if demand.lost_pairs is None else demand.lost_pairs[run.counted].sum(),
         "gate_mass_lost": lost_mass,
     }
 
@@ -371,12 +373,12 @@ def memory(run: Finished) -> dict[str, Any]:
 
 def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     """Use of the machine over the whole run, prefill included, by its work in ``row``. Its roofline is the least time in which evenly loaded
-    dies could do the same FLOP and move the same bytes of HBM.
+    dies could do the same FLOP and move the same bytes of HBM, without weights that move in no time.
     """
     system, total_ns = run.run.system, run.outcome.prefill_ns + run.outcome.decode_ns
     arrays, hbms = system.whole
     flop_ns = row["flop"] / (system.compute.peak_flop_per_s * arrays) * NS_PER_S
-    hbm_ns = row["hbm_bytes"] / (system.hbm.bandwidth_bytes_per_s * hbms) * NS_PER_S
+    hbm_ns = int(per_die(run.outcome, HBM)["bytes"].sum()) / (system.hbm.bandwidth_bytes_per_s * hbms) * NS_PER_S
     least_ns = max(flop_ns, hbm_ns)
     return {
         "mfu": flop_ns / total_ns if total_ns else None,
@@ -519,7 +521,7 @@ def measure_steps(run: Finished) -> dict[str, np.ndarray]:
 
 # ruff: noqa: E501  (one row a column: a table is read across)
 
-LAYOUT = 7  # of results: raised when columns are added or change meaning; stored in manifests
+LAYOUT = 8  # of results: raised when columns are added or change meaning; stored in manifests
 
 
 class Column(NamedTuple):
@@ -688,8 +690,9 @@ COLUMNS: tuple[Column, ...] = (
             ("placement", "with tokens divided at best among holders"),
         )
     ),
-    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved"),
+    Column("migrated_bytes", INTEGER, "bytes", "weights that rebalancing has moved when the run ends"),
     Column("migration_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision"),
+    Column("under_way_bytes", INTEGER, "bytes", "weights that rebalancing was still moving when the run ended: their placement was not used"),
     Column("prefetched_bytes", INTEGER, "bytes", "weights that were fetched as replicas for the next layer"),
     Column("prefetch_exposed_ns", REAL, "ns", "time that steps waited for these weights and for the decision"),
     Column("pairs_lost", INTEGER, "pairs", "pairs of token and expert that the router chose and no die executed"),
@@ -719,6 +722,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("model_layers", INTEGER, "layers", "MoE layers that the model has"),
     Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer", optional=True),
+    Column("broken_laws", TEXT, "", "laws of physics that the row, or its dies and links, disobey, by a defect of archsim; else empty", optional=True),
 )  # fmt: skip
 
 _OF_RUN = tuple(
@@ -739,7 +743,7 @@ _MOVED = {
     "dispatch": "hidden vectors on their way to experts",
     "combine": "results of experts",
     "replica": "weights of experts that rebalancing moved or replication fetched",
-    "statistics": "counts of loads for decisions (latency alone, not among the bytes of a link)",
+    "statistics": "counts of loads for decisions (a decision waits for them, and they slow no transfer)",
 }  # class of archsim.engine.demand → meaning
 DIES: tuple[Column, ...] = (
     *_OF_RUN,
@@ -750,7 +754,7 @@ DIES: tuple[Column, ...] = (
     *_each(REAL, "share", compute_utilisation="time that the compute array is busy", hbm_utilisation="bytes moved, as a share of what HBM could move in this time"),
     *_each(INTEGER, "tokens", tokens="pairs of token and expert assigned to the die"),
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
-    *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", replica_peak_bytes="peak size of cached copies"),
+    *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", moved_weight_bytes="weights that rebalancing, replication or a step's fetches read and wrote, beside those reads and copies", replica_peak_bytes="peak size of cached copies"),
     Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", optional=True),
     Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", optional=True),
     Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", optional=True),
@@ -760,7 +764,7 @@ DIES: tuple[Column, ...] = (
     *(Column(f"{prefix}clock", REAL, "share", f"to which limits lower the clock of its array in {phase}; empty for a system without power and cooling", optional=True)
       for prefix, phase in (("", "decode"), ("prefill_", "the prefill"))),
     *(column for phase in ("prefill", "decode") for column in (
-        Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}"),
+        Column(f"{phase}_hbm_bytes", INTEGER, "bytes", f"of hbm_bytes, in {phase}, without weights that move in no time (migration: free)"),
         Column(f"{phase}_tokens", INTEGER, "tokens", f"of tokens, in {phase}"),
     )),
 )  # fmt: skip
@@ -839,7 +843,7 @@ def measured(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, 
     """
     from archsim.runs.energy import work_of
 
-    dies, links = measure_dies(run.outcome, run.run.system.built), measure_links(run.outcome)
+    dies, links = measure_dies(run), measure_links(run.outcome)
     padded = int(run.outcome.counts.padded.sum())
     row: dict[str, Any] = {**work_of(run.run.model, run.run.assumptions, dies, links, padded)}
     for measure in MEASURES:
@@ -909,13 +913,18 @@ LLC_PORTS, HBM, ARRAYS = range(3)  # archsim.engine.state.UNITS, which loads num
 MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 
-def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str, list]:
-    """Columns over the dies of a run, list[die] each. ``built``: the machine as it is built; None: perfect."""
+def measure_dies(run: Finished) -> dict[str, list]:
+    """Columns over the dies of a run, list[die] each."""
+    from archsim.engine.demand import pair_bytes
     from archsim.engine.loop import DECODE, PREFILL
 
+    outcome, built = run.outcome, run.run.system.built
     total_ns = outcome.prefill_ns + outcome.decode_ns
     port, hbm, compute = (per_die(outcome, unit) for unit in (LLC_PORTS, HBM, ARRAYS))
-    dies, fabric = outcome.tally.dies, outcome.fabric
+    dies, fabric, sent = outcome.tally.dies, outcome.fabric, pair_bytes(outcome.tally)
+    moved = sent["replica"].sum(axis=0) + sent["replica"].sum(axis=1)
+    if run.run.assumptions.execution == "expert_parallel":  # which keeps what it fetches for a step in HBM
+        moved += sent["weight"].sum(axis=0)
     columns = {
         "die": np.arange(fabric.dies),
         "x": _at(fabric.node_x, np.arange(fabric.dies)),
@@ -924,7 +933,7 @@ def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str,
         "compute_wait_ns": compute["wait_ns"],
         "hbm_busy_ns": hbm["busy_ns"],
         "hbm_wait_ns": hbm["wait_ns"],
-        "hbm_bytes": hbm["bytes"],
+        "hbm_bytes": hbm["bytes"] + untimed_bytes(outcome)[HBM * fabric.dies : ARRAYS * fabric.dies],
         "llc_busy_ns": port["busy_ns"],
         "llc_wait_ns": port["wait_ns"],
         "compute_utilisation": share_of_time(compute["busy_ns"], total_ns),
@@ -934,6 +943,7 @@ def measure_dies(outcome: RunOutcome, built: AsBuilt | None = None) -> dict[str,
         "remote_hbm_read_bytes": dies["remote_read_bytes"],
         "local_hbm_write_bytes": dies["write_bytes"],
         "activation_bytes": dies["activation_bytes"],
+        "moved_weight_bytes": moved,
         "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
     }
     nothing, power = np.full(fabric.dies, np.nan), outcome.power
@@ -980,6 +990,8 @@ def measure_links(outcome: RunOutcome) -> dict[str, list]:
         np.minimum.at(rates, fabric.link_edge, fabric.link_bytes_per_ns)
     for name, (n_bytes, ns) in link_traffic(outcome.machine, outcome.tally, rates).items():
         columns |= {f"{name}_bytes": n_bytes, f"{name}_ns": ns}
+    # engines put neither statistics on links, nor weights that take no time
+    columns["bytes"] = counted["bytes"] + untimed_bytes(outcome)[UNITS * fabric.dies :] + columns["statistics_bytes"]
     direction = np.where(src == dst, "port", "one way" if one_way else "both ways").tolist()
     return {name: _as_list(column) for name, column in columns.items()} | {"direction": direction}
 
@@ -1001,23 +1013,30 @@ def measure_frames(outcome: RunOutcome) -> dict[str, list]:
         return {}
     hbm, arrays, links = (slice(HBM * dies, (HBM + 1) * dies), slice(ARRAYS * dies, (ARRAYS + 1) * dies),
                           slice(UNITS * dies, resources))  # fmt: skip
-    zero = every[0]._replace(
-        time_ns=0.0, **{name: np.zeros_like(getattr(every[0], name)) for name in ("tokens", "bytes", "busy_ns", "wait_ns")}
+    took_ns = np.maximum(np.diff([each.time_ns for each in every], prepend=0.0), 1e-9)[:, None]
+    tokens, n_bytes, busy_ns, wait_ns = (
+        np.diff([getattr(each, name) for each in every], axis=0, prepend=0) for name in ("tokens", "bytes", "busy_ns", "wait_ns")
     )
-    found: dict[str, list] = {name: [] for name in ("last", "time_ns", "tokens", "hbm", "array", "queue", "link", "link_queue")}
-    for before, now in zip((zero, *every), every, strict=False):
-        took_ns = max(now.time_ns - before.time_ns, 1e-9)
-        busy, waits = (now.busy_ns - before.busy_ns) / took_ns, (now.wait_ns - before.wait_ns) / took_ns
-        found["last"].append(now.step)
-        found["time_ns"].append(took_ns)
-        found["tokens"].append((now.tokens - before.tokens).tolist())
-        n_bytes = (now.bytes - before.bytes)[hbm]
-        for name, values in (
-            ("hbm", n_bytes / outcome.machine.hbm_rates / took_ns), ("array", busy[arrays]), ("queue", waits[hbm]),
-            ("link", busy[links]), ("link_queue", waits[links]),
-        ):  # fmt: skip
-            found[name].append([None if value != value else float(f"{value:.3g}") for value in values])
+    moved, busy = _no_later(n_bytes[:, hbm] / outcome.machine.hbm_rates, took_ns), _no_later(busy_ns, took_ns)
+    found: dict[str, list] = {"last": [each.step for each in every], "time_ns": took_ns[:, 0].tolist(), "tokens": tokens.tolist()}
+    for name, values in (
+        ("hbm", moved), ("array", busy[:, arrays]), ("queue", (wait_ns / took_ns)[:, hbm]),
+        ("link", busy[:, links]), ("link_queue", (wait_ns / took_ns)[:, links]),
+    ):  # fmt: skip
+        found[name] = [[None if value != value else float(f"{value:.3g}") for value in row] for row in values]
     return found
+
+
+def _no_later(busy_ns: np.ndarray, took_ns: np.ndarray) -> np.ndarray:
+    """float64[frame, n], shares of the time of each frame: what a frame had no time for was in the one before, as
+    weights that arrive behind a step are counted with the step that they are for.
+    """
+    left = busy_ns.astype(float)
+    for frame in range(len(left) - 1, 0, -1):
+        later = np.maximum(left[frame] - took_ns[frame], 0.0)
+        left[frame] -= later
+        left[frame - 1] += later
+    return left / took_ns
 
 
 def shown_links(outcome: RunOutcome) -> np.ndarray:
@@ -1051,6 +1070,11 @@ def _as_list(column: np.ndarray) -> list:
 def per_die(outcome: RunOutcome, unit: int) -> np.ndarray:
     """RESOURCE[die]: LLC ports (0), HBM (1) or compute arrays (2)."""
     return outcome.tally.resources[unit * outcome.fabric.dies : (unit + 1) * outcome.fabric.dies]
+
+
+def untimed_bytes(outcome: RunOutcome) -> np.ndarray:
+    """int64[resource]: of weights whose moves take no time (``migration: free``)."""
+    return np.broadcast_to(np.asarray(outcome.balancing.untimed_bytes), len(outcome.tally.resources))
 
 
 def share_of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:

@@ -280,7 +280,20 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             f"the plan for slower dies may be better: a faster die was seen to make a step up to {LUCK:.0%} longer. "
             "To compare two machines, compare means over several wafers or several draws of the traffic."
         )
-    return [*notes, *_slower(rows), *_endpoints(rows), *_plans(rows)]
+    return [*notes, *_under_way(rows), *_slower(rows), *_endpoints(rows), *_plans(rows)]
+
+
+def _under_way(rows: list[Mapping[str, Any]]) -> list[str]:
+    """Where a run ended before the weights had arrived that a rebalancing moved."""
+    late = [row for row in rows if row.get("under_way_bytes")]
+    shares = [row["under_way_bytes"] / (row["under_way_bytes"] + row["migrated_bytes"]) for row in late]
+    names = _listed(dict.fromkeys(str(row["policy"]) for row in late))
+    return [] if not late else [
+        f"{_runs(len(late), len(rows), 'ends', 'end')} while weights are under way that rebalancing moves (policies "
+        f"{names}, up to {max(shares):.0%} of the weights, column under_way_bytes). What has not arrived counts "
+        "neither as moved nor in energy, and its placement is never used. More workload.decode_steps show what it "
+        "brings."
+    ]
 
 
 LUCK = 0.03  # of a step: greedy plans for one die faster (tests/engine/test_as_built_runs.py; 2.2 % was the most)
@@ -464,6 +477,17 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
 
 # ---- result_notes
 
+def law_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for every law of physics that rows disobey, and how many do (``archsim.runs.physical_laws``)."""
+    rows = list(rows)
+    broken = [row for row in rows if row.get("broken_laws")]
+    return [] if not broken else [
+        f"{_runs(len(broken), len(rows), 'disobeys', 'disobey')} a law of physics, by a defect of archsim: do not use "
+        f"these numbers (column broken_laws). {_place(broken[0])}, policy {broken[0]['policy']}: "
+        f"{broken[0]['broken_laws']}."
+    ]
+
+
 def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
     """A sentence each. rows: of results; dies: (system, its die), a system once or more (points of a sweep)."""
     rows = list(rows)
@@ -473,7 +497,7 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Ge
     for row in rows:
         shares[str(row["system"])] = max(shares.get(str(row["system"]), 0.0), row.get("carrier_share") or 0.0)
     large = [note for system, share in shares.items() if (note := carrier_note(system, share))]
-    machines = [*calibrations, *large, *limit_notes(rows)]
+    machines = [*law_notes(rows), *calibrations, *large, *limit_notes(rows)]
     return [*machines, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
 
 

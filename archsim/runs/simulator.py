@@ -20,7 +20,8 @@ from archsim.policies.prediction import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measure_frames, measure_pairs, measure_steps, measured, packed
 from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
-from archsim.runs.run import DemandSpec, Record, Run, generated_digest, plain_text
+from archsim.runs.physical_laws import broken_laws, obeyed
+from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
 from archsim.workload import store
 from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
 from archsim.workload.trace import (
@@ -144,17 +145,12 @@ class Simulator:
         }
         finished = Finished(run, demand, self._source(run.demand), outcome)
         row, dies, links = measured(finished)
-        kept = {"run": run.key, "row": row, "host": host}
-        if not details:
-            return kept
-        return {
-            **kept,
-            "dies": dies,
-            "links": links,
-            "pairs": measure_pairs(outcome),
-            "frames": measure_frames(outcome),
-            "steps": packed(measure_steps(finished)),
-        }
+        record = {"run": run.key, "row": row, "host": host, "dies": dies, "links": links}
+        if details:
+            record["pairs"], record["frames"] = measure_pairs(outcome), measure_frames(outcome)
+            record["steps"] = packed(measure_steps(finished))
+        row["broken_laws"] = obeyed(broken_laws(finished, record), run.name)
+        return record if details else {name: record[name] for name in ROW}
 
     def _outcome_of(self, run: Run) -> tuple[RunOutcome, float]:
         """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.

@@ -191,10 +191,9 @@ class ExpertGroup:
         new = replace(new, buffers=engine.placement.buffers)
         moves = moves_between(engine.placement, new, engine.expert_bytes, engine.fabric.hops)
         self._calls, self._since = self._calls + 1, 0
-        before = engine.balancing.totals.migrated_bytes
         stall_ns = engine.migrate(new, moves, 0.0, effort)
         scale = self._layers / len(engine.rows)  # of the layers that are not simulated
-        n_bytes = int((engine.balancing.totals.migrated_bytes - before) * scale)
+        n_bytes = int(int(moves["bytes"].sum()) * scale)
         later_ns = 0.0
         if (pending := engine.balancing.pending) is not None:
             engine.balancing.pending = None

@@ -21,6 +21,7 @@ from archsim.iteration.times import NO_DRAFTS, Speculation
 from archsim.iteration.times import of as drafts_of
 from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
+from archsim.runs.physical_laws import told as told_broken
 from archsim.serving import requests as drawn
 from archsim.serving.deployment import (
     DECODE,
@@ -63,6 +64,7 @@ from archsim.serving.measures import (
     times_ns,
     within_limits,
 )
+from archsim.serving.physical_laws import broken_laws
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, format_of, read_requests
 from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, simulate
@@ -177,6 +179,11 @@ class Outcome(Shown):
         return tuple(each for each in (self.measures.saturated, self.measures.unsteady) if each)
 
     @property
+    def broken_laws(self) -> tuple[str, ...]:
+        """Laws of physics that do not hold, in words."""
+        return tuple(broken_laws(self.served, self.measures, self.deployment.devices))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
         few = few_told(self.served, self.longer)
@@ -187,7 +194,8 @@ class Outcome(Shown):
             said = (*said, f"Of {drafted:,} drafted tokens, {share:.1%} are accepted. Each takes one token to verify.")
         told = notes_of_requests(self.serving, self.requests)
         return (
-            *said, *self.why_slow, *self._classes_told(), *self._events_told(), *told, *self.deployment.notes,
+            *map(told_broken, self.broken_laws), *said, *self.why_slow, *self._classes_told(), *self._events_told(),
+            *told, *self.deployment.notes,
         )  # fmt: skip
 
     @property

@@ -22,6 +22,7 @@ from archsim.base.fields import Spec
 from archsim.base.tables import INTEGER, REAL, TEXT, Table
 from archsim.runs import results
 from archsim.runs.notes import datasheet_note
+from archsim.runs.physical_laws import obeyed, told
 from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
 from archsim.serving.groups import MigrationCost
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
@@ -69,7 +70,7 @@ def _columns() -> dict[str, str]:
 
 MEASURES: Mapping[str, str] = _columns()
 _OF_DEPLOYMENT = {"policy": TEXT, "offered": REAL, "devices": INTEGER, "kv_blocks": INTEGER}
-COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": TEXT}
+COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": TEXT, "broken_laws": TEXT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +127,7 @@ class ServeRun(Job):
     def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
         """The record of an outcome, or of none, without details."""
         row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
+        row["broken_laws"] = obeyed(iter(outcome.broken_laws), self.name) if outcome else None
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
 
     def warm_up(self, workspace: Workspace) -> None:
@@ -312,6 +314,7 @@ class ServePlan(NamedTuple):
             with suppress(TraceError):  # its runs say why they were refused
                 found += notes_of_requests(point, requests_of(point))
         found += [f"{p.model.name} is approximate: {each}" for p in self.points for each in p.model.approximate]
+        found = [*(told(row["broken_laws"]) for row in rows if row["broken_laws"]), *found]
         return tuple(dict.fromkeys((*found, *self.unread, *self._idle(rows))))
 
     def _idle(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

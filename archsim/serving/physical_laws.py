@@ -1,0 +1,48 @@
+"""Laws that what a deployment served obeys, asked where its outcome becomes a record (``archsim.runs.physical_laws``):
+causality of the times of requests, conservation of tokens, KV within its room, Little's law, rates and shares.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from archsim.runs.physical_laws import ROUNDING
+from archsim.serving.measures import Measures, times_ns
+from archsim.serving.simulate import Served
+
+
+def broken_laws(served: Served, measures: Measures, devices: int) -> Iterator[str]:
+    """What cannot be, one clause each."""
+    requests, totals = served.requests, served.totals
+    order = ("arrival_ns", "scheduled_ns", "first_ns", "last_ns")
+    for before, after in zip(order, order[1:], strict=False):
+        early = int((requests[after] < requests[before] - 1.0).sum())  # ns
+        if early and (served.ttft or after == "last_ns"):
+            yield f"{after} is before {before} for {early:,} requests"
+    if (requests["made"] != requests["output"]).any():
+        yield f"{requests['made'].sum():,} of {requests['output'].sum():,} tokens are made"
+    if (requests["hit"] > requests["input"]).any():
+        yield "the prefix cache holds more of a prompt than it has"
+    computed = int(totals["prefill_tokens"] + totals["decode_tokens"] + totals["loaded_tokens"])
+    least = int((requests["input"] - requests["hit"]).sum() + (requests["output"] - 1).sum() * served.ttft)
+    if served.ttft and not (totals["drafted"] or len(served.failed)) and computed < least:
+        yield f"{computed:,} tokens are computed, and requests have {least:,}"
+    inside = float(times_ns(served)["e2e"].sum()) / max(measures.duration_s * 1e9, 1.0)
+    if served.concurrency and inside > served.concurrency * (1 + ROUNDING):
+        yield f"{inside:,.2f} requests of {served.concurrency:,} clients are under way on average"
+    most = 1 + ROUNDING
+    shares = {
+        "KV": measures.kv_peak, "KV on average over its peak": measures.kv_mean / max(measures.kv_peak, 1e-300),
+        "prompts found": measures.prefix_hits, "requests within the limits": measures.within_slo,
+        "goodput": measures.goodput_per_s / measures.requests_per_s if measures.requests_per_s else 0.0,
+        "balance": measures.balancedness,
+        "tokens of devices": measures.output_tokens_per_s_device * devices / max(measures.output_tokens_per_s, 1e-300),
+        "drafts accepted": totals["accepted"] / max(totals["drafted"], 1),
+    }
+    for name, share in shares.items():
+        if not 0 <= share <= most:
+            yield f"the share of {name} is {share:.1%}"
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        percentiles = np.array(getattr(measures, name).percentiles)
+        if (np.diff(percentiles) < 0).any() or (percentiles < 0).any():
+            yield f"the percentiles of {name} are {', '.join(f'{each:,.3f}' for each in percentiles)}"
