@@ -8,7 +8,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -33,6 +33,7 @@ from archsim.serving.requests import first as first_of
 from archsim.serving.serving import (
     Deployment,
     Outcome,
+    check_serving,
     deploy,
     notes_of_requests,
     requests_of,
@@ -371,6 +372,30 @@ def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = F
         points.append(load_serving(source, overrides, cell))
         cells.append({path: shown(value) for path, value in cell.items()})
     return ServePlan(tuple(points), tuple(cells))
+
+
+def refused_points(plan: ServePlan) -> Iterator[str]:
+    """A line for each run of a plan that would be refused before a request is served: where its axes are written, its
+    point, and why. Engines that several points share are built once.
+    """
+    built: dict[str, str] = {}
+
+    def problem(check: Callable[[Serving], object], serving: Serving) -> str:
+        try:
+            check(serving)
+        except ArchsimError as error:
+            return str(error)
+        return ""
+
+    for run in plan.runs():
+        alone = run.serving._replace(policies=(run.serving.policy,))
+        if not (why := problem(requests_of, alone)):
+            if run.group not in built:
+                built[run.group] = problem(check_serving, alone)
+            why = built[run.group]
+        if why:
+            values = ", ".join(f"{path} {value}" for path, value in run.cells.items())
+            yield f"{run.serving.axes_at}: point {run.point} ({values}), {run.serving.policy.name}: {why}"
 
 
 def shown(value: Any) -> Any:
