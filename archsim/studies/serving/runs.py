@@ -51,7 +51,7 @@ from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec, is_funct
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import UNREAD, keys_of
-from archsim.studies.exploration.analysis import changes_nothing
+from archsim.studies.exploration.analysis import SAME_NUMBERS, changes_nothing
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
 
@@ -325,9 +325,17 @@ class ServePlan(NamedTuple):
         sweep = self.first.spec.sweep
         said = keys_of(self.unread)
         for names in ([name] for name in sweep.grid) if sweep else ():
-            yield from _idle(names, rows, self.first.axes, said)
+            yield from _idle(names, rows, self.first.axes, said, self._why(names))
         if sweep and sweep.zip:
-            yield from _idle(list(sweep.zip), rows, self.first.axes, said)
+            yield from _idle(list(sweep.zip), rows, self.first.axes, said, self._why(list(sweep.zip)))
+
+    def _why(self, names: list[str]) -> str:
+        """Why an axis changes no result, where it does not."""
+        if names == ["scheduler.chunked_prefill"]:
+            budgets = [(each, each.spec.scheduler.max_num_batched_tokens) for each in self.points]
+            if all(int(requests_of(each).input.max()) <= budget for each, budget in budgets):
+                return "no prompt exceeds the budget of an iteration, scheduler.max_num_batched_tokens"
+        return SAME_NUMBERS
 
     def __repr__(self) -> str:
         serving = self.first
@@ -347,15 +355,15 @@ class ServePlan(NamedTuple):
 
 
 def _idle(
-    names: Sequence[str], rows: Sequence[Mapping[str, Any]], axes: Iterable[str], said: Iterable[str]
+    names: Sequence[str], rows: Sequence[Mapping[str, Any]], axes: Iterable[str], said: Iterable[str], why: str
 ) -> Iterator[str]:
-    """A sentence where linked axes ``names`` change no result of ``rows``."""
+    """A sentence where linked axes ``names`` change no result of ``rows``. ``why``: if so."""
     others = [path for path in axes if path not in names]
     keys = [(row["policy"], *(str(row[path]) for path in others)) for row in rows]
     beside = {"point", "run", *axes}
     values = [tuple(str(value) for name, value in row.items() if name not in beside) for row in rows]
     if changes_nothing(keys, values) and not set(names) <= set(said):
-        yield f"{' and '.join(names)}: no number of these runs depends on it: nothing that they model reads it"
+        yield f"{' and '.join(names)} {'have' if names[1:] else 'has'} no effect here: {why}"
 
 
 def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
