@@ -161,7 +161,7 @@ def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] 
     """
     from archsim.studies import checking
 
-    return checking.check(load(source, overrides), source, say)
+    return checking.check(load(source, overrides), source, override_texts(overrides), say)
 
 
 def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str] | None = None) -> Path:

@@ -445,13 +445,13 @@ def with_ranges(spec: Any, dumped: Any) -> Any:
         return dumped
     found = dict(dumped)
     for name, info in type(spec).model_fields.items():
-        key = info.alias or name
-        if key not in found:
-            continue
+        key, value = info.alias or name, getattr(spec, name)
         if name in spec.ranges:
-            found[key] = {"value": found[key], **spec.ranges[name].written}
-        else:
-            found[key] = with_ranges(getattr(spec, name), found[key])
+            found[key] = {"value": found.get(key, value), **spec.ranges[name].written}
+        elif key in found:
+            found[key] = with_ranges(value, found[key])
+        elif isinstance(value, Spec) and value.ranges:  # left out, as its values say nothing
+            found[key] = with_ranges(value, value.model_dump(mode="json", by_alias=True))
     return found
 
 

@@ -10,7 +10,7 @@ BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"),
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 RATE_UNITS = ((1e9, "G tokens/s"), (1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s"))
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"))
+SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 NO_BREAK = "\u00a0"  # space between a number and its unit
 
 _NOTHING = 1e-9  # numbers below it have no digit that is shown
@@ -127,17 +127,22 @@ def usd(low: float, high: float) -> str:
     return f"{' to '.join(ends)}{NO_BREAK}USD"
 
 
+def scales_of(unit: str) -> tuple[Unit, ...]:
+    """Prefixes before a unit: those below 1 of joules and watts alone, as ``149 m tokens/s`` reads as millions."""
+    return SCALES if unit[:1] in ("J", "W") else PREFIXES
+
+
 def amount(objective: str, number: float) -> str:
     """``throughput``, 12345.0 → ``12.3 k tokens/s``."""
     if objective.startswith("probability("):
         return f"{number:.0%}"
-    worth, prefix = unit_of([number], SCALES)
-    return f"{significant(number / worth)} {objective_unit(objective, prefix)}"
+    worth, prefix = unit_of([number], scales_of(unit_of_objective(objective)))
+    return f"{significant(number / worth)} {objective_unit(objective, prefix)}".strip()
 
 
 def estimated(objective: str, number: float, low: float, high: float) -> tuple[str, str, str]:
     """Like `amount`, of a value and the ends of its range, with the digits that the range carries (`carried`)."""
-    worth, prefix = unit_of([number], SCALES)
+    worth, prefix = unit_of([number], scales_of(unit_of_objective(objective)))
     unit, ends = objective_unit(objective, prefix), (low / worth, high / worth)
     value, first, second = (f"{carried(each, *ends)} {unit}" for each in (number / worth, *ends))
     return value, first, second

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base.errors import ArchsimError
+from archsim.base.own_code import CodeNotImported
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
@@ -302,6 +304,34 @@ def _sum_of(source: TokenSource, spec: DemandSpec, folder: Path | None) -> RunSu
         source, spec.batch, spec.workload.decode_steps, spec.workload.seed, origin_dies=spec.origin_dies,
         predictor=_predictor(spec), routing=spec.routing, shaped_by=spec.shaped_by, folder=folder,
     )  # fmt: skip
+
+
+# What of a system decides no refusal when an engine is built: rates, times and sizes, which laws scale with.
+_RATES = {
+    "name": True, "source": True, "hbm": True, "llc": True, "power": True, "cooling": True,
+    "d2d": {"bandwidth_bytes_per_s", "hop_latency_ns", "efficiency", "request_bytes", "off_carrier", "measured_factor"},
+    "compute": {"peak_flop_per_s", "efficiency", "kernel_factor", "kernels", "lanes", "clock_hz"},
+}  # fmt: skip
+
+
+def refused(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
+    """The runs that would fail before their first step, and why: their engines are built as `Simulator` builds them,
+    and nothing is simulated. Of runs that differ in rates alone, one is built.
+    """
+    known: dict[tuple[str, ...], str] = {}
+    for run in runs:
+        system, parts = run.system.model_dump_json(exclude=_RATES), (run.policy, run.deployment)
+        key = run.engine, run.model.name, run.assumptions.label, system, *(each.model_dump_json() for each in parts)
+        if key not in known:
+            known[key] = ""
+            try:
+                engine_of(run.engine)(run, list(run.model.moe_layer_ids))
+            except CodeNotImported:
+                raise
+            except ArchsimError as error:
+                known[key] = str(error)
+        if known[key]:
+            yield run, known[key]
 
 
 def engine_of(name: str) -> type[EventEngine]:

@@ -308,8 +308,8 @@ class ExperimentSpec(Spec):
 
     @cached_property
     def limits_at(self) -> Mapping[tuple[str, str], str]:
-        """Where (name of a system, ``power.limit`` or another limit) is written, as the loader found; empty for an
-        experiment that is from no file.
+        """Where (name of a system, ``power.limit`` or another limit; '' for the system) is written, as the loader
+        found; empty for an experiment that is from no file.
         """
         return {}
 

@@ -171,6 +171,8 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
     experiment.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread)))
     experiment.__dict__["written"] = written
     experiment.__dict__["limits_at"] = {
+        (system.name, ""): f"{tree.place(('systems',))}.{number}" for number, system in enumerate(experiment.systems)
+    } | {
         (system.name, f"{part}.{key}"): str(tree.place(("systems", number, part, key)))
         for number, system in enumerate(experiment.systems)
         for part in ("power", "cooling")

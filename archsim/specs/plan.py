@@ -450,6 +450,13 @@ class SweepPlan:
     def _chosen(self, axis: Axis, choice: tuple[int, ...]) -> Any:
         return axis.values[choice[self._group_of[axis.name]]]
 
+    def system_at(self, point: Point) -> str:
+        """Where the system of a point is written: the value of an axis over systems, else in the experiment."""
+        for axis in self.sweep.axes:
+            if axis.path == ("system",):
+                return str(axis.places[point.choice[self._group_of[axis.name]]])
+        return self.experiment.limits_at.get((point.variants["system"].name, ""), "")
+
     def cells(self, point: Point) -> dict[str, Any]:
         """Column → value of every axis; None if the axis does not apply to the point."""
         absent = _absent(point)

@@ -47,7 +47,7 @@ class Serving(NamedTuple):
     ``machines``: side → its machine, where it names one of its own; ``recipe``: what it leaves open, as the engine is
     started, in words (`with_recipe`). ``off``: side ('' of one engine) → name of a field of
     `archsim.serving.deployment.Host` → factor on it, of a world in which laws are off (`archsim.studies.serving.sure`);
-    ``side``: for which it was asked (`on`).
+    ``side``: for which it was asked (`on`); ``axes_at``: where its ``sweep:`` is written.
     """
 
     spec: ServeSpec
@@ -65,6 +65,7 @@ class Serving(NamedTuple):
     recipe: tuple[str, ...] = ()
     off: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     side: str = ""
+    axes_at: str = ""
 
     def on(self, side: str) -> "Serving":
         """The file for one side: with that side's machine, where it names one."""
@@ -176,6 +177,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     return Serving(
         spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
         tuple(dict.fromkeys((*recorded_unread(made), *unread))), MappingProxyType(machines), recipe,
+        axes_at=str(tree.place(("sweep",))),
     )  # fmt: skip
 
 

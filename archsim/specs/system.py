@@ -498,8 +498,7 @@ class D2DSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys that say nothing."""
-        plain = self.measured_factor == 1 and "measured_factor" not in self.ranges
-        absent = {"measured_factor"} if plain else set()
+        absent = {"measured_factor"} if self.measured_factor == 1 else set()
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @model_validator(mode="before")
@@ -591,7 +590,7 @@ class ComputeSpec(Spec):
         """Without the keys that say nothing."""
         absent = {"lanes"} if self.lanes is None else set()
         absent |= {"clock", "clock_hz"} if self.clock_hz is None else set()
-        absent |= {"kernels"} if self.kernels == KernelsSpec() and not self.kernels.ranges else set()
+        absent |= {"kernels"} if self.kernels.has_values_of(KernelsSpec()) else set()
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @property

@@ -26,6 +26,8 @@ from archsim.specs.system import SystemSpec
 if TYPE_CHECKING:
     import pandas
 
+    from archsim.runs.run import Run
+
 
 # ---- checking
 
@@ -50,15 +52,17 @@ class Checked:
         return "\n  ".join((self.summary, *self.details))
 
 
-def check(found: Any, of: Source, say: Callable[[str], None] = lambda text: None) -> Checked:
-    """What ``archsim.load`` found in ``of``, checked as a run would check it; ``say``: told of long work. Raises
-    ArchsimError for what cannot run.
+def check(
+    found: Any, of: Source, overrides: Sequence[str] = (), say: Callable[[str], None] = lambda text: None
+) -> Checked:
+    """What ``archsim.load`` found in ``of`` after ``overrides``, checked as a run would check it; ``say``: told of long
+    work. Raises ArchsimError for what cannot run, with a line for each run or point that would fail.
     """
     planned = getattr(found, "plan", found)
     systems = systems_of(found)
     notes = [*system_notes(systems), *getattr(getattr(planned, "experiment", planned), "unread", ())]
     try:
-        takes, details = _points(found, say)
+        takes, details = _points(found, of, overrides, say)
     except CodeNotImported as error:
         takes, details = f". Points were not checked: {error}", []
     from archsim.runs.energy import build_costs, carrier_note, full_load_told
@@ -134,7 +138,9 @@ def _of_each(systems: Iterable[SystemSpec], told: Callable[[SystemSpec], Iterabl
             yield from told(system)
 
 
-def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:
+def _points(
+    found: Any, of: Source, overrides: Sequence[str], say: Callable[[str], None]
+) -> tuple[str, list[str]]:
     """(what its runs take, details): the checks of ``archsim sweep`` before it simulates, where they are quick, else
     what makes them.
     """
@@ -143,7 +149,10 @@ def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:
 
     if isinstance(found, Serving):
         from archsim.serving.serving import check_serving, rooms_told
+        from archsim.studies.serving.runs import refused_points, serve_plan
 
+        if found.axes:
+            _refuse(refused_points(serve_plan(of, overrides)), len(found.spec.sweep.cells) if found.spec.sweep else 0)
         of_requests = check_serving(found)
         return "", [*found.recipe, *rooms_told(found), *of_requests]
     if isinstance(found, SystemSpec):
@@ -165,10 +174,32 @@ def _points(found: Any, say: Callable[[str], None]) -> tuple[str, list[str]]:
     if plan.combinations > MOST_POINTS:
         return f"{takes}. `archsim sweep --dry-run` checks whether the points can run", []
     runs = select(plan, say).runs()
+    _refuse(_refused_runs(plan, runs), len(runs))
     drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
     first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
     alike = [run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first]
     return takes, list(kv_rooms_told(alike))
+
+
+def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:
+    """A line for each run that would fail: where its system is written, its point or parts, and why."""
+    from archsim.runs.plan import axes_told
+    from archsim.runs.simulator import refused
+
+    for run, why in refused(runs):
+        if run.point is None:
+            at = plan.experiment.limits_at.get((run.system.name, ""), "")
+            which = f"{run.model.name} by {run.policy.name}, {run.assumptions.label}"
+        else:
+            point = plan.point(run.point)
+            at, which = plan.system_at(point), f"point {run.point} ({axes_told(plan, point)})"
+        yield f"{at}: {which}: {why}".removeprefix(": ")
+
+
+def _refuse(lines: Iterable[str], of: int) -> None:
+    """Raise ArchsimError for runs that would fail, a line each."""
+    if found := list(dict.fromkeys(lines)):
+        raise ArchsimError("\n".join([f"{len(found)} of {of} {'run' if of == 1 else 'runs'} would fail", *found]))
 
 
 def _summary(found: Any, file: str) -> str:

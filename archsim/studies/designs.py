@@ -16,7 +16,7 @@ from archsim.report.figures import cause_colours
 from archsim.report.page import rendered
 from archsim.report.plots import Bars, PlotAxis
 from archsim.report.tables import BOUNDS
-from archsim.report.units import NO_BREAK, PREFIXES, TIME_UNITS, factor, percent, scaled, significant, unit_of, usd
+from archsim.report.units import NO_BREAK, TIME_UNITS, factor, percent, scaled, scales_of, significant, unit_of, usd
 from archsim.runs.columns import BY_NAME, unpacked
 from archsim.runs.energy import activity_of, build_costs, energy_of, price_range
 from archsim.runs.notes import result_notes
@@ -300,8 +300,6 @@ def _refuse_parts(name: Source | ExperimentSpec) -> None:
 # ---- page
 # The page of two designs side by side.
 
-SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-
 
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
     """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
@@ -353,7 +351,7 @@ def shown(each: DesignFigure, value: float | None) -> str:
             return factor(value)
     if each.unit in ("mm²", "USD"):
         return f"{significant(value)}{NO_BREAK}{each.unit}"
-    worth, prefix = unit_of([value], SCALES)
+    worth, prefix = unit_of([value], scales_of(each.unit))
     unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
     gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
     return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()

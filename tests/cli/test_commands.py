@@ -26,11 +26,10 @@ from archsim.cli import list as compiling
 from archsim.cli import printing
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, scaled
+from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, scaled
 from archsim.runs.plan import select
 from archsim.specs.library import load_planned
 from archsim.specs.serving_files import load_serving
-from archsim.studies.designs import SCALES
 
 FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())

@@ -19,6 +19,7 @@ from archsim.policies.rebalancing import Rebalanced, Replicas
 from archsim.report import sections
 from archsim.runs.notes import policy_notes
 from archsim.specs.library import load_assumptions
+from archsim.specs.policies import PolicySpec
 
 DIES = 6
 
@@ -300,7 +301,7 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
 
     rows = [row("ep", 1, 100.0), row("ep", 2, 100.0), row("mine", 1, 80.0), row("mine", 2, 99.5), row("base", 1, 99.0)]
     rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
-    policies = [{"name": name, "allocation": {"name": rule}} for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
+    policies = [PolicySpec(name=name, allocation=rule) for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
     sets = {"physical": load_assumptions("physical")}
     found = sections.slower_section(rows, policies, sets)
     assert (found["lost"], found["compared"]) == (2, 4)

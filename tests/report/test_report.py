@@ -40,8 +40,9 @@ from archsim.report.units import (
 )
 from archsim.runs.columns import COLUMNS, HOST_PERCENTILES, LAYOUT, RUN_COLUMNS
 from archsim.runs.results import Results, layers_told, write_frames
+from archsim.specs.fabric import FabricSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_system
-from archsim.specs.policies import PRESETS
+from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
@@ -551,7 +552,7 @@ STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
 
 
 def policy(name):
-    return {part: {"name": rule} if isinstance(rule, str) else rule for part, rule in PRESETS[name].items()}
+    return PolicySpec(name=name, **PRESETS[name])
 
 
 def system_of(name):
@@ -779,11 +780,13 @@ def test_a_port_has_the_colour_of_its_fuller_direction():
 
 
 def test_which_systems_are_nodes_of_gpus():
-    level = {"switch": 8, "bandwidth": "1 GB/s"}
-    assert nodes_of({"fabric": {"levels": [level]}}) == 1
-    assert nodes_of({"fabric": {"levels": [level, {"switch": 3}]}}) == 3
-    assert nodes_of({"fabric": {"levels": [{"ring": 8}]}}) is None
-    assert nodes_of({"mesh": {"x": 5, "y": 5}}) is None
+    dojo = load_system("dojo")
+
+    def of(*levels):
+        return dojo.model_copy(update={"mesh": None, "fabric": FabricSpec.model_validate({"levels": levels})})
+
+    assert nodes_of(of({"switch": 8})) == 1 and nodes_of(of({"switch": 8}, {"switch": 3})) == 3
+    assert nodes_of(of({"ring": 8})) is None and nodes_of(dojo) is None
 
 
 def test_a_die_tells_its_own_clock():

@@ -26,6 +26,7 @@ from archsim.runs.notes import (
     traffic_notes,
 )
 from archsim.runs.simulator import Simulator
+from archsim.specs.experiment import SyntheticSpec, WorkloadSpec
 from archsim.specs.library import load_experiment
 
 
@@ -282,5 +283,6 @@ def test_every_note_begins_and_ends_as_a_sentence():
         }
         for policy in "abcdefg"
     ]  # fmt: skip
-    notes = [*result_notes(rows, []), *traffic_notes({"synthetic": {}}), prefill_told({"like": "kimi-k2"})]
+    notes = [*result_notes(rows, []), *traffic_notes(WorkloadSpec(trace={"synthetic": {}}, batch=1))]
+    notes.append(prefill_told(SyntheticSpec(like="kimi-k2")))
     assert len(notes) > 10 and [each for each in notes if each[0].islower() or each[-1] != "." or ";" in each] == []

@@ -113,7 +113,7 @@ def test_the_block_costs_what_the_area_model_says_of_the_policies():
     by_name = {each.name: each for each in DOJO.policies}
     system = DOJO.systems[0]
     cost = cost_of("prediction", system, by_name["allo+pred"])
-    mm2 = [added_mm2(system, by_name[name].model_dump()) for name in ("allo+pred", "allo")]
+    mm2 = [added_mm2(system, by_name[name]) for name in ("allo+pred", "allo")]
     assert cost.mm2 == pytest.approx(mm2[0] - mm2[1]) and cost.mm2 > 0.1 and cost.w > 0
     assert 0 < cost.usd[0] < cost.usd[1] < cost.usd[2] and 0 < cost.share["usd"] < cost.share["mm2"] < 1e-4
 

@@ -663,6 +663,9 @@ def notes_of(points: Iterable[Point], rows: Iterable[Mapping[str, Any]]) -> tupl
     return tuple(result_notes(rows, [(point.system.name, die_of(point.system)) for point in points]))
 
 
+SAME_NUMBERS = "every run has the same numbers with each of the values"
+
+
 def idle_axes(
     plan: SweepPlan, points: Sequence[Point], rows: Sequence[Mapping[str, Any]], unread: Sequence[str] = ()
 ) -> Iterator[str]:
@@ -679,7 +682,7 @@ def idle_axes(
             names = " and ".join(axis.name for axis in group.axes)
             if {axis.name for axis in group.axes} <= keys_of(unread):
                 continue
-            yield f"{names}: no number of these runs depends on it: nothing that they model reads it"
+            yield f"{names} {'have' if ' and ' in names else 'has'} no effect here: {SAME_NUMBERS}"
 
 
 def changes_nothing(others: Sequence[Hashable], results: Sequence[Hashable]) -> bool:

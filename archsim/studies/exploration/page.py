@@ -20,11 +20,11 @@ from archsim.report.page import rendered
 from archsim.report.plots import Bars, Colours, PlotAxis, Points, Ranges
 from archsim.report.units import (
     NO_BREAK,
-    SCALES,
     amount,
     between,
     listed,
     objective_unit,
+    scales_of,
     unit_of_objective,
 )
 from archsim.report.units import unit_of as unit_shown
@@ -61,7 +61,7 @@ MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[PlotAxis, float]:
     """A logarithmic axis of an objective over these values, and the worth of its unit."""
-    worth, prefix = unit_shown(values, SCALES)
+    worth, prefix = unit_shown(values, scales_of(unit_of_objective(objective)))
     return PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -31,6 +31,7 @@ from archsim.serving.requests import first as first_of
 from archsim.serving.serving import (
     Deployment,
     Outcome,
+    check_serving,
     deploy,
     notes_of_requests,
     requests_of,
@@ -46,7 +47,7 @@ from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec, is_funct
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import UNREAD, keys_of
-from archsim.studies.exploration.analysis import changes_nothing
+from archsim.studies.exploration.analysis import SAME_NUMBERS, changes_nothing
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
 
@@ -322,9 +323,17 @@ class ServePlan(NamedTuple):
         sweep = self.first.spec.sweep
         said = keys_of(self.unread)
         for names in ([name] for name in sweep.grid) if sweep else ():
-            yield from _idle(names, rows, self.first.axes, said)
+            yield from _idle(names, rows, self.first.axes, said, self._why(names))
         if sweep and sweep.zip:
-            yield from _idle(list(sweep.zip), rows, self.first.axes, said)
+            yield from _idle(list(sweep.zip), rows, self.first.axes, said, self._why(list(sweep.zip)))
+
+    def _why(self, names: list[str]) -> str:
+        """Why an axis changes no result, where it does not."""
+        if names == ["scheduler.chunked_prefill"]:
+            budgets = [(each, each.spec.scheduler.max_num_batched_tokens) for each in self.points]
+            if all(int(requests_of(each).input.max()) <= budget for each, budget in budgets):
+                return "no prompt exceeds the budget of an iteration, scheduler.max_num_batched_tokens"
+        return SAME_NUMBERS
 
     def __repr__(self) -> str:
         serving = self.first
@@ -344,15 +353,15 @@ class ServePlan(NamedTuple):
 
 
 def _idle(
-    names: Sequence[str], rows: Sequence[Mapping[str, Any]], axes: Iterable[str], said: Iterable[str]
+    names: Sequence[str], rows: Sequence[Mapping[str, Any]], axes: Iterable[str], said: Iterable[str], why: str
 ) -> Iterator[str]:
-    """A sentence where linked axes ``names`` change no result of ``rows``."""
+    """A sentence where linked axes ``names`` change no result of ``rows``. ``why``: if so."""
     others = [path for path in axes if path not in names]
     keys = [(row["policy"], *(str(row[path]) for path in others)) for row in rows]
     beside = {"point", "run", *axes}
     values = [tuple(str(value) for name, value in row.items() if name not in beside) for row in rows]
     if changes_nothing(keys, values) and not set(names) <= set(said):
-        yield f"{' and '.join(names)}: no number of these runs depends on it: nothing that they model reads it"
+        yield f"{' and '.join(names)} {'have' if names[1:] else 'has'} no effect here: {why}"
 
 
 def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
@@ -369,6 +378,30 @@ def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = F
         points.append(load_serving(source, overrides, cell))
         cells.append({path: shown(value) for path, value in cell.items()})
     return ServePlan(tuple(points), tuple(cells))
+
+
+def refused_points(plan: ServePlan) -> Iterator[str]:
+    """A line for each run of a plan that would be refused before a request is served: where its axes are written, its
+    point, and why. Engines that several points share are built once.
+    """
+    built: dict[str, str] = {}
+
+    def problem(check: Callable[[Serving], object], serving: Serving) -> str:
+        try:
+            check(serving)
+        except ArchsimError as error:
+            return str(error)
+        return ""
+
+    for run in plan.runs():
+        alone = run.serving._replace(policies=(run.serving.policy,))
+        if not (why := problem(requests_of, alone)):
+            if run.group not in built:
+                built[run.group] = problem(check_serving, alone)
+            why = built[run.group]
+        if why:
+            values = ", ".join(f"{path} {value}" for path, value in run.cells.items())
+            yield f"{run.serving.axes_at}: point {run.point} ({values}), {run.serving.policy.name}: {why}"
 
 
 def shown(value: Any) -> Any:
