@@ -25,13 +25,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from archsim.base.libraries import PACKAGE, is_trusted, user_cache
+from archsim.base.sums import sum
 
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
-    "archsim/base/packing.py", "archsim/base/units.py", "archsim/base/yaml.py", "archsim/specs", "archsim/workload",
-    "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws", "archsim/runs/run.py",
-    "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
+    "archsim/base/packing.py", "archsim/base/sums.py", "archsim/base/units.py", "archsim/base/yaml.py",
+    "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
+    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.

@@ -55,7 +55,7 @@ def run_check(args: argparse.Namespace) -> int:
 # ---- verify
 # ``archsim check --report``: run a report again from its manifest, and say which numbers moved.
 
-_SHOWN = 20  # columns that moved
+_SHOWN, _NAMES = 20, 4  # columns that moved; files that are not compared
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,13 @@ def _print(found) -> None:
     for name, made, now in found.facts():
         table.add_row(name, printable(made), now if now != made else "the same")
     console().print(table)
-    compared = f"{found.folder}: {found.numbers:,} cells in {found.rows:,} rows were compared"
+    compared = (
+        f"{found.folder}: {found.numbers:,} cells in {found.rows:,} rows of {len(found.files)} files were compared"
+    )
+    for why in dict.fromkeys(found.not_compared.values()):
+        names = [name for name, reason in found.not_compared.items() if reason == why]
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        print(printable(f"Not compared: {', '.join(names[:_NAMES])}{more}: {why}."))
     if not found.moved:
         print(f"{compared}. None has changed.")
         return

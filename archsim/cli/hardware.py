@@ -10,6 +10,7 @@ from typing import Any
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
+from archsim.base.sums import sum
 from archsim.cli.arguments import (
     DIFFERS,
     OK,

@@ -17,6 +17,7 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel
 from archsim.base.errors import ArchsimError
+from archsim.base.sums import sum
 from archsim.engine.demand import send_statistics
 from archsim.engine.execution import Execution, Order
 from archsim.engine.state import NOTE, SLICES, STATISTICS, Machine, Tally

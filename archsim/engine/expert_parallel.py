@@ -17,6 +17,7 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import (
     FetchedWeights,

@@ -13,6 +13,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.moves import software
 from archsim.engine.state import Machine, Memory

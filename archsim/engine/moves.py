@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel, unsigned
+from archsim.base.sums import sum
 from archsim.base.units import BF16_BYTES, NS_PER_S, VECTOR_BYTES, WEIGHT_BYTES
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from archsim.base.errors import SpecError
+from archsim.base.sums import sum
 from archsim.iteration.attention import Kind
 from archsim.iteration.memory import shared_ranks
 from archsim.specs.deployment import Parallelism

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
+from archsim.base.sums import sum
 from archsim.base.units import BF16_BYTES, WEIGHT_BYTES
 from archsim.policies.placement import Placement, balanced
 from archsim.specs.assumptions import AssumptionsSpec, own_execution

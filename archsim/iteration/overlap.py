@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
+from archsim.base.sums import sum
 
 NONE, SHARED_EXPERT, TWO_BATCH, MICRO_BATCHES = "none", "shared_expert", "two_batch", "micro_batches"
 _IN_TURN, _BESIDE, _HALVES, _PARTS = range(4)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.base.errors import SpecError
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
 from archsim.iteration.layers import (

@@ -33,6 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.sums import sum
+
 ENDPOINT_TERMS = ("tokens", "sender", "experts")
 LINK = "link"
 TERMS = (*ENDPOINT_TERMS, LINK)

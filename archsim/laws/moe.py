@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.gemm import CORRECTION_UNIT, overlapped_ns
 from archsim.laws.tables import Kriging, MoeLaw, MoeTable, shape_of

@@ -18,6 +18,7 @@ import numpy as np
 
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, did_you_mean
+from archsim.base.sums import sum
 from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told, map_width, nodes_of

@@ -12,6 +12,7 @@ from math import ceil, hypot, sqrt
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from archsim.base.sums import sum
 from archsim.report.plots import DieMap, Metric, PlotAxis
 from archsim.report.units import percent
 from archsim.runs.results import Frames, Row

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.causes import CAUSES, DOING
+from archsim.base.sums import sum
 from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times

@@ -26,6 +26,7 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import unpacked as unpacked_bytes
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.base.units import NS_PER_S
 from archsim.specs.assumptions import columns_of

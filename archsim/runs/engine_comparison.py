@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.files import write_text
+from archsim.base.sums import sum
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
 

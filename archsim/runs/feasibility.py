@@ -8,6 +8,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted, spoken
 from archsim.base.host import machine_bytes
+from archsim.base.sums import sum
 from archsim.engine.event.flows import port_ranks
 from archsim.engine.machine import build_fabric, extent_of
 from archsim.iteration.memory import (

@@ -16,6 +16,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
 from archsim.base.fields import Spec
+from archsim.base.sums import sum
 from archsim.engine.gemm import refuse_unmeasured
 from archsim.engine.machine import MachineInParts, build_fabric, refuse_engine, what_is_left
 from archsim.runs.energy import build_costs, refuse_unpowered

@@ -13,6 +13,7 @@ import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
 from archsim.base.fields import TIME, Spec, count, quantity
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.base.yaml import read_yaml, validate
 from archsim.engine.cluster.laws import moved_alike

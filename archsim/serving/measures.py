@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_MS, NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.layers import SAMPLED, TOKENS, attentions, has_experts, row_flop
 from archsim.runs.energy import Coefficients, build_costs

@@ -20,6 +20,7 @@ from pydantic import (
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, count, number, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.specs.assumptions import AssumptionsSpec, columns_of, own_execution
 from archsim.specs.config_files import named_files
 from archsim.specs.deployment import (

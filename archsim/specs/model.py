@@ -23,6 +23,7 @@ from pydantic import (
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Few, KeyProblem, Name, Spec, count, describe
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 
 # ---- layers
 # Sets of layers of a model: spaced evenly, or listed.

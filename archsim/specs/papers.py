@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, number
+from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml, validate
 from archsim.specs.axes import Expression, parse_expression
 from archsim.specs.config_files import named_files, shipped_configs

@@ -19,6 +19,7 @@ from pydantic import (
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import BANDWIDTH, SIZE, TIME, KeyProblem, Spec, count, describe, fraction, number, quantity
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.experiment import OF_MODEL, SyntheticSpec, known_preset
 from archsim.specs.policies import Parameter, check_parameters

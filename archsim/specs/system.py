@@ -38,6 +38,7 @@ from archsim.base.fields import (
 )
 from archsim.base.fields import parse_quantity as parsed
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
 from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
 from archsim.specs.as_built import (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,6 @@ from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
 from archsim.base.yaml import read_yaml
 from archsim.runs.notes import system_notes
 from archsim.runs.results import CODE, inside, read_manifest
-from archsim.specs.axes import EXPLORE_KEY
 from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
 from archsim.specs.library import EXPERIMENT, MANIFEST, MANIFEST_KEY, SERVE, Source, kind_of
 from archsim.specs.plan import SweepPlan
@@ -222,19 +223,28 @@ def _summary(found: Any, file: str) -> str:
 # ---- verify
 # Run a report again from its manifest, and say which of its numbers moved.
 
-_NAMED = ("system", "model", "batch", "assumptions", "policy", "point", "offered", "placement")  # of a row, for people
+# Of a row, for people.
+_NAMED = ("place", "system", "model", "batch", "assumptions", "policy", "point", "offered", "placement")
 _Columns = Mapping[str, Sequence[str]]  # name → a cell a row
-# Tables of a report by its kind; the first is always there, and the others where their details were kept.
-_OF_SWEEP = ("results.csv", "results.parquet", "dies.csv", "links.csv", "pairs.csv", "steps.parquet")
-_OF_SERVE = ("results.csv", "results.parquet", "requests.csv")
-_OF_EXPLORATION = ("front.csv",)
+_TABLES = (".csv", ".parquet", ".json", ".yaml")  # ends of names of files that are compared, but for these:
+_DETAILS = ("dies.csv", "links.csv", "pairs.csv", "steps.parquet", "frames.json")
+_NOT_COMPARED = (  # a pattern of names, and why; the rest of a report is compared
+    ("*.html", "pages are made of what is compared"),
+    ("*code/*.py", "own functions are compared with their digests"),
+    ("*manifest.yaml", "it says what made the report; its experiment is compared with its digest"),
+    ("*timings.csv", "it holds times of the machine that simulated"),
+    ("*runs/*.json", "kept runs, which nothing here rests on, hold times of the machine that simulated"),
+    ("*worlds/*", "kept runs, which nothing here rests on, hold times of the machine that simulated"),
+    ("sure.*", "`archsim sure` and `serve --samples` wrote it, whose draws are not repeated"),
+)
 _KEYS = ("run",)  # digests of inputs, which a newer version may compute from more
 
 
 @dataclass(frozen=True)
 class ChangedColumn:
-    """A column of a file that moved. ``rows``: in how many; ``at``, ``before``, ``after``: where it moved most;
-    ``change``: there, relative to before; None of texts and of numbers that were or became none.
+    """A column of a file that moved; of a file that only one side has, no column. ``rows``: in how many; ``at``,
+    ``before``, ``after``: where it moved most; ``change``: there, relative to before; None of texts and of
+    numbers that were or became none.
     """
 
     file: str
@@ -248,7 +258,9 @@ class ChangedColumn:
 
 @dataclass(frozen=True)
 class Verified(Shown):
-    """``made``, ``now``: facts of the manifests, such as ``version`` and ``code``; ``rows``, ``numbers``: compared."""
+    """``made``, ``now``: facts of the manifests, such as ``version`` and ``code``; ``rows``, ``numbers``: compared, in
+    ``files``; ``not_compared``: other files of the report, each with the reason.
+    """
 
     folder: Path
     made: Mapping[str, Any]
@@ -256,6 +268,8 @@ class Verified(Shown):
     rows: int
     numbers: int
     moved: tuple[ChangedColumn, ...]
+    files: tuple[str, ...] = ()
+    not_compared: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         told = f"{len(self.moved)} columns moved" if self.moved else "none moved"
@@ -282,18 +296,20 @@ def report_of(path: Path) -> Path:
             raise ArchsimError(f"{path}: not the manifest of a report, which `archsim check --report` runs again")
         return path.parent
     if not (path / MANIFEST).is_file():
-        raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report")
+        raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report of `sweep` or `serve`; others are not "
+                           "run again")
     return path
 
 
 def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
     """Run the report in ``folder`` with ``again(manifest, out)``, which writes one to ``out``; nothing kept is used.
 
-    Which files are judged follows from the kind of report, not from what its manifest lists. Raises ArchsimError for a
+    Every table and document that either report has is judged, whatever the manifest lists. Raises ArchsimError for a
     report that was changed, or whose traces are others now.
     """
     made, data = read_manifest(folder)
-    first, *others = _tables_of(folder, data)
+    if (kind := kind_of(data)) not in (EXPERIMENT, SERVE):
+        raise ArchsimError(f"{folder / MANIFEST}: holds neither an experiment nor a deployment, but keys of a {kind}")
     with TemporaryDirectory(prefix="archsim-verify-") as temporary, _code_of_report(folder, made):
         out = Path(temporary) / "report"
         with variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
@@ -304,25 +320,54 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
                 raise ArchsimError(f"{folder / MANIFEST}: the trace of {model} is {digest}, but now it is {found}")
         rows = numbers = 0
         moved: list[ChangedColumn] = []
-        for name in (first, *(each for each in others if (folder / each).exists() and (out / each).exists())):
+        there, found = _files(folder), _files(out)
+        not_compared = {name: why for name in there if (why := _why_not(name))}
+        compared: list[str] = []
+        for name in (name for name in dict.fromkeys((*found, *there)) if not _why_not(name)):
+            if name not in there or name not in found:
+                if name in found and (why := _left_out(name, there)):
+                    not_compared[name] = why
+                else:
+                    sides = ("a file", "no file") if name in there else ("no file", "a file")
+                    moved.append(ChangedColumn(name, "", 0, None, "", *sides))
+                continue
+            compared.append(name)
             after = _columns(out / name)
-            before = _columns(inside(folder, name), most_rows=_rows(after))
+            before = _columns(inside(folder, name), _rows(after), (out / name).stat().st_size)
             if _rows(before) != _rows(after):
                 raise ArchsimError(f"{folder / name}: has {_rows(before)} rows; run again, it has {_rows(after)}")
             rows += _rows(before)
             numbers += _rows(before) * len(before)
-            known = {replace(each, file=name) for each in moved}  # a table may be there in two formats
+            known = {replace(each, file=name) for each in moved}
             moved += [each for each in _moved(name, before, after) if each not in known]
-    return Verified(folder, made, now, rows, numbers, tuple(moved))
+    return Verified(folder, made, now, rows, numbers, tuple(moved), tuple(compared), not_compared)
 
 
-def _tables_of(folder: Path, data: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = kind_of(data)
-    if kind not in (EXPERIMENT, SERVE):
-        raise ArchsimError(f"{folder / MANIFEST}: holds neither an experiment nor a deployment, but keys of a {kind}")
-    if kind == SERVE:
-        return _OF_SERVE
-    return _OF_EXPLORATION if EXPLORE_KEY in data else _OF_SWEEP
+def _files(folder: Path) -> dict[str, Path]:
+    """Files of a report by their names below its folder, without hidden ones."""
+    every = ((file.relative_to(folder), file) for file in sorted(folder.rglob("*")) if not file.is_dir())
+    return {name.as_posix(): file for name, file in every if not any(part.startswith(".") for part in name.parts)}
+
+
+def _why_not(name: str) -> str:
+    """Why a file is not compared; empty if it is."""
+    found = next((why for pattern, why in _NOT_COMPARED if fnmatchcase(name, pattern)), "")
+    return found or ("" if name.endswith(_TABLES) else "it is no table of a report")
+
+
+def _left_out(name: str, there: Collection[str]) -> str:
+    """Why a report may lack a file: the other format of the table is there, or it is one of the details of estimates,
+    of which a report that is kept under version control may have none. Empty where it was deleted.
+    """
+    from archsim.studies.exploration.search import ANALYTICAL
+
+    stem, _, end = name.rpartition(".")
+    if (twin := f"{stem}.{'parquet' if end == 'csv' else 'csv'}") in there:
+        return f"it is not there, but {twin} is, which holds the same"
+    room, _, table = name.rpartition("/")
+    if room == ANALYTICAL and table in _DETAILS and not any(f"{room}/{each}" in there for each in _DETAILS):
+        return "the report has no details of estimates"
+    return ""
 
 
 def _rows(table: _Columns) -> int:
@@ -356,12 +401,33 @@ def _change(before: str, after: str) -> float | None:
     return new / old - 1 if old else None
 
 
-def _columns(file: Path, most_rows: int | None = None) -> _Columns:
-    """The cells of a table. most_rows: a file that has more is refused before they are read."""
+def _columns(file: Path, most_rows: int | None = None, usual_bytes: int | None = None) -> _Columns:
+    """The cells of a table; of a document, its values with their places. most_rows: a table that has more is refused
+    before they are read; usual_bytes: so is a document that is much longer.
+    """
     try:
-        return _columns_of_parquet(file, most_rows) if file.suffix == ".parquet" else _columns_of_csv(file, most_rows)
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow raises ValueErrors
+        if file.suffix in (".csv", ".parquet"):
+            return (_columns_of_csv if file.suffix == ".csv" else _columns_of_parquet)(file, most_rows)
+        if usual_bytes is not None and regular(file).stat().st_size > 4 * usual_bytes + (1 << 16):
+            raise ValueError(f"its size is far from the {usual_bytes} bytes that it has when it is run again")
+        data = json.loads(file.read_text("utf-8")) if file.suffix == ".json" else read_yaml(file).data
+        cells = list(_values(data))
+        return {"place": [place for place, _ in cells], "value": [value for _, value in cells]}
+    except (OSError, ValueError, RecursionError, csv.Error) as error:  # pyarrow raises ValueErrors
         raise ArchsimError(f"{file}: cannot be read as a table of results: {error}") from None
+
+
+def _values(data: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """(place, value) of every value in a tree."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _values(value, f"{place}.{key}" if place else str(key))
+    elif isinstance(data, list):
+        yield place, f"{len(data)} of a list"
+        for at, value in enumerate(data):
+            yield from _values(value, f"{place}[{at}]")
+    else:
+        yield place, repr(data)
 
 
 def _columns_of_csv(file: Path, most_rows: int | None) -> _Columns:

@@ -20,6 +20,7 @@ from archsim import balancers
 from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.own_code import import_function
+from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.laws.gemm import dense_product

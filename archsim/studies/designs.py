@@ -11,6 +11,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.fields import without_range
 from archsim.base.files import own_folder, write_text
+from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.report.figures import cause_colours
 from archsim.report.page import rendered

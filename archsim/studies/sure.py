@@ -19,6 +19,7 @@ import numpy as np
 
 from archsim.base.errors import spoken
 from archsim.base.files import own_folder, write_text
+from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import option_times, variance_shares
 from archsim.report.page import rendered

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base.errors import CapacityError, PlacementError, SpecError, did_you_mean
+from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from archsim.base.fields import Name, Spec, count, number
 from archsim.base.files import read_npz
+from archsim.base.sums import sum
 from archsim.base.yaml import Tree, read_yaml, validate
 from archsim.specs.experiment import DecodeSteps
 

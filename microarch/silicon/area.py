@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import capital
+from archsim.base.sums import sum
 from archsim.laws.wafer import SPEED_BITS
 from archsim.specs.system import DecisionSpec, FsmSpec, SystemSpec
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign, bits_to_count, tables_of

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from archsim.base.sums import sum
 from archsim.laws.wafer import yield_of
 from microarch.silicon.area import N5, UM2_PER_MM2, WAFER_MM2
 

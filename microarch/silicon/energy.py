@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base.sums import sum
 from microarch.silicon.area import N5
 from microarch.silicon.cost import GH100_MM2, HBM_STACK_MM2, Estimate, Estimates
 from microarch.silicon.synthesis import Synthesised

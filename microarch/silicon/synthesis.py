@@ -30,6 +30,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.files import unpacked
 from archsim.base.own_code import safe_path
+from archsim.base.sums import sum
 from microarch.rtl import Memory, ports_of
 from microarch.silicon.area import (
     CANDIDATE,

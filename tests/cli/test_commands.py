@@ -35,7 +35,7 @@ FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())
 NAMES = sorted(set(EVERY.values()))
 MODULES = sorted({f"archsim.cli.{name.partition(':')[0]}" for name in NAMES})
-SHARED = {f"archsim.cli.{name}" for name in ("arguments", "printing", "progress")}
+SHARED = {f"archsim.cli.{name}" for name in ("arguments", "printing", "progress", "streams")}
 OF_ONE_COMMAND = {"archsim.cli.main"}  # completion
 
 

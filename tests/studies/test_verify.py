@@ -2,12 +2,16 @@
 
 import csv
 import hashlib
+import re
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from support.examples import sampled
 from support.tiny import TINY, archsim
+from support.toy import SERVED
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
@@ -109,6 +113,82 @@ def test_the_manifest_does_not_choose_what_is_judged(report, left_out):
         writer.writerows(rows)
     moved = {each.column: each for each in ar.verify(report, jobs=1).moved if each.file == "results.csv"}
     assert moved["decode_ns"].rows == len(rows)
+
+
+def cut(file):
+    """A number of a file is another."""
+    if file.suffix == ".parquet":
+        table = pq.read_table(file)
+        at = next(at for at, each in enumerate(table.schema) if each.name == "decode_ns")
+        table = table.set_column(at, "decode_ns", pa.array([1.5] * table.num_rows))
+        pq.write_table(table, file)
+    else:
+        text = file.read_text()
+        at = max(each.start() for each in re.finditer("[1-9]", text))
+        file.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
+
+
+def judged(folder):
+    """(files that moved, those that were compared, those that were not)."""
+    found = ar.verify(folder, jobs=1)
+    return {each.file for each in found.moved}, set(found.files), found.not_compared
+
+
+def test_every_file_of_a_sweep_is_compared_or_named(report):
+    forged(report, lambda facts: facts.update(results={"glossary.html": sha256(report / "glossary.html")}))
+    forging = ["results.parquet", "dies.csv", "links.csv", "frames.json"]
+    for name in forging:
+        cut(report / name)
+    (report / "steps.parquet").unlink()
+    (report / "extra.csv").write_text("a,b\n1,2\n")
+    moved, compared, others = judged(report)
+    assert moved == {*forging, "steps.parquet", "extra.csv"} and compared >= {*forging, "results.csv"}
+    there = {each.relative_to(report).as_posix() for each in report.rglob("*") if each.is_file()}
+    assert compared | set(others) | {"extra.csv", ".lock"} == there and all(others.values())
+    assert {"timings.csv", "manifest.yaml", "index.html", "code/own.py"} <= set(others)
+
+
+@pytest.fixture(scope="module")
+def explored(tmp_path_factory):
+    """The folder of an exploration of a few points."""
+    out = tmp_path_factory.mktemp("explored") / "out"
+    tree = yaml.safe_load(TINY) | {"policies": ["ep"], "explore": {"objectives": ["throughput", "cost"]}}
+    tree["systems"] = tree["systems"][:1]
+    tree["workload"] |= {"batch": [40], "decode_steps": 2}
+    tree["sweep"] = {"grid": {"hbm.bandwidth": ["1 TB/s", "2 TB/s"]}}
+    ar.explore(tree, out, jobs=1)
+    return out
+
+
+def test_every_file_of_an_exploration_is_compared_or_named(explored):
+    assert judged(explored)[0] == set()
+    design, *_ = sorted(explored.glob("designs/*.yaml"))
+    tables = sorted(explored.glob("reports/*/dies.csv"))
+    forging = design, tables[0], explored / "analytical" / "results.parquet"
+    names = [each.relative_to(explored).as_posix() for each in forging]
+    for name in names:
+        cut(explored / name)
+    gone = tables[0].with_name("links.csv")
+    gone.unlink()
+    (explored / "designs" / "point-999.yaml").write_text("name: added\n")
+    expected = {*names, gone.relative_to(explored).as_posix(), "designs/point-999.yaml"}
+    moved, compared, others = judged(explored)
+    assert moved == expected
+    there = {each.relative_to(explored).as_posix() for each in explored.rglob("*") if each.is_file()}
+    hidden = {name for name in there if name.rpartition("/")[2].startswith(".")}
+    assert compared | set(others) | {"designs/point-999.yaml"} == there - hidden
+
+
+@pytest.mark.nightly
+def test_every_file_of_a_deployment_is_compared_or_named(tmp_path):
+    out = tmp_path / "out"
+    ar.serve_plan(SERVED, out=out, jobs=1)
+    assert judged(out)[0] == set()
+    every = [each for each in out.rglob("*.csv") if each.name != "results.csv"]
+    assert every
+    for each in every:
+        cut(each)
+    assert judged(out)[0] == {each.relative_to(out).as_posix() for each in every}
 
 
 @pytest.mark.nightly

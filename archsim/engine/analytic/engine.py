@@ -12,6 +12,7 @@ import numpy as np
 
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
+from archsim.base.sums import sum
 from archsim.engine.analytic.bookings import ARRAYS, HBMS
 from archsim.engine.analytic.walk import WalkedStep, count_step, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import SpecError
+from archsim.base.sums import sum
 from archsim.base.units import VECTOR_BYTES
 from archsim.engine.moves import Sizes, VectorBytes, expected_ranks
 from archsim.iteration.times import NODE, NVLINK_RANKS

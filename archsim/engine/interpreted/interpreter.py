@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from archsim.base.errors import ArchsimError
+from archsim.base.sums import sum
 from archsim.engine.interpreted.memory import DieMemory, StepCounter
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks

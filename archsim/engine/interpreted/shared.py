@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from archsim.base.errors import ArchsimError
+from archsim.base.sums import sum
 from archsim.engine.event.flows import UNSATURATED
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Network, Stage, Way, route
 from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back

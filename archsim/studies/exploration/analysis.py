@@ -13,6 +13,7 @@ import numpy as np
 
 from archsim.base.causes import label_of
 from archsim.base.fields import WrittenNumber, as_written
+from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent
 from archsim.runs.notes import die_of, result_notes

@@ -13,6 +13,7 @@ import numpy as np
 from archsim.base.causes import DOING
 from archsim.base.errors import capital
 from archsim.base.files import write_text
+from archsim.base.sums import sum
 from archsim.base.tables import csv_text
 from archsim.base.yaml import dump_yaml
 from archsim.report import sections

@@ -16,6 +16,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.files import sole_writer
 from archsim.base.host import available_cores
+from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
 from archsim.engine.analytic.machines import (
     RATES,

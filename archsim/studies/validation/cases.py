@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.errors import SpecError
+from archsim.base.sums import sum
 from archsim.base.units import NS_PER_US, VECTOR_BYTES, WEIGHT_BYTES
 from archsim.engine.cluster.laws import KERNELS, PortLaw, between_law, node_law
 from archsim.engine.demand import RunDemand

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from archsim.base.errors import capital
+from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
 from archsim.specs.calibration_files import FabricCalibration, shipped_fabrics
