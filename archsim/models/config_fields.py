@@ -17,6 +17,12 @@ Fields = dict[str, Any]
 VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """Bytes of a value of a state, by its type."""
 _KV_HEADS = "num_key_value_heads", "num_attention_groups"
+# Keys that say which layers have experts.
+_WHICH = (
+    "first_k_dense_replace", "num_dense_layers", "moe_layer_freq", "mlp_layer_types", "mlp_only_layers",
+    "decoder_sparse_step", "interleave_moe_layer_step", "moe_layers_enum", "moe_layer_num_skipped",
+    "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "expert_layer_period", "expert_layer_offset",
+)  # fmt: skip
 # Other names of a kind of layer in ``layer_types`` (transformers, configuration_utils.py, _LEGACY_LAYER_TYPE_REMAP).
 _ALSO = MappingProxyType({
     "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
@@ -37,7 +43,7 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
     }
 
 
-def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")) -> Fields:
+def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size",)) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
     found: Fields = {
         "experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width),
@@ -76,7 +82,8 @@ def with_experts(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str)
     """Layers with experts, and the width of the others, which ``dense`` are the keys of."""
     ids = list(ids)
     if not ids:
-        raise SpecError(f"{c.path}: no layer has experts")
+        decided = [name for name in _WHICH if c.said(name)]
+        raise SpecError(f"{c.path}: no layer has experts, by {', '.join(decided) or 'num_hidden_layers'}")
     if dense and len(ids) == fields["layers"]:
         c.whole(*dense, least=0)
     return fields | {"moe_layers": ids} | ({"dense_ffn": c.size(*dense)} if len(ids) < fields["layers"] else {})

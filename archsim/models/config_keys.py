@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +36,8 @@ _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 _MOST_MTP = 3
 # Up to so many rows, heads or tokens; ModelSpec's own ranges are narrower.
 _MOST = 10**12
+# Factors of positions, widths and vocabularies; published ones are up to 128.
+_MOST_FACTOR = 10_000
 
 
 @cache
@@ -177,8 +178,8 @@ class ConfigKeys:
         value = self.any(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and 0 < value < _MOST):
-            raise self.wrong(name, "a number above 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_FACTOR:
+            raise self.wrong(name, f"a number above 0, up to {_MOST_FACTOR}")
         return value
 
     def chosen(self, name: str, options: Mapping[str, Any], default: Any) -> Any:
