@@ -153,6 +153,8 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     layers = fields["layers"]
     kinds = layer_kinds(c, layers, "full_attention", "linear_attention")
     every = c.whole("full_attention_interval") or 4
+    if every > layers and not kinds:
+        raise c.wrong("full_attention_interval", f"a number of layers, of {layers}")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.flag("use_sliding_window"):
         raise SpecError(f"{c.path}: use_sliding_window = true: no key says which layers have a window")

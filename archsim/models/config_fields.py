@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys
+from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys, squeezed
 
 Fields = dict[str, Any]
 VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
@@ -105,9 +105,11 @@ def after_dense(c: ConfigKeys, layers: int) -> list[int]:
 def grouped_heads(c: ConfigKeys) -> Fields:
     """Heads, and the keys and values that they share."""
     heads, hidden = c.size("num_attention_heads"), c.size("hidden_size")
+    if squeezed(c.model_type) != "deepseek":  # whose attention has no such key (DeepSeekMoE, modeling_deepseek.py)
+        c.decides("head_dim", "attention_head_dim")
     size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
     if size is None:
-        raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
+        raise SpecError(f"{c.path}: does not say head_dim, and num_attention_heads, {heads}, do not divide {hidden}")
     kv_heads = c.told(*_KV_HEADS) or heads
     if heads % kv_heads:
         name = c.said(*_KV_HEADS) or _KV_HEADS[0]

@@ -114,9 +114,9 @@ def _law_of_configs(file, good, content, said):
         names = {**before, **after, **dict.fromkeys(others)}
         return "" if any(name in said for name in names) else "names no key"
     if key not in after:
-        given = class_defaults().get(squeezed(str(before.get("model_type"))), {})
+        own = class_defaults().get(squeezed(str(before.get("model_type"))))
         same = next((group for group in SPELLINGS if key in group), (key,))
-        value = next((given[name] for name in same if name in given), None)
+        value = next((own.values[name] for name in same if name in own.values), None) if own else None
         stated = _model_of(file, after | {key: value})
         return "" if _model_of(file, after) == stated else f"{key}: as if it were not {value!r}"
     nothing = after[key] in ([], {}) and not before.get(key)
