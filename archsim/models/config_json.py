@@ -58,7 +58,8 @@ def import_config(
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
         raise SpecError("\n".join(lines))
     if missing := [field for field in ("expert_ffn", "experts", "top_k") if fields.get(field) is None]:
-        named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": ("moe_intermediate_size", "intermediate_size")}
+        widths = "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"
+        named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": widths}
         lines = (f"{each}. Give {FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
         raise SpecError("\n".join(f"{path}: does not say {line}" for line in lines))
     return _model(keys, name, fields | {"approximate": (*unknown, *(keys.guessed or ()))})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from support.mutants import SPELLINGS, damaged, mutated, mutated_config, mutated_json, mutated_text
+from support.mutants import SPELLINGS, damaged, mutated, mutated_config, mutated_json, mutated_text, paths
 from support.shared import shared_path
 from support.stores import imported
 from support.tables import read_beside
@@ -111,8 +111,8 @@ def _law_of_configs(file, good, content, said):
     (key,) = changed
     if said is not None:
         others = sum(SPELLINGS, ("head_dim", "layer_types", "hybrid_override_pattern"))
-        names = {**before, **after, **dict.fromkeys(others)}
-        return "" if any(name in said for name in names) else "names no key"
+        inside = {str(name) for tree in (before, after) for at in paths(tree) for name in at}
+        return "" if any(name in said for name in inside.union(others)) else "names no key"
     if key not in after:
         own = class_defaults().get(squeezed(str(before.get("model_type"))))
         same = next((group for group in SPELLINGS if key in group), (key,))
@@ -120,7 +120,8 @@ def _law_of_configs(file, good, content, said):
         stated = _model_of(file, after | {key: value})
         return "" if _model_of(file, after) == stated else f"{key}: as if it were not {value!r}"
     nothing = after[key] in ([], {}) and not before.get(key)
-    if nothing or key == "_name_or_path" or not _cannot_be(before.get(key), after[key]):
+    last = key == "moe_layer_end_index" and after[key] == -1
+    if nothing or last or key == "_name_or_path" or not _cannot_be(before.get(key), after[key]):
         return ""
     model = _model_of(file, before)
     if _model_of(file, after) != model:
