@@ -79,7 +79,7 @@ def _glm(c: ConfigKeys) -> Fields:
 
 def _exaone(c: ConfigKeys) -> Fields:
     """K-EXAONE: layers with a window, and a full one at the end of every pattern."""
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared_experts(c)
+    fields = common_fields(c) | expert_fields(c) | shared_experts(c)
     layers, pattern = fields["layers"], c.any("sliding_window_pattern")
     kinds = layer_kinds(c, layers, "full_attention", "sliding_attention")
     if not kinds:
@@ -133,7 +133,7 @@ def _qwen_layers(c: ConfigKeys, layers: int) -> list[int]:
 
 def _qwen(c: ConfigKeys) -> Fields:
     shared = shared_experts(c, "shared_expert_intermediate_size")
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared
+    fields = common_fields(c) | expert_fields(c) | shared
     layers, base = fields["layers"], grouped_heads(c)
     window, kinds = c.whole("sliding_window", least=0), layer_kinds(c, layers, "full_attention", "sliding_attention")
     first = c.whole("max_window_layers", least=0) or 0
@@ -153,6 +153,8 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     layers = fields["layers"]
     kinds = layer_kinds(c, layers, "full_attention", "linear_attention")
     every = c.whole("full_attention_interval") or 4
+    if every > layers and not kinds:
+        raise c.wrong("full_attention_interval", f"a number of layers, of {layers}")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else (at + 1) % every == 0)]
     if c.flag("use_sliding_window"):
         raise SpecError(f"{c.path}: use_sliding_window = true: no key says which layers have a window")
@@ -170,7 +172,7 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     fields["attention"] = [delta, attention]
     if squeezed(c.model_type) in ("qwen35", "qwen35text"):
         return fields | one_expert(layers, c.size("intermediate_size"))
-    fields |= expert_fields(c, ("moe_intermediate_size",)) | shared_experts(c, "shared_expert_intermediate_size")
+    fields |= expert_fields(c) | shared_experts(c, "shared_expert_intermediate_size")
     return with_experts(c, _qwen_layers(c, layers), fields, "intermediate_size")
 
 
@@ -264,27 +266,27 @@ def _nemotron(c: ConfigKeys) -> Fields:
     (NemotronHMLP of transformers); Nemotron-H has dense FFNs alone, Nemotron 3 experts.
     """
     named = {"linear_attention": "M", "mamba2": "M", "full_attention": "*", "moe": "E", "mlp": "-"}
-    pattern = c.any("hybrid_override_pattern")
+    names = "hybrid_override_pattern", "layers_block_type", "layer_types"
+    key, pattern = c.said(*names) or names[0], c.any(names[0])
     if pattern is None:
-        key = "layers_block_type" if c.said("layers_block_type") else "layer_types"
         pattern = "".join(named[kind] for kind in layer_kinds(c, len(c.listed(key)), *named, key=key))
-    c.any("layers_block_type", "layer_types")
+    c.any(*names)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*E-"):
-        raise c.wrong("hybrid_override_pattern", "letters M, *, E and -, one for each layer")
+        raise c.wrong(key, "letters M, *, E and -, one for each layer, or a list of kinds")
     if (c.whole("num_hidden_layers") or len(pattern)) != len(pattern):
-        raise SpecError(f"{c.path}: hybrid_override_pattern has {len(pattern)} layers, num_hidden_layers others")
+        raise SpecError(f"{c.path}: {key} has {len(pattern)} layers, num_hidden_layers others")
     c.any("expand", "mamba_expand", "mlp_hidden_act")
     at = {letter: [layer for layer, each in enumerate(pattern) if each == letter] for letter in "M*E-"}
     fields = common_fields(c, len(pattern)) | {"gated": False, "dense_in": at["-"]}
     if at["E"]:
-        fields |= expert_fields(c, ("moe_intermediate_size",))
+        fields |= expert_fields(c)
         fields |= shared_experts(c, "moe_shared_expert_intermediate_size")
         fields |= {"expert_hidden": c.whole("moe_latent_size"), "moe_layers": at["E"]}
         fields["dense_ffn"] = c.size("intermediate_size") if at["-"] else None
         c.any("intermediate_size")
     else:
         if not at["-"]:
-            raise c.wrong("hybrid_override_pattern", "a layer with experts (E) or a dense FFN (-)")
+            raise c.wrong(key, "a layer with experts (E) or a dense FFN (-)")
         c.any("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "moe_latent_size")
         c.any("moe_shared_expert_intermediate_size", "n_group", "topk_group")
         dense = one_expert(len(pattern), c.size("intermediate_size"), gated=False)
@@ -311,18 +313,23 @@ def _kimi_linear(c: ConfigKeys) -> Fields:
     fields["expert_hidden"] = c.whole("routed_expert_hidden_size")
     layers = fields["layers"]
     c.any("latent_moe_use_norm")
-    if kinds := layer_kinds(c, layers, "full_attention", "linear_attention"):
-        full = at_kind(kinds, "full_attention")
-        sizes = c.size("linear_num_heads"), c.size("linear_head_dim"), c.size("linear_conv_kernel_dim")
-    else:
-        linear = c.part("linear_attn_config")
-        full = [layer - 1 for layer in linear.ids("full_attn_layers", 1, layers)]
-        sizes = linear.size("num_heads"), linear.size("head_dim"), linear.size("short_conv_kernel_size")
-        counted = sorted([*linear.ids("kda_layers", 1, layers), *(layer + 1 for layer in full)])
-        if counted != list(range(1, layers + 1)):
+    kinds, linear = layer_kinds(c, layers, "full_attention", "linear_attention"), c.part("linear_attn_config")
+    full = at_kind(kinds, "full_attention")
+    named = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
+    if linear.keys:
+        listed = [layer - 1 for layer in linear.ids("full_attn_layers", 1, layers)]
+        counted = sorted([*linear.ids("kda_layers", 1, layers), *(layer + 1 for layer in listed)])
+        if counted != list(range(1, layers + 1)) or (kinds and sorted(listed) != full):
             raise SpecError(f"{c.path}: linear_attn_config: kda_layers and full_attn_layers are not every layer once")
+        full, sizes = listed, [linear.size(key) for key in ("num_heads", "head_dim", "short_conv_kernel_size")]
+        if [c.whole(name) or size for name, size in zip(named, sizes, strict=True)] != sizes:
+            raise c.wrong("linear_attn_config", f"what {', '.join(named)} say")
         linear.any("gate_lower_bound")  # of the decay
         linear.refuse_unread()
+    elif kinds:
+        sizes = [c.size(name) for name in named]
+    else:
+        raise c.unsaid("linear_attn_config", "layer_types")
     delta = {"kind": "kda", "heads": sizes[0], "head_dim": sizes[1], "conv": sizes[2]}
     fields = with_experts(c, after_dense(c, layers), fields, "intermediate_size")
     latent = latent_heads(c) | {"layers": full, "output_gate": bool(c.flag("mla_use_output_gate"))}
@@ -330,7 +337,7 @@ def _kimi_linear(c: ConfigKeys) -> Fields:
 
 
 def _hunyuan(c: ConfigKeys) -> Fields:
-    fields = common_fields(c) | expert_fields(c)
+    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size", "intermediate_size"))
     if not c.said("use_mixed_mlp_moe"):
         raise c.unsaid("use_mixed_mlp_moe")
     if c.flag("use_mixed_mlp_moe"):
@@ -341,7 +348,7 @@ def _hunyuan(c: ConfigKeys) -> Fields:
 
 
 def _ernie(c: ConfigKeys) -> Fields:
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared_experts(c)
+    fields = common_fields(c) | expert_fields(c) | shared_experts(c)
     if not c.said("tie_word_embeddings"):
         raise c.unsaid("tie_word_embeddings")
     layers = fields["layers"]
@@ -409,7 +416,7 @@ _V4_RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_
 
 def _deepseek_v4(c: ConfigKeys) -> Fields:
     """A window in every layer, and entries of so many tokens, overlapping with an indexer, or heavily compressed."""
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared_experts(c)
+    fields = common_fields(c) | expert_fields(c) | shared_experts(c)
     layers, ratios = fields["layers"], c.by_layer("compress_ratios", fields["layers"])
     layer_kinds(c, layers, "hash_moe", "moe", key="mlp_layer_types")  # both have the same experts
     kind_of = {ratio: kind for kind, ratio in _V4_RATES.items()}
@@ -460,7 +467,7 @@ def _mimo(c: ConfigKeys) -> Fields:
 
 def _afmoe(c: ConfigKeys) -> Fields:
     """Trinity: attention with an output gate, with a window but in every fourth layer."""
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared_experts(c)
+    fields = common_fields(c) | expert_fields(c) | shared_experts(c)
     layers, base = fields["layers"], grouped_heads(c) | {"output_gate": True}
     c.any("num_expert_groups", "num_limited_groups", "mup_enabled", "route_norm", "route_scale", "load_balance_coeff")
     c.any("score_func", "score_before_experts", "global_attn_every_n_layers")
@@ -486,7 +493,7 @@ def _lfm2(c: ConfigKeys) -> Fields:
     c.any("conv_bias")
     fields["attention"] = [conv, base | {"layers": full}]
     if squeezed(c.model_type) == "lfm2moe":
-        fields |= expert_fields(c, ("moe_intermediate_size",))
+        fields |= expert_fields(c)
         return with_experts(c, after_dense(c, layers), fields, "intermediate_size")
     width = c.size("block_ff_dim", "intermediate_size")
     if c.flag("block_auto_adjust_ff_dim"):  # Lfm2MLP of transformers
@@ -530,7 +537,7 @@ def _gemma4(c: ConfigKeys) -> Fields:
 
 def _step(c: ConfigKeys) -> Fields:
     """Step-3.5 and 3.7: layers with a window may have heads of their own; layers with experts are listed as text."""
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",))
+    fields = common_fields(c) | expert_fields(c)
     layers, base = fields["layers"], grouped_heads(c)
     other = c.part("attention_other_setting")
     near = base | {"window": c.size("sliding_window")}
@@ -568,7 +575,7 @@ def _enumerated(c: ConfigKeys, name: str, layers: int) -> list[int]:
 def _laguna(c: ConfigKeys) -> Fields:
     """Laguna: layers with a window have more heads; a gate a head, or as wide as the output."""
     shared = shared_experts(c, "shared_expert_intermediate_size")
-    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size",)) | shared
+    fields = common_fields(c) | expert_fields(c) | shared
     layers, base = fields["layers"], grouped_heads(c)
     kinds = layer_kinds(c, layers, "full_attention", "sliding_attention") or ["full_attention"] * layers
     heads = c.by_layer("num_attention_heads_per_layer", layers) or [base["heads"]] * layers
@@ -683,7 +690,8 @@ def as_others(c: ConfigKeys) -> Fields:
     """Reads a type that is not known by the keys that most files have. The result is approximate."""
     if not c.has_experts:
         return _dense(c)
-    fields = common_fields(c) | expert_fields(c) | shared_experts(c, "shared_expert_intermediate_size")
+    fields = common_fields(c) | expert_fields(c, ("moe_intermediate_size", "intermediate_size"))
+    fields |= shared_experts(c, "shared_expert_intermediate_size")
     ids = after_dense(c, fields["layers"])
     attention = latent_heads(c) if c.said("kv_lora_rank") else grouped_heads(c)
     return with_experts(c, ids, fields, "intermediate_size") | {"attention": attention}

@@ -11,12 +11,18 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys
+from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys, squeezed
 
 Fields = dict[str, Any]
 VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """Bytes of a value of a state, by its type."""
 _KV_HEADS = "num_key_value_heads", "num_attention_groups"
+# Keys that say which layers have experts.
+_WHICH = (
+    "first_k_dense_replace", "num_dense_layers", "moe_layer_freq", "mlp_layer_types", "mlp_only_layers",
+    "decoder_sparse_step", "interleave_moe_layer_step", "moe_layers_enum", "moe_layer_num_skipped",
+    "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "expert_layer_period", "expert_layer_offset",
+)  # fmt: skip
 # Other names of a kind of layer in ``layer_types`` (transformers, configuration_utils.py, _LEGACY_LAYER_TYPE_REMAP).
 _ALSO = MappingProxyType({
     "mamba": "linear_attention", "attention": "full_attention", "deepseek_sparse_attention": "indexed_attention",
@@ -37,7 +43,7 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
     }
 
 
-def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")) -> Fields:
+def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size",)) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
     found: Fields = {
         "experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width),
@@ -76,7 +82,8 @@ def with_experts(c: ConfigKeys, ids: Iterable[int], fields: Fields, *dense: str)
     """Layers with experts, and the width of the others, which ``dense`` are the keys of."""
     ids = list(ids)
     if not ids:
-        raise SpecError(f"{c.path}: no layer has experts")
+        decided = [name for name in _WHICH if c.said(name)]
+        raise SpecError(f"{c.path}: no layer has experts, by {', '.join(decided) or 'num_hidden_layers'}")
     if dense and len(ids) == fields["layers"]:
         c.whole(*dense, least=0)
     return fields | {"moe_layers": ids} | ({"dense_ffn": c.size(*dense)} if len(ids) < fields["layers"] else {})
@@ -98,9 +105,11 @@ def after_dense(c: ConfigKeys, layers: int) -> list[int]:
 def grouped_heads(c: ConfigKeys) -> Fields:
     """Heads, and the keys and values that they share."""
     heads, hidden = c.size("num_attention_heads"), c.size("hidden_size")
+    if squeezed(c.model_type) != "deepseek":  # whose attention has no such key (DeepSeekMoE, modeling_deepseek.py)
+        c.decides("head_dim", "attention_head_dim")
     size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
     if size is None:
-        raise SpecError(f"{c.path}: does not say head_dim, and {heads} heads do not divide {hidden}")
+        raise SpecError(f"{c.path}: does not say head_dim, and num_attention_heads, {heads}, do not divide {hidden}")
     kv_heads = c.told(*_KV_HEADS) or heads
     if heads % kv_heads:
         name = c.said(*_KV_HEADS) or _KV_HEADS[0]

@@ -18,7 +18,7 @@ from archsim.base.errors import SpecError
 from archsim.base.files import drafted, write_text
 from archsim.base.yaml import dump_yaml
 from archsim.models.config_families import KNOWN, as_others, reader_of
-from archsim.models.config_keys import ConfigKeys, read_keys
+from archsim.models.config_keys import EXPERTS, TOP_K, ConfigKeys, read_keys
 from archsim.models.onnx import FLAGS, OPERATOR_COLUMNS
 from archsim.specs.model import ModelSpec
 
@@ -51,23 +51,26 @@ def import_config(
         if not accept_approximate:
             raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(KNOWN)}); {_GO_ON}")
         keys.guessed = []
-    _refuse_odd_formats(keys)
+    _refuse_odd_text(keys)
     fields = {"positions": _positions(keys)} | (reader or as_others)(keys) | asked
     unknown += [f"{each} is not read" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
         raise SpecError("\n".join(lines))
-    needed = ("layers", "moe_layers", "hidden", "expert_ffn", "experts", "top_k")
-    if missing := [field for field in needed if fields.get(field) is None]:
-        raise SpecError("\n".join(f"{path}: does not say {field}. Give {FLAGS[field]}" for field in missing))
+    if missing := [field for field in ("expert_ffn", "experts", "top_k") if fields.get(field) is None]:
+        widths = "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"
+        named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": widths}
+        lines = (f"{each}. Give {FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
+        raise SpecError("\n".join(f"{path}: does not say {line}" for line in lines))
     return _model(keys, name, fields | {"approximate": (*unknown, *(keys.guessed or ()))})
 
 
-def _refuse_odd_formats(keys: ConfigKeys) -> None:
-    """Raise SpecError for number formats that cannot be; which formats a run has is said elsewhere."""
+def _refuse_odd_text(keys: ConfigKeys) -> None:
+    """Raise SpecError for a name or number formats that cannot be; which formats a run has is said elsewhere."""
     formats = ConfigKeys(keys.path, {**keys.outer, **keys.keys})
     method = formats.part("quantization_config")
-    for part, name in ((formats, "torch_dtype"), (formats, "dtype"), (method, "quant_method")):
+    named = (formats, "_name_or_path"), (formats, "torch_dtype"), (formats, "dtype"), (method, "quant_method")
+    for part, name in named:
         if part.said(name) and not isinstance(part.keys[name], str):
             raise part.wrong(name, "text")
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
 from archsim.specs.model import MOST_LAYERS
@@ -35,23 +34,38 @@ _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 # Layers of multi-token prediction that a list by layer may have at its end, where the file does not say how many
 # (Step-3.5 and MiMo-V2 have three, DeepSeek-V4 one).
 _MOST_MTP = 3
-# Up to so many rows, heads or tokens; ModelSpec's own ranges are narrower.
-_MOST = 10**12
+# Up to so many heads, ranks, experts or values of a vector; tokens and rows have ranges of their own, as in ModelSpec.
+_MOST = 1_000_000
+_MOST_TOKENS = 1_000_000_000
+_OF_TOKENS = frozenset(
+    "max_position_embeddings n_positions max_seq_len seq_length model_max_length max_sequence_length max_seq_length "
+    "seq_len original_max_position_embeddings sliding_window sliding_window_size attention_chunk_size index_topk "
+    "vocab_size".split()
+)
+# Factors of positions, widths and vocabularies; published ones are up to 128.
+_MOST_FACTOR = 10_000
+
+
+class ClassDefaults(NamedTuple):
+    """values: what a configuration class gives to keys that a file leaves out. never_null: those of them that it
+    refuses to be null. A key that the class does not have, or has without a value, is not there.
+    """
+
+    values: Mapping[str, Any]
+    never_null: frozenset[str]
 
 
 @cache
-def class_defaults() -> Mapping[str, Mapping[str, Any]]:
-    """Type without underscores → what its configuration class gives to keys that a file leaves out.
-
-    ``class_defaults.txt`` says where they are from. A class is known if it is there; a key that it does not have, or
-    has without a value, is not listed.
-    """
-    found: dict[str, Mapping[str, Any]] = {}
+def class_defaults() -> Mapping[str, ClassDefaults]:
+    """Type without underscores → the defaults of its class; ``class_defaults.txt`` says where they are from."""
+    found: dict[str, ClassDefaults] = {}
     for line in Path(__file__).with_name("class_defaults.txt").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             names, *pairs = line.split()
-            values = {key: json.loads(value) for key, _, value in (pair.partition("=") for pair in pairs)}
-            found |= dict.fromkeys((squeezed(name) for name in names.split(",")), MappingProxyType(values))
+            given = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+            values = {key: json.loads(value.removesuffix("!")) for key, value in given.items()}
+            own = ClassDefaults(values, frozenset(key for key, value in given.items() if value.endswith("!")))
+            found |= dict.fromkeys((squeezed(name) for name in names.split(",")), own)
     return MappingProxyType(found)
 
 
@@ -113,16 +127,21 @@ class ConfigKeys:
                 if other in names and self.keys.get(other) not in (None, self.keys[name]):
                     raise self.wrong(other, f"the same as {name}, which means the same and is {short(self.keys[name])}")
             return self.keys[name]
-        left_out = self._class and not any(name in self.keys for name in names)
-        return next((self._class[name] for name in names if name in self._class), None) if left_out else None
+        own = self._class or ClassDefaults({}, frozenset())
+        null = next((name for name in names if name in self.keys), None)
+        for name in names if null else ():
+            if name in own.never_null:
+                raise self.wrong(null or name, f"a value, as that of {self.model_type}, {own.values[name]}")
+        return None if null else next((own.values[name] for name in names if name in own.values), None)
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int | None:
         """A whole number of at least ``least``. Raises SpecError for anything else."""
         value = self.any(*names)
         if value is None:
             return default
-        if type(value) is not int or not least <= value <= _MOST:
-            raise self.wrong(self.said(*names) or names[0], f"a whole number, {least} or more")
+        most = _MOST_TOKENS if _OF_TOKENS & set(names) else _MOST
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(self.said(*names) or names[0], f"a whole number, {least} or more, up to {most:,}")
         return value
 
     def told(self, *names: str, least: int = 1) -> int | None:
@@ -177,8 +196,8 @@ class ConfigKeys:
         value = self.any(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and 0 < value < _MOST):
-            raise self.wrong(name, "a number above 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_FACTOR:
+            raise self.wrong(name, f"a number above 0, up to {_MOST_FACTOR}")
         return value
 
     def chosen(self, name: str, options: Mapping[str, Any], default: Any) -> Any:

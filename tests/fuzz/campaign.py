@@ -59,10 +59,13 @@ def fuzz(name, target, folder: Path, seed: int, first: int, count: int) -> Repor
         command = target.command(file.relative_to(folder))
         status, said = _tried(command, folder, HANG_S)
         file.write_bytes(good[file])
-        if status == 0:
+        placed = status == 0 or (status in (1, 2) and (not target.shown or file.name in said))
+        judged = target.law and placed
+        broken = target.law(file, good[file], content, said if status else None) if judged else ""
+        if broken or not placed:
+            found.append(Found(name, number, file.name, command, f"{said}{broken}", content))
+        elif status == 0:
             accepted += 1
-        elif status not in (1, 2) or (target.shown and file.name not in said):
-            found.append(Found(name, number, file.name, command, said, content))
     return Report(accepted, count - accepted - len(found), found, _peak_bytes())
 
 

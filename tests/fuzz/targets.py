@@ -6,20 +6,26 @@ A target makes its good files in an empty folder and says how to spoil one; the 
 import json
 import shutil
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from support.mutants import damaged, mutated, mutated_json, mutated_text
+from support.mutants import SPELLINGS, damaged, mutated, mutated_config, mutated_json, mutated_text, paths
 from support.shared import shared_path
 from support.stores import imported
+from support.tables import read_beside
 from support.torch_files import save_pt
 from support.trace_files import TOY, json_request, save_npz, toy_requests
 
+from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml, read_yaml
+from archsim.models.config_json import import_config
+from archsim.models.config_keys import class_defaults, squeezed
 from archsim.specs.config_files import shipped_configs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MODEL_TESTS = Path(__file__).resolve().parents[1] / "models" / "test_config_json.py"
 LAYERS = [1, 2, 3, 4]
 # Constants that no command takes as a file; an experiment on a recorded trace.
 _OTHERS = ("hosts.yaml", "published_llama4.yaml")
@@ -47,13 +53,15 @@ slo: {ttft: 2 s, tpot: 50 ms}
 
 class Target(NamedTuple):
     """make: writes the good files, returns those that may be spoilt; spoil: (content, rng) → mutant; command: of a
-    file; shown: whether a refusal must name the file.
+    file; shown: whether a refusal must name the file; law: of (file, good content, content, what was said or
+    None where it was accepted), what is wrong although the command took the file or refused it by its name.
     """
 
     make: Callable[[Path], list[Path]]
     spoil: Callable[[bytes, object], bytes]
     command: Callable[[Path], str]
     shown: bool = True
+    law: Callable[[Path, bytes, bytes, str | None], str] | None = None
 
 
 def _yaml(content, rng):
@@ -82,10 +90,77 @@ def _small(folder):
 
 
 def _models(folder):
+    """Published configurations, and the keys of one of each family."""
     for file in [EXAMPLES / "config.json", *(shared_path() / "data" / "models").glob("*.json")]:
         shutil.copy(file, folder / file.name)
         (folder / file.name).chmod(0o644)
+    for name, config in read_beside(str(MODEL_TESTS), "configs.yaml").items():
+        if config.get("model_type") or config.get("text_config"):
+            (folder / f"of_{name}.json").write_text(json.dumps(config))
     return sorted(folder.glob("*.json"))
+
+
+def _law_of_configs(file, good, content, said):
+    """One key that differs changes nothing that it decides without a word: a value that cannot be is refused by its
+    key, and a key that is left out is as good as its class's value.
+    """
+    before, after = (_language_model(json.loads(each)) for each in (good, content))
+    changed = [key for key in {**before, **after} if json.dumps(before.get(key, 0)) != json.dumps(after.get(key, 0))]
+    if len(changed) != 1 or "model_type" in changed or "architectures" in changed:
+        return ""
+    (key,) = changed
+    if said is not None:
+        others = sum(SPELLINGS, ("head_dim", "layer_types", "hybrid_override_pattern"))
+        inside = {str(name) for tree in (before, after) for at in paths(tree) for name in at}
+        return "" if any(name in said for name in inside.union(others)) else "names no key"
+    if key not in after:
+        own = class_defaults().get(squeezed(str(before.get("model_type"))))
+        same = next((group for group in SPELLINGS if key in group), (key,))
+        value = next((own.values[name] for name in same if name in own.values), None) if own else None
+        stated = _model_of(file, after | {key: value})
+        return "" if _model_of(file, after) == stated else f"{key}: as if it were not {value!r}"
+    nothing = after[key] in ([], {}) and not before.get(key)
+    last = key == "moe_layer_end_index" and after[key] == -1
+    if nothing or last or key == "_name_or_path" or not _cannot_be(before.get(key), after[key]):
+        return ""
+    model = _model_of(file, before)
+    if _model_of(file, after) != model:
+        return f"{key} = {after[key]!r} is taken for a number"
+    others = [_model_of(file, before | {key: each}) for each in _others(before.get(key))]
+    return f"{key} = {after[key]!r} is ignored" if any(each != model for each in others) else ""
+
+
+def _language_model(config):
+    """The keys of the language model; none of what is no object."""
+    outer = config if isinstance(config, dict) else {}
+    inner = outer.get("text_config", outer)
+    return {"model_type": outer.get("model_type")} | inner if isinstance(inner, dict) else outer
+
+
+def _model_of(file, config):
+    """The model, or None where it is refused."""
+    path = file.with_name("law.json")
+    path.write_text(json.dumps(config), encoding="utf-8")
+    try:
+        return import_config(path, "law")
+    except SpecError:
+        return None
+
+
+def _cannot_be(old, new):
+    """Whether a value is of another type than the one that it replaces, or no length, number or share."""
+    if old is None or new is None or (isinstance(old, list) and type(new) is int and new >= 0):
+        return False  # one number for all layers
+    if isinstance(old, bool) or isinstance(new, bool) or not isinstance(old, int | float):
+        return type(old) is not type(new)
+    return not isinstance(new, int | float) or not isfinite(new) or new < 0 or (type(new), type(old)) == (float, int)
+
+
+def _others(value):
+    """Values of the same type that a key may have as well."""
+    if isinstance(value, bool):
+        return [not value]
+    return [2 * value, value // 2] if isinstance(value, int) and value > 1 else []
 
 
 def _onnx(folder):
@@ -169,7 +244,9 @@ _CALIBRATE = "calibrate {} --peak bf16=600TFLOP/s --hbm 2.4TB/s --out c.yaml"
 TARGETS = {
     "specs": Target(_configs, _yaml, lambda file: f"check {file}"),
     "runs": Target(_small, _yaml, lambda file: f"run {file}", shown=False),
-    "models": Target(_models, mutated_json, lambda file: f"model import {file} --out made.yaml"),
+    "models": Target(
+        _models, mutated_config, lambda file: f"model import {file} --out made.yaml", law=_law_of_configs
+    ),
     "onnx": Target(_onnx, damaged, lambda file: f"model import {file} --out made.yaml"),
     "traces": Target(_traces, _any_text, _IMPORT.format),
     "packed": Target(_packed, damaged, _IMPORT.format),

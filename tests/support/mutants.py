@@ -64,6 +64,62 @@ def mutated_json(content: bytes, rng) -> bytes:
     return "\n".join(map(json.dumps, trees)).encode("utf-8", "surrogatepass")
 
 
+ODD_OF_CONFIG = (
+    None, True, False, -1, 0, 1, -(2**63), 10**30, 2.5, float("inf"), float("-inf"), float("nan"), "x", "32", "", [],
+    [None], ["x"], [1, 2], {}, {"x": 1},
+)  # fmt: skip
+"""What a key of a ``config.json`` is replaced with."""
+SPELLINGS = (
+    ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
+    ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"), ("n_group", "num_expert_group"),
+    ("n_shared_experts", "num_shared_experts", "num_shared_expert"), ("first_k_dense_replace", "num_dense_layers"),
+    ("num_key_value_heads", "num_attention_groups"), ("rope_scaling", "rope_parameters"), ("torch_dtype", "dtype"),
+    ("linear_attention", "mamba"), ("full_attention", "attention"), ("max_position_embeddings", "max_seq_len"),
+)  # fmt: skip
+
+
+def mutated_config(content: bytes, rng) -> bytes:
+    """A ``config.json`` with a key of its language model left out, impossible, scaled or spelt in another way, a list
+    that is too short or too long, or the language model's keys moved inside or outside.
+    """
+    tree = json.loads(content)
+    inner = next((tree[name] for name in ("text_config", "llm_config") if isinstance(tree.get(name), dict)), tree)
+    key = rng.choice(list(inner))
+    lists = [name for name, value in inner.items() if isinstance(value, list) and value]
+    match rng.randrange(12):
+        case 0 | 1:
+            del inner[key]
+        case 2 | 3 | 4 | 5:
+            inner[key] = rng.choice(ODD_OF_CONFIG)
+        case 6 if isinstance(inner[key], int | float):
+            inner[key] = rng.choice((inner[key] * 2, inner[key] // 2, inner[key] + 1, -inner[key], inner[key] * 1e9))
+        case 7 if lists:
+            found = inner[rng.choice(lists)]
+            at = rng.randrange(len(found))
+            match rng.randrange(4):
+                case 0:
+                    del found[at:]
+                case 1:
+                    found += found[:4] or [0]
+                case 2:
+                    found[at] = rng.choice(ODD_OF_CONFIG)
+                case _:
+                    found.insert(at, copy.deepcopy(found[at]))
+        case 8:
+            group = rng.choice([group for group in SPELLINGS if set(group) & set(inner)] or [(key, f"{key}s")])
+            name = next(each for each in group if each in inner)
+            inner[rng.choice(group)] = inner.pop(name)
+        case 9 if inner is tree:
+            tree = {"model_type": inner.get("model_type"), "text_config": inner}
+        case 9:
+            tree = inner | {"model_type": inner.get("model_type", tree.get("model_type"))}
+        case 10:
+            inner[rng.choice([each for group in SPELLINGS for each in group])] = rng.choice(ODD_OF_CONFIG)
+        case _:
+            return mutated_json(content, rng)
+    return json.dumps(tree).encode("utf-8", "surrogatepass")
+
+
 def mutated_text(content: bytes, rng) -> bytes:
     """A number replaced, a line doubled, dropped or moved, a header renamed; of tables and logs."""
     lines = content.split(b"\n")
