@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from archsim.base.errors import TraceError
 
+ABOVE_ZERO = 5e-324  # the least number above 0
+
 
 class Claim(NamedTuple):
     """``what`` is ``found``, and lies from ``least`` to ``most``, because of ``why``; ``unit`` of all three numbers."""
@@ -29,12 +31,14 @@ class Claim(NamedTuple):
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         near = self.least if not self.found > self.most else self.most
+        if near == ABOVE_ZERO:
+            return f"{self.what}: {_shown(self.found)}{unit}; expected more than 0{unit}: {self.why}"
         bound = "" if self.least == self.most else "at least " if near == self.least else "at most "
         return f"{self.what}: {_shown(self.found)}{unit}; expected {bound}{_shown(near)}{unit}: {self.why}"
 
 
 def _shown(number: float) -> str:
-    return f"{number:,.0f}" if number == round(number, 9) and abs(number) < 1e15 else f"{number:,.5g}"
+    return f"{number:,.0f}" if float(number).is_integer() and abs(number) < 1e15 else f"{number:,.5g}"
 
 
 def refuse_broken(where: str, claims: Iterable[Claim]) -> None:

@@ -667,7 +667,8 @@ def _summed(files: list[Path], every: list[Loads]) -> Loads:
         file, part = files[n], every[n]
         dump = ""
         if times[n] is not None and part.rank is not None:
-            dumps[of] = dumps[of := (part.series[0], part.rank)] + 1
+            of = part.series[0], part.rank
+            dumps[of] += 1
             dump = f", dump {dumps[of]}" if dumps[of] > 1 else ""
         for m, name in enumerate(f"{each}{dump}" for each in part.names):
             if name not in at:

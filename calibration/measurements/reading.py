@@ -61,7 +61,7 @@ def read_cells(file: Path, label: str, problems: list[MeasurementProblem]) -> pd
         problems.append(MeasurementProblem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
         return None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if file.suffix.lower() in LOGS:
+    if is_log(file):
         return _log_cells(file, text, label, problems)
     written, whole = text.split("\n"), text.endswith("\n")
     header = _cells(written[0])

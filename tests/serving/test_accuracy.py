@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ from archsim.studies.serving.accuracy import (
     table_of,
     worse,
 )
+from archsim.studies.serving.calibrate import read_measured, under_load
 
 DEPLOYMENT = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "vllm",
@@ -120,6 +122,83 @@ def test_results_of_load_generators_are_told_by_their_keys(tmp_path, name, found
 def test_an_open_loop_replaces_the_closed_one_of_the_deployment(tmp_path):
     given = read_served(written(tmp_path, "out.jsonl", [SGLANG]), DEPLOYMENT).points[0].given["requests"]
     assert "concurrency" not in given and given["arrivals"]["rate"] == "2/s"
+
+
+@pytest.mark.parametrize(
+    ("load", "requests"),
+    [
+        ({"request_rate": "inf", "max_concurrency": None, "num_prompts": 40}, {"concurrency": 40}),
+        ({"request_rate": float("inf"), "max_concurrency": 16}, {"concurrency": 16}),
+        ({"request_rate": 100.0, "max_concurrency": 4}, {"concurrency": 4}),  # 11.5 would be in flight
+        ({"request_rate": 30.0, "max_concurrency": 4}, {"arrivals": {"rate": "30/s", "burstiness": 1.0}}),  # 3.5 would
+    ],
+)
+@pytest.mark.parametrize("own", [{"concurrency": 1}, {"arrivals": {"rate": "2/s"}}])
+def test_the_load_is_that_of_the_result(tmp_path, load, requests, own):
+    """Whatever the load of the deployment is; at both doors."""
+    deployment = DEPLOYMENT | {"requests": {"input": {"fixed": 100}, "output": {"fixed": 100}, **own}}
+    path = written(tmp_path, "bench.json", VLLM | load | {"output_throughput": 100.0, "mean_tpot_ms": 5.0})
+    given = read_served(path, deployment).points[0].given["requests"]
+    assert {key: given[key] for key in ("concurrency", "arrivals") if key in given} == requests
+    assert under_load(deployment, read_measured(path))["requests"] == given
+
+
+WHOLE = VLLM | {"num_prompts": 40, "duration": 2.0, "output_throughput": 400.0, "request_throughput": 20.0,
+                "mean_e2el_ms": 115.0, "median_ttft_ms": 19.0, "p99_ttft_ms": 30.0}  # fmt: skip
+LISTED = {"input_lens": [100] * 40, "output_lens": [20] * 40, "ttfts": [0.02] * 40}
+NEGATIVE = {"benchmarks": [GUIDELLM["benchmarks"][0] | {"metrics": GUIDELLM["benchmarks"][0]["metrics"] | {
+    "time_to_first_token_ms": {"successful": {"mean": -1.7e12}}}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (NEGATIVE, "mean_ttft_ms: -1,700,000,000,000 ms; expected at least 0 ms"),
+        (WHOLE | {"mean_ttft_ms": float("nan")}, "mean_ttft_ms: nan ms; expected at least 0"),
+        (WHOLE | {"mean_tpot_ms": -1.0}, "mean_tpot_ms: -1 ms; expected at least 0 ms"),
+        (WHOLE | {"mean_ttft_ms": 200.0}, "mean_ttft_ms: 200 ms; expected at most 115 ms"),
+        (WHOLE | {"median_ttft_ms": 31.0}, "median_ttft_ms: 31 ms; expected at most 30 ms"),
+        ({**WHOLE, "mean_ttft_ms": 2500.0, "mean_e2el_ms": None}, "TTFT: 2,500 ms; expected at most 2,000 ms"),
+        (WHOLE | {"num_prompts": 30}, "completed: 40; expected at most 30"),
+        (WHOLE | {"num_prompts": 64}, "completed: 40; expected at least 60.8"),
+        (WHOLE | {"failed": 3}, "completed and failed: 43; expected 40"),
+        (WHOLE | {"output_throughput": 800.0}, "output_throughput: 800; expected at most 420"),
+        (WHOLE | {"request_throughput": 2.0}, "request_throughput: 2; expected at least 19"),
+        (WHOLE | {"request_rate": -1.0}, "request_rate: -1; expected more than 0"),
+        (WHOLE | {"max_concurrency": 0}, "max_concurrency: 0; expected more than 0"),
+        (WHOLE | LISTED | {"ttfts": [20.0] * 40}, "mean of ttfts: 20,000; expected at most 21"),
+        (WHOLE | LISTED | {"ttfts": [-0.02] + [0.02] * 39}, "least of ttfts: -20; expected at least 0"),
+        (WHOLE | LISTED | {"total_input_tokens": 8000}, "sum of input_lens: 4,000; expected at least 7,600"),
+        ({key: (each[:20] if isinstance(each, list) else each) for key, each in (WHOLE | LISTED).items()},
+         "requests in lists: 20; expected at least 38"),
+    ],
+)
+def test_a_result_that_cannot_be_is_refused_with_both_numbers(tmp_path, found, said):
+    for given in (found, WHOLE | LISTED if "benchmarks" not in found else GUIDELLM):  # the second can be
+        path = written(tmp_path, "x.json", given)
+        for read in (read_measured, partial(read_served, deployment=DEPLOYMENT)):
+            if given is not found:
+                read(path)
+                continue
+            with pytest.raises(TraceError, match=f"x.json.*: {said}"):
+                read(path)
+
+
+def test_both_doors_read_the_same_files(tmp_path):
+    """GuideLLM, lines and lists; a comparison is of one run."""
+    report = written(tmp_path, "report.json", GUIDELLM)
+    run = read_measured(report)
+    assert (run.values["mean_ttft_ms"], run.values["mean_tpot_ms"], run.values["max_concurrency"]) == (22.0, 7.0, 8)
+    assert read_measured(written(tmp_path, "one.jsonl", [SGLANG])).values["completed"] == 40
+    with pytest.raises(TraceError, match="two.jsonl: has 2 runs; expected one"):
+        read_measured(written(tmp_path, "two.jsonl", [SGLANG, SGLANG]))
+
+
+def test_the_load_of_aiperf_and_genai_perf(tmp_path):
+    for config in ({"loadgen": {"concurrency": 6}}, {"perf_analyzer": {"stimulus": {"concurrency": 6}}}):
+        given = AIPERF | {"input_config": config, "input_sequence_length": {"avg": 300.0}}
+        requests = read_served(written(tmp_path, "x.json", given), DEPLOYMENT).points[0].given["requests"]
+        assert (requests["concurrency"], requests["input"]) == (6, {"mean": 300.0})
 
 
 def test_rows_of_inferencex_say_on_what_they_were_measured(tmp_path):

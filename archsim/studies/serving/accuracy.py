@@ -406,9 +406,10 @@ def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
         precision = serving.spec.precision
         label = precision.experts or precision.products or serving.system.compute.dtype
         mean = number_of(values, "mean_ttft_ms") is not None
-        times = (number_of(values, f"{'mean' if mean else 'median'}_{name}_ms") for name in ("ttft", "tpot"))
+        kind = "mean" if mean else "median"
+        ttft, tpot = (number_of(values, f"{kind}_{name}_ms") for name in ("ttft", "tpot"))
         found.append(MeasuredPoint(
-            at, serving.spec.engine, gpu, serving.model.name, str(label), given, *times,
+            at, serving.spec.engine, gpu, serving.model.name, str(label), given, ttft, tpot,
             number_of(values, "output_throughput"), mean, run.lists, duration_s=number_of(values, "duration"),
         ))  # fmt: skip
     return found

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.evidence import Claim, refuse_broken
+from archsim.base.evidence import ABOVE_ZERO, Claim, refuse_broken
 from archsim.base.files import drafted
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
@@ -176,13 +176,13 @@ def _claims(values: Mapping[str, Any]) -> Iterator[Claim]:
             yield Claim(f"{kind}_ttft_ms", first, why, most=whole * (1 + 1e-6), unit="ms")
     ended, sent, failed = (found.get(key) for key in ("completed", "num_prompts", "failed"))
     if ended is not None:
-        most = inf if sent is None else sent
-        yield Claim("completed", ended, "num_prompts, less a twentieth", max(1, LEAST_COMPLETED * (sent or 0)), most)
+        why = f"num_prompts is {sent:g}, and the load was of all" if sent is not None else "a run has requests"
+        yield Claim("completed", ended, why, max(1, LEAST_COMPLETED * (sent or 0)), inf if sent is None else sent)
         if sent is not None and failed is not None:
             yield Claim("completed and failed", ended + failed, "num_prompts", sent, sent)
     duration = found.get("duration")
     if duration is not None:
-        yield Claim("duration", duration, "a time", 1e-9, MOST_MS, "s")
+        yield Claim("duration", duration, "a time", ABOVE_ZERO, MOST_MS, "s")
         for rate, parts in _RATES.items():
             counts = [found.get(part) for part in parts]
             if (given := found.get(rate)) is not None and None not in counts:
@@ -193,7 +193,7 @@ def _claims(values: Mapping[str, Any]) -> Iterator[Claim]:
         if values.get(key) is not None:
             why = "a load" if key != "request_rate" else "a rate, or inf: all at once"
             number = number_of(values, key)
-            yield Claim(key, nan if number is None else number, why, least=1e-9)
+            yield Claim(key, nan if number is None else number, why, least=ABOVE_ZERO)
 
 
 def claims_of_times(

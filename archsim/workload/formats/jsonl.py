@@ -93,8 +93,8 @@ def choices_of(where: str, data: dict | list) -> list[Choice]:
             line |= {key: part[key] for key in (NAME, "prompt_tokens", "completion_tokens") if key in part}
         found.append({**data, **line})
     prompt, made = found[0].get("prompt_tokens"), found[0].get("completion_tokens")
-    known = type(prompt) is int and type(made) is int and made > 0
-    rows = len(found) * (prompt - 1) + made if known else None
+    whole = isinstance(prompt, int) and isinstance(made, int) and made > 0
+    rows = len(found) * (prompt - 1) + made if whole else None  # type: ignore[operator]
     names = [next((name for name in IDS if name in line), None) for line in found]
     for n, name in enumerate(names):
         if name is None:
@@ -138,7 +138,8 @@ def routed(where: str, choice: Choice, model: ModelSpec) -> np.ndarray:
 def _said(tokens: int, prompt: int, made: int, choices: int) -> Claim:
     of = f" of {choices} choices" if choices > 1 else ""
     why = f"{prompt} prompt_tokens and {made} completion_tokens, of which the last of a choice is never routed"
-    return Claim(f"tokens with routing{of}", tokens, why, *[choices * (prompt - 1) + made] * 2)
+    expected = choices * (prompt - 1) + made
+    return Claim(f"tokens with routing{of}", tokens, why, expected, expected)
 
 
 def _decoded(where: str, text: str) -> np.ndarray:
