@@ -425,7 +425,9 @@ def _llama4(c: ConfigKeys) -> Fields:
         full = list(range(every - 1, layers, every))
     chunk, base = c.whole("attention_chunk_size"), _grouped(c)
     fields = _moe(c, ids, fields, "intermediate_size_mlp")
-    return fields | {"attention": _windowed(c, base, full, layers, chunk) if chunk else base}
+    kinds_of_layers = _windowed(c, base, full, layers, chunk) if chunk else [base]
+    chunked: Fields = {"chunked": True}
+    return fields | {"attention": [each | (chunked if "window" in each else {}) for each in kinds_of_layers]}
 
 
 def _gpt_oss(c: ConfigKeys) -> Fields:
