@@ -394,6 +394,10 @@ class Fit:
             return True
         return bool(self.demand_bytes.max() <= self.bound_bytes)
 
+    def doubtful(self, what: str) -> str:
+        """The note of a run that fits in some samples alone; ''."""
+        return "" if self.kv_room is None else self.kv_room.doubtful(self.needed_bytes, what)
+
     @property
     def room_bytes(self) -> np.ndarray:
         """Bytes left for cached copies, int64[die]."""

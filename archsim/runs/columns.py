@@ -390,6 +390,7 @@ def memory(run: Finished) -> dict[str, Any]:
         "hbm_kv_bytes": beside.of(KV),
         "hbm_attention_bytes": beside.of(ATTENTION),
         "hbm_activation_bytes": beside.of(ACTIVATIONS),
+        "memory_doubt": run.outcome.fit.doubtful(f"{model.name} on {system.name}") or None,
         "replica_hbm_bytes": run.outcome.fit.parts[EXPERTS].sum() - once,
     }
 
@@ -694,6 +695,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", optional=True),
     Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty", optional=True),
+    Column("memory_doubt", TEXT, "", "in how many samples of what an engine takes of HBM the run fits, where these are fewer than 90 %; else empty", optional=True),
     Column("first_steps", TEXT, "", "what is counted of first decode steps that have fewer active experts than those after them, as where answers begin with a template; else empty", optional=True),
     Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty", optional=True),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", optional=True),

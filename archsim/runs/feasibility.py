@@ -109,25 +109,24 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     policy and assumptions that leave least. Of more than `MOST_ROOMS`, the least and the most.
     """
     least: dict[tuple[str, str], KvRoom] = {}
-    doubts: dict[tuple[str, str], str] = {}
     for run in runs:
-        fit, of = _placed(run)[1], (run.model.name, run.system.name)
-        room = fit.kv_room
-        if room is None:
-            continue
-        if of not in least or room.free_bytes < least[of].free_bytes:
+        room, of = _placed(run)[1].kv_room, (run.model.name, run.system.name)
+        if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
             least[of] = room
-        if doubt := room.doubtful(fit.needed_bytes, f"{run.model.name} on {run.system.name}"):
-            doubts[of] = doubt
     if len(least) == 1:
-        return [*(room.told for room in least.values()), *doubts.values()]
+        return [room.told for room in least.values()]
     lines = [f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
     if len(lines) <= MOST_ROOMS:
-        return [*lines, *doubts.values()]
+        return lines
     free = [room.free_bytes for room in least.values()]
     few, most = lines[free.index(min(free))], lines[free.index(max(free))]
-    told = [f"The least room of {len(lines):,} machines and models: {few}", f"The most room: {most}"]
-    return [*told, *list(doubts.values())[:MOST_ROOMS]]
+    return [f"The least room of {len(lines):,} machines and models: {few}", f"The most room: {most}"]
+
+
+def doubts_told(runs: Iterable[Run]) -> list[str]:
+    """The notes of runs that fit in some samples alone; the first `MOST_ROOMS`."""
+    found = dict.fromkeys(_placed(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
+    return [each for each in found if each][:MOST_ROOMS]
 
 
 def _placed(run: Run) -> tuple[Placement, Fit]:

@@ -242,6 +242,7 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
     notes = [f"The model {model} is approximate: {what}." for model, what in odd.items()]
     notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
+    notes += dict.fromkeys(str(row["memory_doubt"]) for row in rows if row.get("memory_doubt"))
     notes += dict.fromkeys(f"{row['first_steps']}." for row in rows if row.get("first_steps"))
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append(
@@ -255,12 +256,6 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             "workload.context is not given. Every request therefore holds as many tokens of KV cache as the longest "
             f"request of its batch has in the trace or preset, prompt and output together (up to {most:,})."
         )
-    full = [row for row in rows if row.get("hbm_all_counted") and row.get("copy_room_bytes") == 0]
-    notes += dict.fromkeys(
-        f"{row['model']} on {row['system']} fits in some samples alone of what an engine takes of HBM: by the estimate "
-        "it needs more than there is. `archsim check` has the share of samples."
-        for row in full
-    )
     lacking = dict.fromkeys(str(row.get("model")) for row in rows if row.get("hbm_all_counted") == 0)
     notes += [
         f"Only the experts of {model} are counted in HBM. Its file lacks attention, vocabulary or dense_ffn, so its KV "

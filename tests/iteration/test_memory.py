@@ -553,7 +553,7 @@ def test_run_and_serve_refuse_the_same_and_say_the_same():
         )  # fmt: skip
         served, needed = kv_room(engine, Scheduler(max_num_seqs=8, max_num_batched_tokens=8192)), fit.needed_bytes
         assert fit.fits == served.fits(needed) and fit.kv_room.share(needed) == served.share(needed)
-        said = fit.kv_room.doubtful(needed, "it")
+        said = fit.doubtful("it")
         assert said == served.doubtful(needed, "it") and bool(said) == (served.share(needed) < 0.9)
         assert (fit.room_bytes >= 0).all()
         shares.append(served.share(needed))
