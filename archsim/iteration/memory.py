@@ -13,6 +13,7 @@ activations       a bound for one step of one layer, or for sampling, and buffer
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,9 @@ MXFP4_WIDTHS = 256, 128
 EXPERTS, SHARED, ATTENTION, ACTIVATIONS = "experts", "shared experts", "attention", "activations"
 
 
+SGLANG, TRTLLM = "sglang", "trtllm"  # engines with rules of their own
+
+
 class RequestKv(NamedTuple):
     """What a request keeps on one rank. ``token_bytes``: of every token, in layers that keep all of them (compressed
     entries at their mean); ``windows``: (tokens, bytes of a token) of layers that keep the last ones alone;
@@ -64,38 +68,169 @@ class RequestKv(NamedTuple):
         return tokens * self.token_bytes + near + self.fixed_bytes
 
 
+# What of an engine's memory on GPUs is not known before it has started, as the least and the most of each part. Every
+# sample takes a value of each, independently; what a file gives is taken as it is.
+SAMPLES = 256
+# Loaded weights over those counted here: 1.001 to 1.008 in five logs (norms, scales), more with parts for images.
+LOADED = (0.99, 1.03)
+# `SAMPLED_BYTES` of the logs, 16 to 47, over the constant; TensorRT-LLM's sampler keeps less.
+PROFILED: Mapping[str | None, tuple[float, float]] = MappingProxyType({None: (0.4, 1.25), TRTLLM: (0.1, 1.25)})
+# Contexts and graphs of a GPU alone (0.1 to 2.0 GB in twelve logs and runs), and with what ranks keep for each other
+# (0.6 to 7.5 GB in ten: logs, of which GLM-5.2's holds 5.4 GB of graphs, and runs of vLLM 0.15): by factors.
+ALONE_BYTES, TOGETHER_BYTES = (0.1e9, 2.5e9), (0.35e9, 11e9)
+# Where a file does not say it, the least below what a machine reserves, and the most: vLLM takes 0.9, 0.92 since 0.26;
+# SGLang 0.81 on an H100 and 0.87 on an H200 (sgl-project/sglang#5893); TensorRT-LLM 0.9 of what is left (0.8 to 0.95 in
+# scripts). Who needs room gives 0.95 (srt-slurm's example of DeepSeek-R1 in FP8 on GB200) or 0.97.
+UTILISED: Mapping[str | None, tuple[float, float]] = MappingProxyType({
+    None: (0.0, 0.97), SGLANG: (0.09, 0.97), TRTLLM: (0.1, 0.97),
+})  # fmt: skip
+LIKELY = 0.8  # share of samples in the intervals that are printed
+LEAST_SHARE = 0.01  # of samples; what fits in fewer is refused
+# Of the most that is likely to be left: the median of what leaves anything, if samples become rarer evenly up to it.
+MIDDLE = 1 - 0.5**0.5
+
+
+def _spread(base: int) -> np.ndarray:
+    """Numbers that fill 0 to 1 evenly, one a sample (van der Corput), so that parts of different bases are independent:
+    float64[SAMPLES].
+    """
+    found, place, left = np.zeros(SAMPLES), 1.0, np.arange(1, SAMPLES + 1)
+    while left.any():
+        place /= base
+        found += place * (left % base)
+        left //= base
+    return found
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Which share of HBM a rank may use, by the rule of its engine. ``given``: whether a file says ``utilisation``;
+    ``ranks``: of its group; ``exact``: on machines and in batches whose memory is stated, not measured.
+    """
+
+    hbm_bytes: float
+    utilisation: float
+    engine: str | None = None
+    given: bool = False
+    ranks: int = 1
+    exact: bool = False
+
+    def free_bytes(self, weights: Any, activations: Any, besides: Any, utilisation: Any) -> Any:
+        """What is left for KV. vLLM's share is of all HBM; SGLang's of what is free before the weights, and bounds
+        weights and KV alone (model_executor/model_runner.py, profile_max_num_token); TensorRT-LLM's of what is free
+        after a step was profiled (_torch/pyexecutor/_util.py, _cal_max_memory).
+        """
+        if self.engine == SGLANG:
+            return (self.hbm_bytes - besides) * utilisation - weights - activations
+        if self.engine == TRTLLM:
+            return (self.hbm_bytes - weights - activations - besides) * utilisation
+        return self.hbm_bytes * utilisation - weights - activations - besides
+
+
 class KvRoom(NamedTuple):
-    """What HBM of a device leaves for KV. ``hbm_bytes``: its capacity; ``kv``: of a request, on one rank."""
+    """What HBM of a device leaves for KV. ``free_bytes``: as estimated; ``hbm_bytes``: its capacity; ``kv``: of a
+    request, on one rank. ``samples``: float64[SAMPLES], ascending, the same where what is not known takes other values;
+    None: all is known. ``whole``: ``kv`` where an engine keeps all tokens in layers with a window, as vLLM does without
+    its hybrid manager; None: none does.
+    """
 
     free_bytes: int
     hbm_bytes: int
     kv: RequestKv
+    samples: np.ndarray | None = None
+    whole: RequestKv | None = None
+
+    def share(self, needed: float) -> float:
+        """Of the samples, those that leave so many bytes."""
+        if self.samples is None:
+            return float(self.free_bytes >= needed)
+        return float((self.samples >= needed).mean())
+
+    def fits(self, needed: float) -> bool:
+        return self.share(needed) >= LEAST_SHARE
+
+    @property
+    def likely_bytes(self) -> tuple[float, float]:
+        """What is left in `LIKELY` of the samples, from and to; the estimate is in it."""
+        if self.samples is None:
+            return self.free_bytes, self.free_bytes
+        low, high = np.quantile(self.samples, [(1 - LIKELY) / 2, (1 + LIKELY) / 2])
+        return min(low, self.free_bytes), max(high, self.free_bytes)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is simulated: the estimate or, if more, `MIDDLE` of the most that is likely. More memory never leaves
+        less.
+        """
+        return self.free_bytes if self.samples is None else max(self.free_bytes, int(MIDDLE * self.likely_bytes[1]))
 
     @property
     def tokens(self) -> int:
         """Tokens whose KV fits in layers that keep all of them; without such a layer, in those with a window; a byte
         stands for each where a model keeps none.
         """
-        of_token = self.kv.token_bytes or sum(each for _, each in self.kv.windows)
-        return int(max(self.free_bytes, 0) // max(of_token, 1))
+        return _tokens(self.usable_bytes, self.kv)
 
     @property
     def told(self) -> str:
         """The sentence that ``archsim check``, ``run`` and ``serve`` print."""
         besides = self.kv.filled_bytes
         more = f" A request takes {besides / 1e6:,.1f} MB of that for windows and states." if besides else ""
+        within, (low, high) = "", self.likely_bytes
+        if self.samples is not None:
+            least, most = _tokens(low, self.whole or self.kv), _tokens(high, self.kv)
+            within = f", in {LIKELY:.0%} of samples {least:,} to {most:,}"
         return (
-            f"A device has room for {self.tokens:,} tokens of KV cache ({max(self.free_bytes, 0) / 1e9:.1f} GB of its "
-            f"{self.hbm_bytes / 1e9:.1f} GB).{more}"
+            f"A device has room for {self.tokens:,} tokens of KV cache ({max(self.usable_bytes, 0) / 1e9:.1f} GB of "
+            f"its {self.hbm_bytes / 1e9:.1f} GB{within}).{more}"
+        )
+
+    @property
+    def nowhere(self) -> str:
+        """Of a refusal."""
+        return "" if self.samples is None else f"; it fits in fewer than {LEAST_SHARE:.0%} of {SAMPLES} samples"
+
+    def doubtful(self, needed: float, what: str) -> str:
+        """The note of what fits in some of the samples alone; ''."""
+        share = self.share(needed)
+        if self.samples is None or share >= (1 + LIKELY) / 2:
+            return ""
+        low, high = (each / 1e9 for each in self.likely_bytes)
+        asked = f" It needs {needed / 1e9:.1f} GB." if needed >= 5e7 else ""
+        return (
+            f"{what} fits in {share:.0%} of {SAMPLES} samples of what an engine takes of HBM. The estimate leaves "
+            f"{self.free_bytes / 1e9:.1f} GB for KV, {LIKELY:.0%} of the samples {low:.1f} to {high:.1f} GB.{asked} It "
+            f"runs as if {self.usable_bytes / 1e9:.1f} GB were left."
         )
 
 
-def room_left(kept: Mapping[str, Any], bound: int, hbm_bytes: int, kv: RequestKv) -> KvRoom:
-    """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts; ``bound``: bytes
-    that a rank may use.
+def _tokens(n_bytes: float, kv: RequestKv) -> int:
+    return int(max(n_bytes, 0) // max(kv.token_bytes or sum(each for _, each in kv.windows), 1))
+
+
+def room_left(kept: Mapping[str, Any], budget: Budget, kv: RequestKv, whole: RequestKv | None = None) -> KvRoom:
+    """``kept``: kind → bytes of what is no KV, of a rank, or int64[rank], of which the fullest counts. ``whole``: see
+    `KvRoom`.
     """
-    demand = sum(np.asarray(each) for each in kept.values())
-    return KvRoom(int(bound - np.max(demand)), hbm_bytes, kv)
+    by_kind = {kind: np.atleast_1d(np.asarray(each)) for kind, each in kept.items()}
+    demand = np.atleast_1d(sum(by_kind.values()))
+    at, together = int(demand.argmax()), budget.ranks > 1 and not budget.exact
+    activations = float(np.broadcast_to(by_kind.get(ACTIVATIONS, 0), demand.shape)[at])
+    weights, besides = float(demand[at]) - activations, COLLECTIVE_BYTES if together else 0
+    activations -= 0 if budget.engine == SGLANG else besides  # SGLang's are beyond its budget
+    free = int(budget.free_bytes(weights, activations, besides, budget.utilisation))
+    if budget.exact:
+        return KvRoom(free, int(budget.hbm_bytes), kv)
+    drawn, (least, most) = _spread(2), UTILISED.get(budget.engine, UTILISED[None])
+    lowest = budget.utilisation - (0 if budget.given else least)
+    used = lowest + (0 if budget.given else max(most, budget.utilisation) - lowest) * drawn
+    drawn, (least, most) = _spread(3), PROFILED.get(budget.engine, PROFILED[None])
+    stepping = activations * (least + (most - least) * drawn)
+    drawn, (least, most) = _spread(5), TOGETHER_BYTES if together else ALONE_BYTES
+    taken = least * (most / least) ** drawn
+    loaded = weights * (LOADED[0] + (LOADED[1] - LOADED[0]) * _spread(7))
+    samples = np.sort(budget.free_bytes(loaded, stepping, taken, used))
+    return KvRoom(free, int(budget.hbm_bytes), kv, samples, whole)
 
 
 def weights_by_kind(
@@ -157,20 +292,25 @@ def other_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
     return ceil((products + model.embedding_weights * BF16_BYTES) / ranks)
 
 
-def request_kv(model: ModelSpec, parallel: Parallelism, precision: Precision, mtp_layers: int = 0) -> RequestKv:
+def request_kv(
+    model: ModelSpec, parallel: Parallelism, precision: Precision, mtp_layers: int = 0, all_kept: str = "none"
+) -> RequestKv:
     """What a request keeps on one rank; KV heads are not split further than one a rank, but ranks of ``context`` share
     its tokens, and stages its layers (of the mean stage). ``mtp_layers``: of multi-token
-    prediction, with the attention of the model's last layer and a cache of their own.
+    prediction, with the attention of the model's last layer and a cache of their own. ``all_kept``: the layers with a
+    window that keep all tokens in an engine: none, chunks or windows.
     """
     value_bytes = int(WEIGHT_BYTES[precision.kv])
     token_bytes, windows = 0.0, dict[int, float]()
     for kind, layers in (*model.attention_layers, *mtp_attention(model, mtp_layers)):
         share = layers / (kind.kv_ranks(parallel.tp) * parallel.context * parallel.stages)
-        kept = kind.kept_bytes_per_token(value_bytes)
+        kept, whole = kind.kept_bytes_per_token(value_bytes), kind.kv_bytes_per_token(value_bytes)
+        chunked = all_kept == "chunks" and getattr(kind, "chunked", False)
+        if not kept and (chunked or all_kept == "windows"):
+            kept = whole
         token_bytes += share * kept
-        if kind.kept_window:
-            near = share * (kind.kv_bytes_per_token(value_bytes) - kept)
-            windows[kind.kept_window] = windows.get(kind.kept_window, 0.0) + near
+        if kind.kept_window and kept < whole:
+            windows[kind.kept_window] = windows.get(kind.kept_window, 0.0) + share * (whole - kept)
     state_bytes = ceil(model.state_bytes / parallel.tp / parallel.stages)
     return RequestKv(token_bytes, tuple(sorted(windows.items())), state_bytes)
 
@@ -239,18 +379,30 @@ class Fit:
     kv_room: KvRoom | None = None
 
     @property
+    def needed_bytes(self) -> int:
+        """Of the KV cache, as far as the fullest die has more than the one that is fullest without it."""
+        return int(self.demand_bytes.max() - (self.demand_bytes - self.parts[KV]).max())
+
+    @property
     def demand_bytes(self) -> np.ndarray:
         """All kinds together, int64[die]."""
         return np.asarray(sum(self.parts.values()))
 
     @property
     def fits(self) -> bool:
+        """Whether it may fit: as estimated or, where an engine's memory is not known, in some samples of it."""
+        if self.kv_room is not None and self.kv_room.fits(self.needed_bytes):
+            return True
         return bool(self.demand_bytes.max() <= self.bound_bytes)
+
+    def doubtful(self, what: str) -> str:
+        """The note of a run that fits in some samples alone; ''."""
+        return "" if self.kv_room is None else self.kv_room.doubtful(self.needed_bytes, what)
 
     @property
     def room_bytes(self) -> np.ndarray:
         """Bytes left for cached copies, int64[die]."""
-        return self.bound_bytes - self.demand_bytes
+        return np.maximum(self.bound_bytes - self.demand_bytes, 0)
 
     def of(self, kind: str) -> int | None:
         """Bytes of a kind on the die that has most of it; None if it is not counted."""
@@ -294,7 +446,9 @@ def memory_fit(
     collectives = system.launch == "gpu"
     parts[ACTIVATIONS] = activation_bytes(model, parallel, precision, tokens, requests, collectives)
     kv = request_kv(model, parallel, precision)
-    room = room_left(parts, bound, system.hbm.capacity_bytes, kv)
+    share = 1 - system.hbm.reserved_fraction
+    budget = Budget(system.hbm.capacity_bytes, share, ranks=parallel.ranks, exact=not collectives)
+    room = room_left(parts, budget, kv)
     context = _context(workload, assumptions)
     parts[KV] = requests * ceil(kv.held_bytes(context))
     return Fit(parts, bound, context, room)
@@ -357,12 +511,13 @@ def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
         return fit
     die = int(fit.demand_bytes.argmax())
     demand = int(fit.demand_bytes[die])
+    nowhere = fit.kv_room.nowhere if fit.kv_room is not None else ""
     texts = [lever.text for lever in levers(scenario, placement)] + ["capacity: unbounded, to ignore the limit"]
     raise CapacityError(
         f"{scenario.model.name} does not fit on {system.name}: die {die} needs {_written(demand)} of HBM "
         f"({_kinds(fit, die, scenario)}), but has {_written(fit.bound_bytes)} ({_written(system.hbm.capacity_bytes)} "
-        f"less {system.hbm.reserved_fraction:.0%} reserve), {_written(demand - fit.bound_bytes)} too little. It would "
-        f"fit with {', or '.join(texts)}"
+        f"less {system.hbm.reserved_fraction:.0%} reserve{nowhere}), {_written(demand - fit.bound_bytes)} too little. "
+        f"It would fit with {', or '.join(texts)}"
     )
 
 

@@ -29,6 +29,8 @@ class Grouped(Kind):
     value_dim: MaybeSize = None
     # Tokens that a query sees, and that the cache keeps; null: all.
     window: MaybeTokens = None
+    # Whether the window is a chunk: a query sees the tokens of its own chunk, the last of them (Llama 4).
+    chunked: bool = False
     # Whether a gate as wide as the output is projected, too (Qwen3-Next).
     output_gate: bool = False
     # Whether values are the projected keys, without a product of their own (Gemma 4). The cache holds both: keys are

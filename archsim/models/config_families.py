@@ -210,7 +210,9 @@ def _llama4(c: ConfigKeys) -> Fields:
     if "chunked_attention" in kinds and not chunk:
         raise c.unsaid("attention_chunk_size")
     fields = with_experts(c, ids, fields, "intermediate_size_mlp")
-    return fields | {"attention": windowed(c, base, full, layers, chunk) if chunk else base}
+    kinds_of_layers = windowed(c, base, full, layers, chunk) if chunk else [base]
+    chunked: Fields = {"chunked": True}
+    return fields | {"attention": [each | (chunked if "window" in each else {}) for each in kinds_of_layers]}
 
 
 def _gpt_oss(c: ConfigKeys) -> Fields:

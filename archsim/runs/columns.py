@@ -258,6 +258,7 @@ def requests(run: Finished) -> dict[str, Any]:
         "drawn_from": float(recorded) if batch > recorded else None,
         "extend": run.run.workload.extend if batch > recorded else None,
         "active_experts": float((tokens > 0).sum(axis=2).mean()) if len(tokens) else None,
+        "first_steps": _first_steps(run, tokens) or None,
         "active_if_distinct": distinct,
         "pairs_lost": 0 if demand.lost_pairs is None else demand.lost_pairs[run.counted].sum(),
         "gate_mass_lost": lost_mass,
@@ -343,6 +344,30 @@ def limits(run: Finished) -> dict[str, Any]:
     }
 
 
+def _first_steps(run: Finished, tokens: np.ndarray) -> str:
+    """What is said of a run whose first decode steps are not like those after them; ''. ``tokens``: of its decode."""
+    from archsim.workload.demand import LOOKED, active_by_step, unsettled_steps
+    from archsim.workload.trace import draw_requests
+
+    workload, source = run.run.workload, run.source
+    if source is None or not (isinstance(workload.trace, str) or workload.trace.synthetic.like):
+        return ""  # generated without a model's traffic, it begins as it goes on
+    tokens = tokens[tokens.any(axis=(1, 2))]  # a prompt of no tokens is no step
+    active = (tokens[:LOOKED] > 0).sum(axis=2).mean(axis=1)
+    if len(active) < LOOKED:  # its requests go on
+        active = active_by_step(source, draw_requests(source.requests, run.run.batch, workload.seed))
+    first = unsettled_steps(active)
+    counted = min(first, len(tokens)) - workload.warmup_steps
+    if counted <= 0:
+        return ""
+    few, later = active[:first].mean(), np.median(active[first:])
+    return (
+        f"{counted} of {len(tokens) - workload.warmup_steps:,} decode steps of {run.run.model.name} that are counted "
+        f"are no steady state: in the first {first} steps of its answers {few / later:.0%} as many experts are active as "
+        f"later. workload.warmup_steps: {first} leaves them out"
+    )
+
+
 _OF_LIMITS = (
     "clock", "prefill_clock", "held_by", "throttled_share", "core_energy_factor", "idle_energy_factor",
     "die_power_max_w", "die_temperature_max_c", "hbm_temperature_max_c",
@@ -368,6 +393,7 @@ def memory(run: Finished) -> dict[str, Any]:
         "hbm_kv_bytes": beside.of(KV),
         "hbm_attention_bytes": beside.of(ATTENTION),
         "hbm_activation_bytes": beside.of(ACTIVATIONS),
+        "memory_doubt": run.outcome.fit.doubtful(f"{model.name} on {system.name}") or None,
         "replica_hbm_bytes": run.outcome.fit.parts[EXPERTS].sum() - once,
     }
 
@@ -672,6 +698,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", optional=True),
     Column("approximate", TEXT, "", "what the model has and nothing here reads, of a model imported with --accept-approximate; else empty", optional=True),
+    Column("memory_doubt", TEXT, "", "in how many samples of what an engine takes of HBM the run fits, where these are fewer than 90 %; else empty", optional=True),
+    Column("first_steps", TEXT, "", "what is counted of first decode steps that have fewer active experts than those after them, as where answers begin with a template; else empty", optional=True),
     Column("attention_law", TEXT, "", "what the times of attention rest on where its kind was not measured; else empty", optional=True),
     Column("context_tokens", INTEGER, "tokens", "KV cache of a request; empty where experts alone are counted", optional=True),
     Column("context_from", TEXT, "", "what says it: the workload, or the longest request of the batch; empty where experts alone are counted", optional=True),

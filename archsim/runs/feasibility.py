@@ -124,6 +124,12 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     return [f"The least room of {len(lines):,} machines and models: {few}", f"The most room: {most}"]
 
 
+def doubts_told(runs: Iterable[Run]) -> list[str]:
+    """The notes of runs that fit in some samples alone; the first `MOST_ROOMS`."""
+    found = dict.fromkeys(_placed(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
+    return [each for each in found if each][:MOST_ROOMS]
+
+
 def _placed(run: Run) -> tuple[Placement, Fit]:
     placement = place_experts(run.policy, run.model, run.system.dies)
     return placement, fit_of(run, placement)

@@ -234,6 +234,8 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     odd = {str(row.get("model")): str(row["approximate"]) for row in rows if row.get("approximate")}
     notes = [f"The model {model} is approximate: {what}." for model, what in odd.items()]
     notes += dict.fromkeys(str(row["attention_law"]) for row in rows if row.get("attention_law"))
+    notes += dict.fromkeys(str(row["memory_doubt"]) for row in rows if row.get("memory_doubt"))
+    notes += dict.fromkeys(f"{row['first_steps']}." for row in rows if row.get("first_steps"))
     if any(row.get("context_tokens") == 0 for row in rows):
         notes.append(
             "HBM holds no KV cache, as workload.context is 0. With real requests there is less room for copies of "

@@ -542,7 +542,6 @@ GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  #
 GATHERED_RANKS = NODE
 UNIFORM = "uniform"  # every token draws its experts by chance; other routings are those of the fused MoE law
 NO_HOST = Host()
-STATIC = "sglang"  # whose share of HBM is for weights and KV
 # Units a block: the share of a window's block, or of a state, in a block is exact to a thousandth.
 UNITS = 1024
 
@@ -616,7 +615,8 @@ _FEW_TOKENS = np.concatenate([[0], np.unique(np.rint(2 ** np.arange(0, 17.01, 0.
 
 
 class ServingEngine(NamedTuple):
-    """``library``: whose attention; None: any. ``utilisation``: share of HBM for weights, activations and KV.
+    """``library``: whose attention; None: any. ``utilisation``: share of HBM that it may use; ``utilised``: whether the
+    file says it.
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
@@ -643,17 +643,17 @@ class ServingEngine(NamedTuple):
     offload: Offload | None = None
     shares_prompts: bool = False
     decodes_alone: bool = False
+    utilised: bool = False
 
     @property
-    def bound_bytes(self) -> int:
-        """What a rank may use; of a static batch, all but its reserve. SGLang's share is of what is free before the
-        weights, and bounds weights and KV alone: activations are beyond it (model_executor/model_runner.py,
-        profile_max_num_token).
-        """
+    def budget(self) -> memory.Budget:
+        """What a rank may use; of a static batch, all but its reserve."""
         if self.static is not None:
-            return int(self.hbm_bytes - self.static.reserve_bytes)
-        taken = memory.COLLECTIVE_BYTES if self.library == STATIC and self.parallel.ranks > 1 else 0
-        return int((self.hbm_bytes - taken) * self.utilisation)
+            return memory.Budget(self.hbm_bytes - self.static.reserve_bytes, 1.0, exact=True)
+        exact = self.rates is not None
+        return memory.Budget(
+            self.hbm_bytes, self.utilisation, self.library, self.utilised, self.parallel.ranks, exact
+        )
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -777,13 +777,16 @@ def with_host(
     )
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
-    notes = (*notes, engine.offload.told) if engine.offload is not None else notes
-    return Built(pool, laws, errors, extrapolated, notes)
+    told = (engine.offload.told if engine.offload is not None else "", doubt_of(engine, scheduler))
+    return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)))
 
 
-def request_kv(engine: ServingEngine) -> memory.RequestKv:
-    """What a request keeps on one rank."""
-    return memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers)
+def request_kv(engine: ServingEngine, hybrid: bool = True) -> memory.RequestKv:
+    """What a request keeps on one rank. Layers with a window keep all tokens in vLLM where its manager is not
+    ``hybrid``, as with attention in chunks (vllm/config/vllm.py, attention_chunk_size).
+    """
+    all_kept = "none" if engine.library != "vllm" else "chunks" if hybrid else "windows"
+    return memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers, all_kept)
 
 
 def kv_units(engine: ServingEngine) -> KvUnits:
@@ -839,15 +842,16 @@ def kept(engine: ServingEngine, scheduler: Scheduler) -> dict[str, int]:
     activations = 0
     if engine.static is not None:
         activations = engine.static.buffer_bytes(model, parallel, precision)
-    elif engine.library != STATIC:
+    elif engine.library != memory.SGLANG:  # whose share of HBM is for weights and KV
         activations = int(memory.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
     weights = memory.weights_by_kind(model, parallel, precision, slots, engine.mtp_layers)
     return weights | {memory.ACTIVATIONS: activations}
 
 
 def kv_room(engine: ServingEngine, scheduler: Scheduler) -> memory.KvRoom:
-    """What HBM of a rank leaves for KV."""
-    return memory.room_left(kept(engine, scheduler), engine.bound_bytes, int(engine.hbm_bytes), request_kv(engine))
+    """What HBM of a rank leaves for KV; vLLM may start without its hybrid manager (connectors of KV turn it off)."""
+    whole = request_kv(engine, hybrid=False)
+    return memory.room_left(kept(engine, scheduler), engine.budget, request_kv(engine), whole)
 
 
 def kv_blocks(engine: ServingEngine, scheduler: Scheduler) -> int:
@@ -857,11 +861,22 @@ def kv_blocks(engine: ServingEngine, scheduler: Scheduler) -> int:
     block = max(found.kv.token_bytes, 1) * scheduler.block_tokens
     if engine.static is not None:
         _refuse_batch(engine, engine.static, found)
-    blocks = int(found.free_bytes // block)
-    if kv_units(engine).most_tokens(blocks, scheduler.block_tokens, 1) < 1:
-        block += found.kv.fixed_bytes + sum(each * scheduler.block_tokens for _, each in found.kv.windows)
-        raise CapacityError(_no_room(engine, scheduler, engine.bound_bytes - found.free_bytes, block))
+    blocks = int(found.usable_bytes // block)
+    least = least_kv(engine, scheduler)
+    if not found.fits(least) or kv_units(engine).most_tokens(blocks, scheduler.block_tokens, 1) < 1:
+        raise CapacityError(_no_room(engine, scheduler, found, least))
     return blocks
+
+
+def least_kv(engine: ServingEngine, scheduler: Scheduler) -> float:
+    """Bytes of a block of KV, with what one request keeps besides."""
+    kv = request_kv(engine)
+    return scheduler.block_tokens * (max(kv.token_bytes, 1) + sum(each for _, each in kv.windows)) + kv.fixed_bytes
+
+
+def doubt_of(engine: ServingEngine, scheduler: Scheduler) -> str:
+    """The note of an engine that fits in some samples alone of what it takes of HBM; ''."""
+    return kv_room(engine, scheduler).doubtful(least_kv(engine, scheduler), engine.model.name)
 
 
 def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: memory.KvRoom) -> None:
@@ -878,10 +893,11 @@ def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: memory.KvRoom
         )
 
 
-def _no_room(engine: ServingEngine, scheduler: Scheduler, demand: int, block: float) -> str:
+def _no_room(engine: ServingEngine, scheduler: Scheduler, room: memory.KvRoom, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
-    activations, bound = kept(engine, scheduler)[memory.ACTIVATIONS], engine.bound_bytes
-    gap, found = demand + block - bound, []
+    by_kind, found = kept(engine, scheduler), []
+    activations, demand = by_kind[memory.ACTIVATIONS], sum(by_kind.values())
+    bound, gap = demand + room.free_bytes, block - room.free_bytes
     ep = engine.parallel.ep
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():
         more = engine._replace(parallel=engine.parallel._replace(dp=engine.parallel.dp * times, ep=ep * times))
@@ -904,13 +920,13 @@ def _no_room(engine: ServingEngine, scheduler: Scheduler, demand: int, block: fl
     return (
         f"{engine.model.name}: {(demand - activations) / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of "
         f"activations on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, "
-        f"HBM has {bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB), {gap / 1e9:.1f} GB "
-        f"too little. It would fit with {', or '.join(found)}"
+        f"HBM has {bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB{room.nowhere}), "
+        f"{gap / 1e9:.1f} GB too little. It would fit with {', or '.join(found)}"
     )
 
 
 def _fits(engine: ServingEngine, scheduler: Scheduler, block: float) -> bool:
-    return kv_room(engine, scheduler).free_bytes >= block
+    return not kv_room(engine, scheduler).doubtful(block, "")  # in nearly all samples
 
 
 def _halves(most: int, least: int = 64) -> list[int]:

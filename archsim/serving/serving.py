@@ -38,6 +38,7 @@ from archsim.serving.deployment import (
     StaticBatch,
     build,
     busy_of,
+    doubt_of,
     groups_apart,
     groups_of,
     handed_over,
@@ -641,6 +642,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
         profiled_seqs(serving), static_batch(serving, parallel), _offload_of(serving, parallel), shares,
+        utilised=spec.utilisation is not None,
     )  # fmt: skip
 
 
@@ -884,7 +886,7 @@ _LOADS = (
 
 
 def check_serving(serving: Serving) -> tuple[str, ...]:
-    """What a reader has to know of the requests.
+    """What a reader has to know of the requests, and of engines that may not fit.
 
     Raises SpecError, CapacityError or LawMissing for a deployment that cannot be built under any of its policies, and
     SpecError or TraceError for files that are no routing or no requests. Nothing is served.
@@ -894,7 +896,7 @@ def check_serving(serving: Serving) -> tuple[str, ...]:
             raise SpecError(f"{key}: {file}: {_LOADS}")
     requests = requests_of(serving)
     machines_of(serving)
-    scheduler = Scheduler.of(serving.spec.scheduler)
+    scheduler, doubts = Scheduler.of(serving.spec.scheduler), dict[str, None]()
     for policy in serving.policies:
         if serving.has_traffic:
             refuse_unserved(policy)
@@ -902,9 +904,10 @@ def check_serving(serving: Serving) -> tuple[str, ...]:
             there = serving.on(name)._replace(policy=policy)
             host, engine = host_for(there), engine_of(there, side.parallel, side.experts_on)
             built = build(engine, scheduler, host, side.instances)
+            doubts[doubt_of(engine, scheduler)] = None
             if side.experts_on is not None:
                 groups_apart(there, engine, built, scheduler, host)
-    return notes_of_requests(serving, requests)
+    return (*notes_of_requests(serving, requests), *filter(None, doubts))
 
 
 def _are_loads(file: Path, key: str) -> bool:

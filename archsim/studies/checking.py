@@ -167,7 +167,7 @@ def _points(
     if not isinstance(planned, ExperimentSpec | SweepPlan):
         return "", []
     from archsim.base.host import available_cores
-    from archsim.runs.feasibility import kv_rooms_told, told
+    from archsim.runs.feasibility import doubts_told, kv_rooms_told, told
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(planned)
@@ -179,7 +179,7 @@ def _points(
     drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
     first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
     alike = [run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first]
-    return takes, list(kv_rooms_told(alike))
+    return takes, [*kv_rooms_told(alike), *doubts_told(alike)]
 
 
 def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:

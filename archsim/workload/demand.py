@@ -289,6 +289,37 @@ def _digest(source: TokenSource, requests: np.ndarray, decode_steps: int) -> str
 # ---- step_demand
 # The demand of one MoE layer in one iteration: everything an engine knows about the traffic when it runs a step.
 
+# ---- first steps
+# Where answers begin with a template, as gpt-oss's do, few experts are active in the first decode steps.
+
+LOOKED, OF_REQUESTS = 32, 64  # decode steps, and requests that stand for a batch
+SETTLED_SHARE = 0.8  # of the experts active later; chance moves them by less than 5 % from step to step
+
+
+def active_by_step(source: TokenSource, requests: np.ndarray) -> np.ndarray:
+    """float64[step]: experts that the first ``OF_REQUESTS`` of the requests (int64[n]) activate in a layer in each of
+    the first ``LOOKED`` decode steps, as a mean over layers.
+    """
+    found: dict[int, np.ndarray] = {}
+    layers = np.arange(len(source.layer_ids))[None, :, None]
+    for piece in source.steps(requests[:OF_REQUESTS], LOOKED):
+        if piece.iteration:
+            active = found.setdefault(piece.iteration, np.zeros((len(source.layer_ids), source.num_experts), bool))
+            active[np.broadcast_to(layers, piece.experts.shape), piece.experts] = True
+    return np.array([found[step].sum(axis=1).mean() for step in sorted(found)])
+
+
+def unsettled_steps(active: np.ndarray) -> int:
+    """The first decode steps whose experts are fewer than later, by ``active``: float64[step] of the first ``LOOKED``;
+    0 where they are as many, or where there are too few steps to tell.
+    """
+    half = LOOKED // 2
+    if len(active) < half + half // 2:
+        return 0
+    few = np.flatnonzero(active[:half] < SETTLED_SHARE * np.median(active[half:LOOKED]))
+    return int(few[-1]) + 1 if len(few) else 0
+
+
 def dies_of_requests(batch: int, dies: int) -> np.ndarray:
     """int32[request]: requests live on dies in contiguous blocks of equal size."""
     return (np.arange(batch, dtype=np.int64) * dies // batch).astype(np.int32)

@@ -9,6 +9,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,14 +28,23 @@ import archsim.workload.trace as trace_module
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.demand import RunSum, build_run_demand
 from archsim.policies.prediction import TopFraction, TopPositive
+from archsim.runs.columns import _first_steps
 from archsim.runs.feasibility import rooms
 from archsim.runs.notes import result_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import SyntheticSpec
+from archsim.specs.experiment import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.model import ModelSpec
-from archsim.workload.demand import build_demand, extended, recorded_requests, sum_together
+from archsim.workload.demand import (
+    LOOKED,
+    active_by_step,
+    build_demand,
+    extended,
+    recorded_requests,
+    sum_together,
+    unsettled_steps,
+)
 from archsim.workload.formats.readers import open_trace
 from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import (
@@ -651,3 +661,45 @@ def test_throughput_is_that_of_the_layers_that_ran(tmp_path):
     row = ar.run(experiment, policy="ep").runs.rows[0]
     assert row["layers"] == 2 and row["decode_steps"] == 4
     assert row["expert_tokens"] == 12 * 2 * 2 * (3 + 4)  # requests · top_k · layers · tokens
+
+
+# ---- First steps: where answers begin with a template, few experts are active.
+
+
+def answers(template, steps, requests=40, experts=32, top_k=4):
+    """A recorded trace of answers whose first ``template`` steps choose the same experts for all requests."""
+    rng = np.random.default_rng(1)
+    chosen = rng.permuted(np.tile(np.arange(experts), (requests * (steps + 1), 2, 1)), axis=2)[:, :, :top_k]
+    iteration = np.tile(np.arange(steps + 1), requests)
+    fixed = (iteration > 0) & (iteration <= template)
+    chosen[fixed] = (np.arange(top_k) + iteration[fixed, None, None]) % experts
+    offsets = np.arange(requests + 1) * (steps + 1)
+    return Trace(
+        chosen.astype(np.int16), offsets, iteration.astype(np.int16), np.arange(2, dtype=np.int32), experts, top_k,
+        "olmoe-1b-7b", "hand", np.zeros(requests, np.int16), ("hand",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("template", [0, 1, 5, 12])
+@pytest.mark.parametrize("counted", [3, 40])
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_first_steps_of_a_template_are_told_and_no_others(template, counted, warmup):
+    source = answers(template, 48)
+    active = active_by_step(source, np.arange(40))
+    assert len(active) == LOOKED and unsettled_steps(active) == template
+    demand = build_demand(source, 40, counted, 0)
+    workload = WorkloadSpec(trace="hand", batch=40, decode_steps=counted, warmup_steps=warmup)
+    run = SimpleNamespace(
+        run=SimpleNamespace(workload=workload, batch=40, model=SimpleNamespace(name="a model")), source=source
+    )
+    said = _first_steps(run, demand.tokens[1:])
+    unlike = min(template, counted) - warmup
+    assert said.startswith(f"{unlike} of {counted - warmup} decode steps") if unlike > 0 else said == ""
+    plain = workload.model_copy(update={"trace": SyntheticTrace(synthetic={"prompt_tokens": 0})})
+    run.run.workload = plain
+    assert _first_steps(run, demand.tokens[1:]) == ""
+
+
+def test_too_few_steps_tell_nothing():
+    assert unsettled_steps(np.array([4.0, 30.0, 30.0])) == 0 and unsettled_steps(np.zeros(0)) == 0
+    assert unsettled_steps(np.full(LOOKED, 8.0)) == 0
