@@ -1070,7 +1070,7 @@ def _settings(own: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
 
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({**_PRINT, **own})
+        mpl.rcParams.update(_PRINT | dict(own))
         yield
 
 
