@@ -25,8 +25,8 @@ from archsim.workload.traffic_presets import generated_traffic
 # ---- requests
 
 class Rejected(NamedTuple):
-    """Requests that a server answers with an error as they come. ``number``: how many; ``first``: the first one, where it was
-    read, in words; ``why``: in words.
+    """Requests that a server answers with an error as they come. ``number``: how many; ``first``: where the first one
+    was read, in words; ``why``: in words.
     """
 
     number: int
