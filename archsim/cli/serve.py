@@ -124,10 +124,12 @@ def _print_points(served) -> None:
     console().print(table)
     if len(rows) > MOST_POINTS:
         print(f"{len(rows) - MOST_POINTS:,} more runs are in results.csv.")
-    for what, why in (
-        ("saturated", "requests come faster than they end"), ("unsteady", "the halves of the run differ"),
-    ):  # fmt: skip
-        points = [str(row["point"]) for row in rows if row[what]]
+    for key, what, why in (
+        ("saturated", "saturated", "requests come faster than they end"),
+        ("unsteady", "unsteady", "halves differ, a run is short, or a fault came"),
+        ("rejected", "incomplete", "requests that are too long are rejected"),
+    ):
+        points = [str(row["point"]) for row in rows if row[key]]
         if points:
             runs = "1 run is" if len(points) == 1 else f"{len(points)} runs are"
             numbers = ", ".join(points[:SHOWN]) + (", …" if len(points) > SHOWN else "")
@@ -164,7 +166,8 @@ def _print_measures(outcome) -> None:
         table.add_row(*row)
     console().print(table)
     values = {
-        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} a second",
+        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} a second"
+        + (f"; {measures.rejected:,} more are rejected" if measures.rejected else ""),
         "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
         "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
         "output a device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",

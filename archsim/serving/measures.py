@@ -44,6 +44,11 @@ LOTS, APART = 5, 3.355  # of a half
 OF_ALL = 3.250  # standard errors of the mean of twice as many
 LOTS_OF_QUEUE, GROWS, MORE_QUEUE = 8, 2.624, 1.5  # of a half; the second waits so many times as long
 LIKE_LONGER = 0.015  # times a token of a run and of a longer one are alike
+# Times that a request, or a session, takes: for so many of them, requests come at full load in a run that has a steady
+# state. In twice as many requests as clients, they come so for less than one, and rates are 11 % too high.
+WINDOW = 4.0
+# Clients move in step where so many times as many requests as by chance come in an iteration, or those of most clients.
+IN_STEP, MORE_THAN_CHANCE, MOST_CLIENTS = 2.5, 1.5, 0.75
 MIDDLE = (0.2, 0.8)  # of the output tokens of a run that never is steady: what was emitted between counts
 
 
@@ -79,7 +84,8 @@ class Measures(NamedTuple):
     """``duration_s``: from the first arrival to the last token. ``balancedness``: mean over largest number of
     token-expert pairs of a rank, mean of the iterations; 0 where experts are not from traffic. ``migrations``,
     ``moved_bytes``: of experts while serving; ``stalled_ns``: engines waited for them. ``saturated``: why the times
-    measure the length of the trace, in words; ''. ``unsteady``: why they depend on the number of requests; ''.
+    measure the length of the trace, in words; ''. ``unsteady``: why they depend on the number of requests, or on a
+    fault; ''. ``rejected``: requests that the server refuses; ``requests`` are the others.
     """
 
     duration_s: float
@@ -108,6 +114,7 @@ class Measures(NamedTuple):
     stalled_ns: float
     saturated: str
     unsteady: str
+    rejected: int = 0
 
 
 def times_ns(served: Served) -> dict[str, np.ndarray]:
@@ -121,11 +128,14 @@ def times_ns(served: Served) -> dict[str, np.ndarray]:
     }
 
 
-def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served | None = None) -> Measures:
+def measure(
+    served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served | None = None, rejected: int = 0
+) -> Measures:
     """All measures of a run on ``devices`` devices. ``longer``: a run of more requests, by which it is judged whether a
     shorter one is steady, and whose rates count if it is not: the ends of few requests come in a burst.
     """
-    saturated, unsteady = saturation(longer or served), unsteadiness(served, longer)
+    saturated, differs = saturation(longer or served), unsteadiness(served, longer)
+    unsteady = differs or short_told(served)
     steady = longer if longer and (saturated or unsteady) else served
     if longer and (saturated or unsteady):
         whose = f" The rates shown are those of {len(longer.requests):,} requests."
@@ -134,7 +144,8 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
     several = requests["output"] > 1
     span = max(float(requests["last_ns"].max() - requests["arrival_ns"].min()), 1.0) / NS_PER_S
     within = within_limits(served, slo)
-    of_rates = rates(steady, not saturated and not (unsteady and (steady is served or unsteadiness(steady))))
+    flawed = differs if steady is served else unsteadiness(steady)
+    of_rates = rates(steady, not saturated and not flawed)
     good = within if steady is served else within_limits(steady, slo)
     share = float(good[of_rates.counted].mean())
     prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
@@ -150,6 +161,7 @@ def measure(served: Served, devices: int, slo: Slo = NO_LIMITS, longer: Served |
         int(served.totals["preemptions"]), int(served.totals["iterations"]),
         float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
         sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated, unsteady,
+        rejected,
     )  # fmt: skip
 
 
@@ -170,13 +182,18 @@ class RequestRates(NamedTuple):
 
 
 def rates(served: Served, steady: bool) -> RequestRates:
-    """Of a closed loop: its clients over the mean time from arrival to last token (Little's law); where that changes,
-    of whole rounds of its clients, all of whom wait for a request. Of an open loop: as requests come; where it is not
-    steady, what was emitted in its middle. Of requests that come all at once: over the whole duration.
+    """Of a closed loop: its clients over the mean time from arrival to last token, and in sessions to the next turn
+    (Little's law); where that changes, of whole rounds of its clients, all of whom wait for a request. Of an open loop:
+    as requests come; where it is not steady, what was emitted in its middle. Of requests that come all at once, and of
+    a run with a fault: over the whole duration.
     """
     requests, clients = served.requests, served.concurrency
     arrivals, ends, n = requests["arrival_ns"], requests["last_ns"], len(requests)
     begin, end = float(arrivals.min()), float(arrivals.max())
+    if served.failed:
+        return _all_in(requests, float(ends.max()) - begin)
+    if clients and len(follows := _follows(requests)):
+        return _all_in(requests, float((ends - arrivals).sum() + follows.sum()) / min(clients, n - len(follows)))
     if clients and n > clients:
         rounds = (n - 1 - clients) // clients
         if not steady and rounds and arrivals[clients + rounds * clients] > arrivals[clients]:
@@ -190,6 +207,11 @@ def rates(served: Served, steady: bool) -> RequestRates:
         if high - low > 2 * served_ns and ((ends > low) & (ends <= high)).sum() >= FEWEST:
             return _between(requests, low, high)
     return _all_in(requests, float(ends.max()) - begin)
+
+
+def _follows(requests: np.ndarray) -> np.ndarray:
+    """float64[turn] ns from a last token to the next turn of its session, of turns that have one."""
+    return requests["think_ns"][requests["follower"] >= 0]
 
 
 def _all_in(requests: np.ndarray, ns: float) -> RequestRates:
@@ -230,6 +252,11 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
     """Why times depend on the number of requests: those of its halves differ, or from those of a longer run."""
     requests, times = served.requests, times_ns(served)
     several, n = requests["output"] > 1, len(requests)
+    if served.failed:
+        return (
+            "A fault came while requests were served, so there is no steady state. Rates are therefore over the whole "
+            "duration, from the first arrival to the last token, and times are of all requests."
+        )
     if longer is not None and several.any():
         here, there, chance = _beside_longer(served, longer)
         if abs(here - there) > max(LIKE_LONGER * there, chance):
@@ -239,19 +266,83 @@ def unsteadiness(served: Served, longer: Served | None = None) -> str:
             f"The run is a single batch: there are as many clients as requests ({n:,}), and each sends one. Rates are "
             "therefore over the whole duration. Give more requests (requests.count) for a steady state."
         )
+    at_full_load = _at_full_load(served)
+    tpot, e2e, output = (each[at_full_load] for each in (times["tpot"], times["e2e"], requests["output"]))
+    several, n = output > 1, len(output)
     late, whose = np.arange(n) >= n // 2, ("the first half of the requests", "the second")
     if min((several & ~late).sum(), (several & late).sum()) >= FEWEST // 2:
-        one, other = (times["tpot"][several & half] for half in (~late, late))
+        one, other = (tpot[several & half] for half in (~late, late))
         apart = abs(float(one.mean() - other.mean()))
-        if apart > max(HALVES * float(times["tpot"][several].mean()), APART * _off(one, other)):
+        if apart > max(HALVES * float(tpot[several].mean()), APART * _off(one, other)):
             return _told(*whose, "the time per output token", float(one.mean()), float(other.mean()))
     if served.concurrency and n >= 2 * (FEWEST // 2):
-        halves = [_time_per_token(times["e2e"][half], requests["output"][half]) for half in (~late, late)]
+        halves = [_time_per_token(e2e[half], output[half]) for half in (~late, late)]
         (first, off), (second, other_off) = halves  # of single requests: the first round shows, and is no chance
         chance = CHANCE_OF_CLIENTS * float(np.hypot(off, other_off))
         if abs(first - second) > max(HALVES_OF_CLIENTS * (first + second) / 2, chance):
             return _told(*whose, "the time from arrival to last token, divided by the output tokens,", first, second)
     return ""
+
+
+def _at_full_load(served: Served) -> np.ndarray:
+    """bool[request]: of clients that begin one after the other, those that come after all have begun, and before the
+    last round; else all.
+    """
+    requests, clients, n = served.requests, served.concurrency, len(served.requests)
+    if not clients or n < 4 * clients:
+        return np.ones(n, bool)
+    arrivals = requests["arrival_ns"]
+    heads = np.sort(np.delete(arrivals, requests["follower"][requests["follower"] >= 0]))
+    if heads[clients - 1 : clients] <= heads[0]:
+        return np.ones(n, bool)
+    return (arrivals > heads[clients - 1]) & (arrivals < np.sort(arrivals)[n - clients])
+
+
+def short_told(served: Served) -> str:
+    """Why a run is too short for rates of a steady state: requests come at full load, after all clients have begun and
+    until the last request comes, for less than WINDOW times as long as a request, or a session, takes. ''.
+    """
+    requests, clients, follows = served.requests, served.concurrency, _follows(served.requests)
+    arrivals, n = requests["arrival_ns"], len(requests)
+    begun = n - len(follows)  # requests, or sessions
+    one, several = ("session", "sessions") if len(follows) else ("request", "requests")
+    takes = (float((requests["last_ns"] - arrivals).sum()) + float(follows.sum())) / begun
+    first = float(arrivals.min()) + takes
+    if clients:
+        of_heads = np.sort(np.delete(arrivals, requests["follower"][requests["follower"] >= 0]))
+        first = float(of_heads[clients]) if begun > clients else np.inf
+    elif arrivals.max() <= arrivals.min():  # all at once: rates are over the whole duration
+        return ""
+    window = max(float(arrivals.max()) - first, 0.0)
+    if takes <= 0 or window >= WINDOW * takes:
+        return ""
+    inside = float(clients or begun / max(float(arrivals.max() - arrivals.min()), 1.0) * takes)
+    enough = int(np.ceil((WINDOW + 2) * inside * n / begun))
+    return (
+        f"The run is short: {several} come at full load for {window / NS_PER_S:,.1f} s, and a {one} takes "
+        f"{takes / NS_PER_S:,.1f} s. Rates of a steady state need {WINDOW:g} times as long. Give {enough:,} requests "
+        "or more (requests.count)."
+    )
+
+
+def in_step_told(served: Served) -> str:
+    """That clients of a closed loop send their requests together, iteration for iteration. ''."""
+    requests, clients = served.requests, served.concurrency
+    later = np.sort(requests["arrival_ns"])[clients:]
+    if clients < 2 or len(later) <= clients or len(_follows(requests)):
+        return ""
+    width = float(served.totals["busy_ns"]) / max(int(served.totals["iterations"]), 1)
+    low, high = np.searchsorted(later, later - width / 2), np.searchsorted(later, later + width / 2, "right")
+    at_once = float((high - low).mean())
+    by_chance = 1 + len(later) * width / max(float(later[-1] - later[0]), width)
+    if at_once < max(MORE_THAN_CHANCE * by_chance, min(IN_STEP * by_chance, MOST_CLIENTS * clients)):
+        return ""
+    return (
+        f"Clients move in step: on average, {at_once:,.1f} of {clients:,} send their next request within one "
+        f"iteration, where {by_chance:,.1f} would by chance, because requests of one length that begin together end "
+        "together. Their prompts wait for each other. Clients that start apart (requests.start: apart), or lengths "
+        "that differ, have shorter times to the first token."
+    )
 
 
 def _means(values: np.ndarray, lots: int) -> np.ndarray:

@@ -24,6 +24,16 @@ from archsim.workload.traffic_presets import generated_traffic
 
 # ---- requests
 
+class Rejected(NamedTuple):
+    """Requests that a server answers with an error as they come. ``number``: how many; ``first``: where the first one
+    was read, in words; ``why``: in words.
+    """
+
+    number: int
+    first: str
+    why: str
+
+
 class Requests(NamedTuple):
     """In order of arrival. ``arrival_ns``: float64[request]; ``input``, ``output``: int64[request] tokens.
 
@@ -34,7 +44,9 @@ class Requests(NamedTuple):
     turns repeat the outputs of earlier ones. ``follower``: int64[request], the next turn of its session, which comes
     ``think_ns`` after the last token of this one; -1: none; empty: no request waits for another. The ``arrival_ns`` of
     later turns is that of the first. ``order``: float64[request], the least waits in front; empty: as they come.
-    ``kinds``: int64[request], of the classes of a file; empty: all alike.
+    ``kinds``: int64[request], of the classes of a file; empty: all alike. ``apart``: the clients of a closed loop begin
+    at random within the time that a request, or a session, takes; else at ``arrival_ns``.
+    ``rejected``: what a server refuses of a file, which is not among these requests.
     """
 
     arrival_ns: np.ndarray
@@ -51,6 +63,8 @@ class Requests(NamedTuple):
     think_ns: np.ndarray = np.zeros(0)
     order: np.ndarray = np.zeros(0)
     kinds: np.ndarray = np.zeros(0, np.int64)
+    apart: bool = False
+    rejected: tuple[Rejected, ...] = ()
 
     def place(self, whose: str, at: int) -> str:
         """Where request ``at`` was read: file and line; else the number of the request."""
@@ -206,57 +220,88 @@ def scaled(requests: Requests, speed: float) -> Requests:
 
 def first(requests: Requests, count: int) -> Requests:
     """The first ``count`` requests."""
-    end = requests.hash_from[min(count, len(requests.input))]
+    return some(requests, np.arange(len(requests.input)) < count)
+
+
+def some(requests: Requests, kept: np.ndarray) -> Requests:
+    """The requests that are ``kept`` (bool[request])."""
+    counts = np.diff(requests.hash_from)
+    number = np.cumsum(kept) - 1
+    after = requests.follower[kept] if len(requests.follower) else requests.follower
+    optional = {name: getattr(requests, name) for name in ("lines", "think_ns", "order", "kinds")}
     return requests._replace(
-        arrival_ns=requests.arrival_ns[:count],
-        input=requests.input[:count],
-        output=requests.output[:count],
-        hash_ids=requests.hash_ids[:end],
-        hash_from=requests.hash_from[: count + 1],
-        lines=requests.lines[:count],
-        follower=np.where(requests.follower[:count] < count, requests.follower[:count], -1),
-        think_ns=requests.think_ns[:count],
-        order=requests.order[:count],
-        kinds=requests.kinds[:count],
+        arrival_ns=requests.arrival_ns[kept],
+        input=requests.input[kept],
+        output=requests.output[kept],
+        hash_ids=requests.hash_ids[np.repeat(kept, counts)] if len(requests.hash_ids) else requests.hash_ids,
+        hash_from=np.concatenate([[0], np.cumsum(counts[kept])]),
+        follower=np.where((after >= 0) & kept[after], number[after], -1),
+        **{name: each[kept] for name, each in optional.items() if len(each)},
     )
 
 
-def refuse_too_long(
+def _servable(requests: Requests, wrong: np.ndarray, whose: str, why: str, advice: str) -> Requests:
+    """Without those that are ``wrong`` (bool[request]), which a server refuses, and without later turns of their
+    sessions. Raises TraceError where that leaves none.
+    """
+    if not wrong.any():
+        return requests
+    at, total, left_out = int(np.argmax(wrong)), len(wrong), wrong.copy()
+    for turn, after in enumerate(requests.follower):
+        left_out[after] |= after >= 0 and left_out[turn]
+    place = f"{requests.place(whose, at)}: {requests.input[at]:,} prompt and {requests.output[at]:,} output tokens"
+    if left_out.all():
+        raise TraceError(f"{place}, but {why}; none of {total:,} requests can be served. {advice}")
+    told = Rejected(int(left_out.sum()), place, why)
+    return some(requests, ~left_out)._replace(rejected=(*requests.rejected, told))
+
+
+def rejected_told(requests: Requests) -> Iterator[str]:
+    """What a server refuses, in sentences."""
+    served = len(requests.input)
+    total = served + sum(each.number for each in requests.rejected)
+    for count, first_one, why in requests.rejected:
+        yield (
+            f"{count:,} of {total:,} requests {'is' if count == 1 else 'are'} rejected, as {why}. The first is "
+            f"{first_one}. All numbers are of the other requests."
+        )
+
+
+def without_too_long(
     requests: Requests, kv_tokens: int, budget: int, chunked: bool, whose: str, *, preempted: bool = True
-) -> None:
-    """Raise TraceError for the first request that can never be served: beyond KV, or beyond the budget of one iteration
-    where prompts are not split. ``preempted``: whether the scheduler preempts, so that a prompt is computed anew with
-    its output.
+) -> Requests:
+    """Without requests that can never be served: beyond KV, or beyond the budget of one iteration where prompts are not
+    split. ``preempted``: whether the scheduler preempts, so that a prompt is computed anew with its output. Raises
+    TraceError where that leaves none.
     """
     whole = requests.input + requests.output
-    at_once = whole if preempted else requests.input
-    limits = ((kv_tokens, "KV cache holds", whole), (budget, "iterations take", at_once))
-    for most, what, tokens in limits[:1] if chunked else limits:
-        wrong = np.flatnonzero(tokens > most)
-        if len(wrong):
-            at = int(wrong[0])
-            raise TraceError(
-                f"{requests.place(whose, at)}: {requests.input[at]} prompt and {requests.output[at]} output tokens, "
-                f"but {what} {most} tokens; {len(wrong)} of {len(whole)} requests can never be served. Use more "
-                "devices or a larger budget, or leave these requests out"
-            )
+    found = _servable(
+        requests, whole > kv_tokens, whose, f"the KV cache holds {kv_tokens:,} tokens",
+        "Use more devices, or leave these requests out",
+    )  # fmt: skip
+    if chunked:
+        return found
+    at_once = found.input + found.output if preempted else found.input
+    return _servable(
+        found, at_once > budget, whose, f"iterations take {budget:,} tokens, and prompts are not split",
+        "Use a larger budget, or leave these requests out",
+    )  # fmt: skip
 
 
-def refuse_beyond_positions(requests: Requests, model: ModelSpec, whose: str) -> None:
-    """Raise TraceError for the first request that is longer, with its output, than the model's positions reach."""
+def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Requests:
+    """Without requests that are longer, with their output, than the model's positions reach. Raises TraceError where
+    that leaves none.
+    """
     most = model.extended_positions or model.positions
-    tokens = requests.input + requests.output
-    wrong = np.flatnonzero(tokens > most) if most is not None else np.empty(0, np.int64)
-    if len(wrong):
-        at = int(wrong[0])
-        scaled_to = f" ({most:,} if scaled)" if model.extended_positions else ""
-        raise TraceError(
-            f"{requests.place(whose, at)}: {requests.input[at]:,} prompt and {requests.output[at]:,} output tokens, "
-            f"but {model.name} has {model.positions:,} positions{scaled_to}, and an engine refuses more; "
-            f"{len(wrong):,} of {len(tokens):,} requests are longer. Leave them out, draw shorter "
-            "ones (--input and --output of archsim recommend; requests.input and requests.output of a file), or give "
-            "the model more `positions:` if it was trained for more"
-        )
+    if most is None:
+        return requests
+    scaled_to = f" ({most:,} if scaled)" if model.extended_positions else ""
+    return _servable(
+        requests, requests.input + requests.output > most, whose,
+        f"{model.name} has {model.positions:,} positions{scaled_to}, and an engine refuses more",
+        "Draw shorter ones (--input and --output of archsim recommend; requests.input and requests.output of a file), "
+        "or give the model more `positions:` if it was trained for more",
+    )  # fmt: skip
 
 
 def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:

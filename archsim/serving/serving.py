@@ -60,6 +60,7 @@ from archsim.serving.measures import (
     Measures,
     Slo,
     few_told,
+    in_step_told,
     measure,
     number,
     times_ns,
@@ -68,7 +69,7 @@ from archsim.serving.measures import (
 from archsim.serving.physical_laws import broken_laws
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, format_of, read_requests
-from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, simulate
+from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, servable, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
@@ -187,8 +188,8 @@ class Outcome(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know before the numbers."""
-        few = few_told(self.served, self.longer)
-        said = (*self.unsteady_told, *filter(None, [few, range_of(self.serving, self.measures), self.busy_told]))
+        few, step = few_told(self.served, self.longer), in_step_told(self.served)
+        said = (*self.unsteady_told, *filter(None, [few, step, range_of(self.serving, self.measures), self.busy_told]))
         drafted = int(self.served.totals["drafted"])
         if drafted:
             share = self.served.totals["accepted"] / drafted
@@ -315,7 +316,8 @@ def serve(serving: Serving, logged: int = 0) -> Outcome:
 
     Raises ArchsimError for what does not fit, was not measured, or can never be served.
     """
-    return serve_requests(serving, deploy(serving), requests_of(serving), logged)
+    deployment = deploy(serving)
+    return serve_requests(serving, deployment, requests_on(serving, deployment), logged)
 
 
 def serve_requests(
@@ -329,7 +331,8 @@ def serve_requests(
     if serving.off:
         late = prod(factors.get(FIRST, 1.0) for factors in serving.off.values())
         served, longer = _late(served, late), None if longer is None else _late(longer, late)
-    measures = measure(served, deployment.devices, slo_of(serving), longer)
+    rejected = sum(each.number for each in requests.rejected)
+    measures = measure(served, deployment.devices, slo_of(serving), longer, rejected)
     return Outcome(serving, deployment, requests, served, measures, longer)
 
 
@@ -364,15 +367,16 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
         return None
     count, clients = ENOUGH, requests.concurrency
     if clients:
-        count = REQUESTS_A_CLIENT * clients
-        if not clients < len(requests.input) < count or count > MOST_LONGER:
+        turns = len(requests.input) / (len(requests.input) - (requests.follower >= 0).sum())
+        count = int(np.ceil(REQUESTS_A_CLIENT * clients * turns))
+        if not clients <= len(requests.input) < count or count > MOST_LONGER:
             return None
     elif len(requests.input) >= ENOUGH or not requests.offered_per_s:
         return None
     given = serving.spec.requests.model_copy(update={"total": count})
     try:
-        more = requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": given})))
-    except TraceError:  # a longer request among them that the model cannot take
+        more = requests_on(serving._replace(spec=serving.spec.model_copy(update={"requests": given})), deployment)
+    except TraceError:
         return None
     own = len(requests.input)
     if len(more.input) <= own or not np.array_equal(more.input[:own], requests.input):  # requests of a measured run
@@ -383,14 +387,11 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     tables = served.experts
     if tables is not None and tables.shape[2]:
         pools = [pool._replace(experts=lambda i, say: Fixed(tables[i])) for pool in pools]
-    try:
-        return simulate(
-            more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
-            transfer=deployment.transfer, **deployment.host.of_requests,
-            speculation=speculation_of(serving), layers=serving.model.layers, store=deployment.store,
-        )  # fmt: skip
-    except TraceError:  # a longer request among them that can never be served
-        return None
+    return simulate(
+        more, deployment.scheduler, pools[0], decode=pools[1] if len(pools) > 1 else None,
+        transfer=deployment.transfer, **deployment.host.of_requests,
+        speculation=speculation_of(serving), layers=serving.model.layers, store=deployment.store,
+    )  # fmt: skip
 
 
 def speculation_of(serving: Serving) -> Speculation:
@@ -414,14 +415,15 @@ def slo_of(serving: Serving) -> Slo:
 
 
 def requests_of(serving: Serving) -> Requests:
-    """The requests of a file. Raises TraceError, also for one that is beyond the model's positions."""
+    """The requests of a file, without those beyond the model's positions. Raises TraceError."""
     given = serving.spec.requests
+    apart = given.start == "apart" and serving.spec.static_batch is None
     if serving.trace is None:
-        found = _drawn(given)
+        found = _drawn(given)._replace(apart=apart)
     else:
         read = read_requests(serving.trace, given.format, given.time_unit, given.hash_tokens)
         found = drawn.scaled(read, given.speed)
-        found = found._replace(concurrency=given.concurrency or 0, outputs_kept=given.outputs_kept)
+        found = found._replace(concurrency=given.concurrency or 0, apart=apart, outputs_kept=given.outputs_kept)
         if serving.spec.loads.rates and not found.offered_per_s:
             raise TraceError(
                 f"{serving.trace}: all requests arrive at once: there is no rate that loads.rates could change; "
@@ -429,8 +431,14 @@ def requests_of(serving: Serving) -> Requests:
             )
         found = drawn.first(found, given.total) if given.total else found
     found = _in_classes(found, given, serving.spec.scheduler.order, serving.spec.slo.ttft_ns)
-    drawn.refuse_beyond_positions(found, serving.model, str(serving.trace or "requests"))
-    return found
+    return drawn.within_positions(found, serving.model, str(serving.trace or "requests"))
+
+
+def requests_on(serving: Serving, deployment: Deployment) -> Requests:
+    """The requests of a file that a deployment serves: without those that are too long for it. Raises TraceError."""
+    decode = deployment.decode.pool if deployment.decode else None
+    whose = str(serving.trace or "requests")
+    return servable(requests_of(serving), deployment.scheduler, deployment.prefill.pool, decode, whose)
 
 
 def _in_classes(found: Requests, given: RequestSpec, order: str, ttft_ns: float | None) -> Requests:
@@ -470,6 +478,8 @@ def _drawn_sessions(given: RequestSpec) -> Requests:
     asked, seed = given.sessions, given.seed
     count = given.total or (REQUESTS_A_CLIENT * given.concurrency if given.concurrency else OPEN_REQUESTS)
     turns = drawn.lengths(count, *asked.turns.drawn, seed, TURNS_STREAM)
+    if given.concurrency and not given.total:  # as many sessions as a client has requests elsewhere
+        count = int(turns.sum())
     turns = turns[: int(np.searchsorted(np.cumsum(turns), count)) + 1]
     turns[-1] -= int(turns.sum()) - count
     arrivals = np.zeros(len(turns))
@@ -488,8 +498,11 @@ def _drawn_sessions(given: RequestSpec) -> Requests:
 
 
 def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
-    """What a reader has to know of the requests: as what a trace was read, and which need scaled positions."""
-    return tuple(each for each in (requests.told, drawn.scaled_positions_told(requests, serving.model)) if each)
+    """What a reader has to know of the requests: as what a trace was read, which are rejected, and which need scaled
+    positions.
+    """
+    scaled = drawn.scaled_positions_told(requests, serving.model)
+    return tuple(each for each in (requests.told, *drawn.rejected_told(requests), scaled) if each)
 
 
 def deploy(serving: Serving) -> Deployment:

@@ -12,7 +12,7 @@ from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.times import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
-from archsim.serving.groups import DECODES, ExpertGroup, MigrationCost, Say
+from archsim.serving.groups import DECODES, ExpertGroup, Fixed, MigrationCost, Say
 from archsim.serving.kv import NO_PIECES, pieces_of
 from archsim.serving.records import (
     ARRIVAL,
@@ -49,7 +49,7 @@ from archsim.serving.records import (
     ServingState,
     zeros,
 )
-from archsim.serving.requests import Requests, refuse_too_long
+from archsim.serving.requests import Requests, rejected_told, some, without_too_long
 from archsim.serving.schedulers import compiled, sessions_of
 from archsim.specs.serving import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
@@ -96,6 +96,7 @@ FAULTS = MappingProxyType(
 )
 FIRST_BIN_NS = 1e7
 SELDOM = np.iinfo(np.int64).max
+START_STREAM = 9  # of random numbers; others are of what a file draws
 SPOKEN = 100_000  # iterations of an instance between two words on how far it is, where no experts are drawn
 
 NO_LOG = np.zeros(0, ITERATION)
@@ -250,19 +251,25 @@ def simulate(
             f"{whose}: scheduler.balance: {scheduler.balance} asks for shared prefixes, and these requests have no "
             "hash ids. Give least_loaded, or a trace with them, such as Mooncake's"
         )
-    chunked, preempted = scheduler.chunked_prefill, row_of(scheduler.name).preempts
-    for each in (pool, decode) if decode else (pool,):
-        budget = scheduler.max_num_batched_tokens
-        kv_tokens = each.units.most_tokens(each.kv_blocks, scheduler.block_tokens, budget)
-        refuse_too_long(requests, kv_tokens, budget, chunked, whose, preempted=preempted)
+    rejected = servable(requests._replace(rejected=()), scheduler, pool, decode, whose).rejected
+    if rejected:
+        raise TraceError(next(rejected_told(requests._replace(rejected=rejected))))
     if pool.prefilled:  # another engine, or the router before it, has taken them in
         request_ns = front_end_ns = 0.0
         if requests.output.min() < 2:
             raise TraceError(f"{whose}: a request of one token ends before its KV arrives. Give outputs of 2 or more")
     units = _larger(pool.units, decode.units) if decode else pool.units
-    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units, store)
     done = [0.0]
     groups, balance = _groups(pool, decode, lambda text: progress(text, done[0])), []
+    if requests.apart:
+        fixed = [(lambda i, say, group=group: Fixed(group.table)) for group in groups]
+        alone = pool._replace(experts=fixed[0]) if fixed else pool
+        other = decode._replace(experts=fixed[-1]) if decode and fixed else decode
+        requests = _apart(requests, lambda few: simulate(
+            few, scheduler, alone, decode=other, transfer=transfer, request_ns=request_ns, front_end_ns=front_end_ns,
+            first_after=first_after, whose=whose, speculation=speculation, layers=layers, store=store,
+        ))  # fmt: skip
+    limits = _limits(requests, scheduler, request_ns, front_end_ns, first_after, speculation, units, store)
     points = max((group.table.shape[1] for group in groups), default=0)
     state = _state(requests, scheduler, pool, decode, limits, points, logged, store, bool(faults))
     state.totals[0]["drafts"] = speculation.drafts
@@ -292,6 +299,39 @@ def simulate(
     moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
     found = _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
     return found._replace(ttft=not pool.prefilled, failed=tuple(failing.found))
+
+
+def servable(
+    requests: Requests, scheduler: Scheduler, pool: Pool, decode: Pool | None = None, whose: str = "requests"
+) -> Requests:
+    """Without requests that no iteration of a pool could ever serve. Raises TraceError where that leaves none."""
+    budget, preempted = scheduler.max_num_batched_tokens, row_of(scheduler.name).preempts
+    for each in (pool, decode) if decode else (pool,):
+        kv_tokens = each.units.most_tokens(each.kv_blocks, scheduler.block_tokens, budget)
+        requests = without_too_long(
+            requests, kv_tokens, budget, scheduler.chunked_prefill, whose, preempted=preempted
+        )  # fmt: skip
+    return requests
+
+
+def _apart(requests: Requests, served: Callable[[Requests], Served]) -> Requests:
+    """With clients that begin at random within the time that a request, or a session, takes, as clients that know
+    nothing of each other are found to be; load generators ramp up so (AIPerf's --concurrency-ramp-duration, GuideLLM's
+    rampup_duration). That time is of as many requests as there are clients, ``served`` at once. Where no client sends a
+    second one, all begin at once.
+    """
+    clients, n = requests.concurrency, len(requests.input)
+    heads = np.setdiff1d(np.arange(n), requests.follower)
+    if not 1 < clients < len(heads):
+        return requests._replace(apart=False)
+    few = some(requests, np.isin(np.arange(n), np.arange(clients) * n // clients))
+    few = few._replace(arrival_ns=np.zeros(clients), follower=np.zeros(0, np.int64), think_ns=np.zeros(0), apart=False)
+    takes = float((found := served(few).requests)["last_ns"].mean() - found["arrival_ns"].mean()) * n / len(heads)
+    takes += float(requests.think_ns[requests.follower >= 0].sum()) / len(heads)
+    arrivals = requests.arrival_ns.copy()
+    at = np.sort(np.random.Generator(np.random.Philox(key=[clients, START_STREAM])).random(clients))
+    arrivals[heads[:clients]] = (at - at[0]) * takes
+    return requests._replace(arrival_ns=arrivals, apart=False)
 
 
 def _fault(state: ServingState, ended: int) -> str:

@@ -299,8 +299,11 @@ class RequestSpec(Spec):
     # Whether later turns of a trace with hash ids repeat the outputs of earlier ones, whose KV is then reused. Give
     # false where outputs are dropped from the context, such as thoughts of a model.
     outputs_kept: bool = True
+    # Of a closed loop: whether its clients begin apart, at random within the time that a request takes, or all
+    # together, as `vllm bench serve --max-concurrency` and InferenceX begin.
+    start: Literal["apart", "together"] = "apart"
     seed: Annotated[int, count(0, 2**31)] = 0
-    # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one.
+    # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one, or 10 sessions.
     total: Annotated[int | None, count(1, 100_000_000, none=True)] = Field(None, alias="count")
 
     @model_validator(mode="after")
@@ -320,6 +323,8 @@ class RequestSpec(Spec):
             raise KeyProblem(("prefixes",), "a trace brings its own hash ids. Leave prefixes out, or draw requests")
         if self.sessions is not None and self.trace is not None:
             raise KeyProblem(("sessions",), "a trace brings its own sessions. Leave the key out, or draw requests")
+        if "start" in self.model_fields_set and self.concurrency is None:
+            raise KeyProblem(("start",), "only the clients of a closed loop begin (concurrency). Leave it out")
         if self.classes and abs(sum(each.share for each in self.classes) - 1) > 1e-6:
             told = ", ".join(f"{each.share:g}" for each in self.classes)
             raise KeyProblem(("classes",), f"shares are {told}; expected shares that add up to 1")

@@ -18,7 +18,7 @@ from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
 from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, host_file, with_stand_ins
 from archsim.serving.groups import SELDOM, ExpertGroup
-from archsim.serving.requests import refuse_too_long, without_hashes
+from archsim.serving.requests import without_hashes, without_too_long
 from archsim.serving.serving import deploy, engine_of, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
 from archsim.specs.calibration_files import calibration_named
@@ -217,9 +217,9 @@ def test_one_shot_all_reduces_need_links_between_gpus():
 def test_a_whole_prompt_fits_its_iteration_though_its_output_does_not():
     """TensorRT-LLM never computes a prompt anew with its output."""
     given = without_hashes(np.zeros(1), np.array([800]), np.array([7000]))
-    refuse_too_long(given, 10_000, 1024, False, "requests", preempted=False)
-    with pytest.raises(TraceError, match="iterations take 1024 tokens"):
-        refuse_too_long(given, 10_000, 1024, False, "requests")
+    assert without_too_long(given, 10_000, 1024, False, "requests", preempted=False) is given
+    with pytest.raises(TraceError, match="iterations take 1,024 tokens"):
+        without_too_long(given, 10_000, 1024, False, "requests")
 
 
 def test_loads_are_those_that_the_file_asks_for(tmp_path):

@@ -26,7 +26,7 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
-from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of
+from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of, recommend
 from archsim.studies.serving.search import Configuration, search
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
@@ -186,7 +186,7 @@ def test_default_lengths_fit_the_positions_of_the_model():
     own = asked_of("olmoe-1b-7b", ["h200"], tpot="50ms", input_tokens=4000, output_tokens=2000)
     assert own.requests["input"]["mean"] == 4000 and not own.note
     with pytest.raises(TraceError, match="olmoe-1b-7b has 4,096 positions"):
-        requests_of(kinds_of(own)[0].serving)
+        recommend(own)
 
 
 def test_a_budget_bounds_the_gpus():

@@ -1,5 +1,6 @@
 """``archsim serve`` end to end: files, the engine's times, disaggregation, comparison, search."""
 
+import csv
 import json
 import tracemalloc
 from copy import deepcopy
@@ -34,7 +35,9 @@ FILE = {
     "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
     "precision": {"products": "fp8_block", "experts": "fp8_block"},
     "engine": "none",
-    "requests": {"concurrency": 4, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12},
+    "requests": {
+        "concurrency": 4, "start": "together", "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12
+    },
     "scheduler": {"max_num_seqs": 64},
     "slo": {"ttft": "2 s", "tpot": "50 ms"},
 }
@@ -79,6 +82,22 @@ def test_measures_take_less_memory_than_the_requests(outcome):
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert measured.requests == len(many) and most < many.nbytes / 2
+
+
+def test_every_door_says_what_is_rejected(tmp_path, capsys):
+    """Some of these are longer than the model's positions: terminal, page, JSON and columns say how many."""
+    drawn = {"input": {"mean": 100_000, "cv": 0.6}, "output": {"fixed": 2}}
+    long = FILE | {"requests": {"arrivals": {"rate": "40/s"}, "count": 30, **drawn}}
+    (tmp_path / "long.json").write_text(json.dumps(long))
+    assert main(["serve", str(tmp_path / "long.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    told = "".join(capsys.readouterr()).replace("\n", " ")
+    bench = json.loads((tmp_path / "out" / "bench.json").read_text())
+    rejected = bench["failed"]
+    assert 0 < rejected < 15 and bench["num_prompts"] == 30 == bench["completed"] + rejected
+    assert f"{rejected} more are rejected" in told and f"{rejected} of 30 requests" in told
+    assert f"{rejected} of 30 requests" in (tmp_path / "out" / "index.html").read_text()
+    (row,) = csv.DictReader((tmp_path / "out" / "results.csv").open())
+    assert int(row["rejected"]) == rejected and int(row["requests"]) == 30 - rejected
 
 
 def test_goodput_counts_requests_within_all_limits(outcome):

@@ -16,9 +16,9 @@ from archsim.iteration.times import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.kv import with_outputs
-from archsim.serving.measures import Slo, few_told, measure, saturation, times_ns, unsteadiness
+from archsim.serving.measures import Slo, few_told, in_step_told, measure, saturation, times_ns, unsteadiness
 from archsim.serving.records import KvTransfer
-from archsim.serving.requests import Requests, gamma_arrivals, lengths, refuse_too_long, without_hashes
+from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
 from archsim.serving.schedulers import compiled
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
 from archsim.specs.serving import SCHEDULERS
@@ -100,7 +100,7 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
     scheduler = Scheduler(name, **SMALL)
     machine = pool(blocks)._replace(units=units)
     try:
-        refuse_too_long(asked, units.most_tokens(blocks, 16, SMALL["max_num_batched_tokens"]), 128, True, "requests")
+        asked = simulation.servable(asked, scheduler, machine)
     except TraceError:
         return
     limits = simulation._limits(asked, scheduler, 0.0, units=units)
@@ -275,11 +275,25 @@ def test_a_prefix_is_computed_once():
 
 
 def test_what_can_never_be_served_is_refused():
-    with pytest.raises(TraceError, match=r"request 1: 2000 prompt and 10 output tokens, but KV cache holds 960"):
+    with pytest.raises(TraceError, match=r"holds 960 tokens. The first is requests: request 1: 2,000 prompt and"):
         served([(0.0, 10, 10), (1.0, 2000, 10)])
     whole = Scheduler(**SMALL, chunked_prefill=False)
-    with pytest.raises(TraceError, match="iterations take 128"):
+    with pytest.raises(TraceError, match="iterations take 128 tokens, and prompts"):
         simulate(opened([(0.0, 200, 2)]), whole, pool())
+
+
+def test_what_a_server_rejects_leaves_the_rest_to_be_served():
+    """One of 400 that is too long refused the whole run. A session ends with the turn that is rejected."""
+    asked = opened([(at * 9.0, 2000 if at == 7 else 10, 10) for at in range(400)])
+    left = simulation.servable(asked, Scheduler(**SMALL), pool(60))
+    assert [each.number for each in left.rejected] == [1] and "request 7: 2,000 prompt" in left.rejected[0].first
+    assert simulate(left, Scheduler(**SMALL), pool(60)).totals["finished"] == 399
+    none = np.zeros(2, np.int64)
+    added = np.array([10, 2000, 10, 10, 10, 10])
+    talks = in_sessions(np.zeros(2), np.array([3, 3]), added, np.full(6, 5), np.zeros(6), none, none)
+    left = simulation.servable(talks, Scheduler(**SMALL), pool(60))
+    assert left.rejected[0].number == 2 and left.follower.tolist() == [-1, 2, 3, -1]
+    assert np.array_equal(left.hash_from[-1], len(left.hash_ids))
 
 
 def test_saturation_is_said():
@@ -320,6 +334,63 @@ def test_clients_are_their_rate_times_the_time_of_a_request(clients, rounds, spr
     )
     if not spread:  # all requests alike: what was generated over the duration, but for one start
         assert found.output_tokens_per_s == pytest.approx(found.output_tokens / found.duration_s, rel=0.02 + 1 / rounds)
+
+
+@pytest.mark.parametrize(
+    ("clients", "turns", "sessions", "think_ms"), [(1, 6, 1, 20_000.0), (1, 6, 10, 0.0), (5, 3, 60, 700.0)]
+)
+def test_clients_of_sessions_are_their_rate_times_the_time_to_the_next_turn(clients, turns, sessions, think_ms):
+    """Little's law: one client, six turns and 20 s of thinking had "1.843 a second", not 0.058."""
+    many, none = turns * sessions, np.zeros(sessions, np.int64)
+    draw = np.random.default_rng(3)
+    asked = in_sessions(
+        np.zeros(sessions), np.full(sessions, turns), draw.integers(50, 90, many), draw.integers(10, 30, many),
+        np.full(many, think_ms * MS), none, none,
+    )._replace(concurrency=clients)  # fmt: skip
+    served = simulate(asked, Scheduler(**SMALL), pool(4000))
+    found = measure(served, 1)
+    cycle_s = (found.e2e.mean + think_ms * (turns - 1) / turns) / 1e3
+    assert found.requests_per_s * cycle_s == pytest.approx(clients)
+    assert ("session" in found.unsteady) == (sessions // clients < 6)
+    if clients == 1:
+        assert found.requests_per_s == pytest.approx(many / found.duration_s)
+
+
+def test_a_rate_of_few_rounds_is_flagged_and_that_of_more_is_shown():
+    """Two requests a client are at full load for less time than one takes."""
+    draw = np.random.default_rng(5)
+    sizes = list(zip(draw.integers(60, 140, 640), draw.integers(20, 40, 640), strict=True))
+    short, long = (simulate(closed(sizes[:count], 64), Scheduler(max_num_batched_tokens=128), pool(9000))
+                   for count in (128, 640))  # fmt: skip
+    alone, beside, steady = measure(short, 1), measure(short, 1, longer=long), measure(long, 1)
+    assert alone.requests_per_s > 1.02 * steady.requests_per_s and "requests.count" in alone.unsteady
+    assert beside.requests_per_s == steady.requests_per_s and beside.unsteady.endswith("those of 640 requests.")
+    assert steady.unsteady == ""
+
+
+def test_a_run_with_a_fault_says_that_its_rate_is_of_the_whole_duration():
+    rows = [(at * 4.0, 100, 20) for at in range(400)]
+    found = measure(served(rows, blocks=400, instances=2, faults=[Fault(300 * MS, 0, 0, 200 * MS, False)]), 1)
+    assert "fault" in found.unsteady and "whole duration" in found.unsteady
+    assert found.requests_per_s == pytest.approx(found.requests / found.duration_s)
+
+
+def test_clients_start_apart_and_those_in_step_are_told():
+    """Requests of one length that begin together end together for ever: TTFT is several times as long."""
+    asked = closed([(500, 400)] * 320, 32)
+    together, apart, spread = (
+        simulate(each, Scheduler("sglang", 64, 8192), pool(9000))
+        for each in (asked, asked._replace(apart=True), asked._replace(
+            apart=True, input=450 + np.arange(320) * 37 % 100, output=360 + np.arange(320) * 7 % 80))
+    )  # fmt: skip
+    assert np.ptp(together.requests["arrival_ns"][:32]) == 0
+    begun = np.sort(apart.requests["arrival_ns"][:32])
+    assert 0.5 * times_ns(apart)["e2e"].mean() < np.ptp(begun) < 1.5 * times_ns(apart)["e2e"].mean()
+    assert times_ns(together)["ttft"].mean() > 2 * times_ns(apart)["ttft"].mean()
+    assert "in step" in in_step_told(together) and not in_step_told(spread)
+    for each in (together, apart, spread):
+        found = measure(each, 1)
+        assert found.requests_per_s * found.e2e.mean / 1e3 == pytest.approx(32, rel=0.02) or found.unsteady
 
 
 @pytest.mark.parametrize("gap_ms", [30.0, 60.0])

@@ -3,6 +3,7 @@
 """Traces: the six formats, and what is refused with file, line and reason."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -170,8 +171,11 @@ def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tm
     for model, tokens, told in (
         ("olmoe-1b-7b", 4087, "olmoe-1b-7b has 4,096 positions,"), ("qwen3-235b-a22b", 300_000, "qwen3-235b-a22b has 40,960 positions .131,072 if"),
     ):
-        with pytest.raises(TraceError, match=f"v.csv:3: {tokens:,} prompt and 10 output tokens, but {told}"):
-            asked(model, 10, tokens)
+        said = asked(model, 10, tokens)[1]  # a server rejects it, and serves the other
+        assert re.search(f"1 of 2 requests is rejected, as {told}", said)
+        assert f"v.csv:3: {tokens:,} prompt and 10 output tokens" in said
+        with pytest.raises(TraceError, match=f"v.csv:2: {tokens:,} prompt and 10 output tokens, but {told}"):
+            asked(model, tokens, tokens)
     assert "1 of 2 requests are longer than the 40,960 positions" in asked("qwen3-235b-a22b", 10, 50_000)[1]
 
 

@@ -379,8 +379,13 @@ def _lists(path: str, found: dict[str, Any]) -> Lists | None:
     )  # fmt: skip
 
 
-def requests_measured(asked: Requests, lists: Lists | None) -> Requests:
-    """The requests of a file with the lengths, and the times of arrival where they are known, of those measured."""
+def requests_measured(serving: Serving, lists: Lists | None) -> Requests:
+    """The requests of a file with the lengths, and the times of arrival where they are known, of those measured. All
+    clients begin at once, as those of `vllm bench serve`, InferenceX and SGLang do, unless the file says it.
+    """
+    asked = requests_of(serving)
+    if "start" not in serving.spec.requests.model_fields_set:
+        asked = asked._replace(apart=False)
     if lists is None:
         return asked
     n = len(lists.input)
@@ -392,7 +397,7 @@ def requests_measured(asked: Requests, lists: Lists | None) -> Requests:
             f"requests.count: {n}"
         )
     arrivals = np.zeros(n) if asked.concurrency else asked.arrival_ns[:n]
-    return without_hashes(arrivals, lists.input, lists.output, asked.concurrency)
+    return without_hashes(arrivals, lists.input, lists.output, asked.concurrency)._replace(apart=asked.apart)
 
 
 # ---- bench_json
@@ -410,12 +415,13 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = {
         "backend": f"archsim-{spec.engine}",
         "model_id": outcome.serving.model.name,
-        "num_prompts": measures.requests,
+        "num_prompts": measures.requests + measures.rejected,
         "request_rate": given.arrivals.rate if given.arrivals else outcome.requests.offered_per_s or "inf",
         "burstiness": given.arrivals.burstiness if given.arrivals else 1.0,
         "max_concurrency": given.concurrency,
         "duration": measures.duration_s,
         "completed": measures.requests,
+        "failed": measures.rejected,
         "total_input_tokens": measures.input_tokens,
         "total_output_tokens": measures.output_tokens,
         # Over the whole duration, drain included, as `vllm bench serve` counts.
@@ -514,7 +520,7 @@ def compare_bench(serving: Serving, path: Path) -> ServingComparison:
     """Raises TraceError for a file that is no measurement."""
     measured = read_measured(path)
     serving = _under_load(serving, measured)
-    requests = requests_measured(requests_of(serving), measured.lists)
+    requests = requests_measured(serving, measured.lists)
     return compared(serve_requests(serving, deploy(serving), requests), measured)
 
 
@@ -616,7 +622,7 @@ def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = l
     serving = _under_load(serving, measured)
     start = host_for(serving)
     deployment = deploy(serving)
-    requests = requests_measured(requests_of(serving), measured.lists)
+    requests = requests_measured(serving, measured.lists)
     half = _half(measured.lists)
 
     count = itertools.count(1)

@@ -349,6 +349,8 @@ def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str
     """The cells of a row: its ``keys``, the columns ``shown``, and why it was refused or is saturated."""
     values = ["–" if row[name] is None else f"{row[name]:,.3g}" for name, _ in shown]
     note = row["refused"] or ", ".join(key for key in ("saturated", "unsteady") if row[key])
+    if row["rejected"]:
+        note = ", ".join(filter(None, [note, f"{row['rejected']:,} rejected"]))
     return [*(str(row[key]) for key in keys), *values, note]
 
 

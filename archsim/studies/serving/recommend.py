@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, SpecError, did_you_mean
+from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
 from archsim.base.fields import TIME, format_quantity, parse_quantity
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
@@ -45,7 +45,7 @@ from archsim.serving.measures import (
     upkeep,
     usd_per_million,
 )
-from archsim.serving.requests import Requests, first, lengths, scaled
+from archsim.serving.requests import Requests, first, lengths, rejected_told, scaled
 from archsim.serving.serving import (
     INPUT_STREAM,
     OUTPUT_STREAM,
@@ -733,9 +733,13 @@ class Recommendation(Shown):
 def recommend(
     asked: Asked, told: Callable[[str], None] = lambda text: None, jobs: int = 1
 ) -> Recommendation:
-    """Race all configurations, and compare the best. Raises SpecError where none serves within the limits."""
+    """Race all configurations, and compare the best. Raises SpecError where none serves within the limits, TraceError
+    where an engine would reject requests.
+    """
     kinds = kinds_of(asked)
     requests = requests_of(kinds[0].serving)
+    if requests.rejected:  # else the shorter ones alone would decide
+        raise TraceError(f"{next(rejected_told(requests))} Draw shorter ones (--input, --output), or leave them out")
     if not requests.offered_per_s:
         raise SpecError("a recommendation needs requests that arrive over time: this trace has them all at once")
     race = _Race(asked, kinds, requests)

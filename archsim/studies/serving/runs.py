@@ -35,6 +35,7 @@ from archsim.serving.serving import (
     deploy,
     notes_of_requests,
     requests_of,
+    requests_on,
     serve_requests,
     simulated,
 )
@@ -134,7 +135,7 @@ class ServeRun(Job):
     def warm_up(self, workspace: Workspace) -> None:
         """Serve the first requests."""
         deployment = workspace.of(Server).deployment(self)
-        simulated(self.serving, deployment, first_of(requests_of(self.serving), _WARM))
+        simulated(self.serving, deployment, first_of(requests_on(self.serving, deployment), _WARM))
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -486,7 +487,8 @@ class Server:
     def serve(self, run: ServeRun) -> Outcome:
         """The outcome of a run. Raises ArchsimError."""
         self._workspace.tell(f"{run.name}: drawing the requests", 0.0)
-        requests, deployment = requests_of(run.serving), self.deployment(run)
+        deployment = self.deployment(run)
+        requests = requests_on(run.serving, deployment)
         progress = Progress(self._workspace.tell).of(run.name)
         outcome = serve_requests(run.serving, deployment, requests, progress=progress)
         if run.details:
@@ -497,7 +499,8 @@ class Server:
         """The outcome of a run with details: from its record, if it was not served here."""
         if run.key not in self.outcomes:
             measures, served = measures_of(record["row"]), unpacked(record["served"])
-            parts = run.serving, self.deployment(run), requests_of(run.serving)
+            deployment = self.deployment(run)
+            parts = run.serving, deployment, requests_on(run.serving, deployment)
             self.outcomes[run.key] = Outcome(*parts, served, measures)
         return self.outcomes[run.key]
 
