@@ -250,7 +250,8 @@ class Balancing:
         replicas = rule.rule(view)
         expert, die = np.nonzero(replicas.holds)
         transfer = self._mover.transfer(nearest_holders(holders[expert], die, self._hops), die, self._expert_bytes)
-        exposed_ns, hidden, idle_ns = 0.0, 0.0, np.inf
+        exposed_ns, hidden = 0.0, 0.0
+        idle_ns: float | np.ndarray = np.inf
         if self._how != "free":
             exposed_ns, hidden = self._exposed_ns(transfer, self._aside_ns(replicas.effort))
             exposed_ns += replicas.in_sight_ns
@@ -286,23 +287,24 @@ class Balancing:
         if self._how != "overlapped" or self._counted is None:
             return
         self._previous_ns = step_ns
-        self._leave(self._counted, step_ns)
+        spare_bytes = self._leave(self._counted, step_ns)
         if (pending := self.pending) is not None and step_ns > 0:
             waited_ns = min(pending.decision_ns, step_ns)
             pending.decision_ns -= waited_ns
             begin = 1 - pending.left
-            pending.left -= advance(pending.transfer, self._spare_bytes * (1 - waited_ns / step_ns))
+            pending.left -= advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
             end = min(1 - pending.left, 1.0)
             n_bytes = self._mover.book(pending.transfer, begin=begin, end=end, idle_ns=self._idle_ns)
             self.totals.migrated_bytes += n_bytes
             self.totals.under_way_bytes -= n_bytes
             self._leave(self._counted, step_ns)
 
-    def _leave(self, before: np.ndarray, step_ns: float) -> None:
-        """What a step leaves of resources, which had counted ``before`` when it began: bytes, and time."""
+    def _leave(self, before: np.ndarray, step_ns: float) -> np.ndarray:
+        """What a step leaves of resources, which had counted ``before`` when it began: bytes (returned), and time."""
         grown = self._mover.counted()
         self._spare_bytes = self._mover.spare_bytes(step_ns, grown["bytes"] - before["bytes"])
         self._idle_ns = np.maximum(step_ns - (grown["busy_ns"] - before["busy_ns"]), 0.0)
+        return self._spare_bytes
 
 
 # ---- engine

@@ -70,12 +70,13 @@ def _capacities(
 ) -> Iterator[str]:  # fmt: skip
     """Bytes over bandwidth, and busy times, of every resource; links pass moves that take no time beside all else."""
     free = ("replica",) if np.any(run.outcome.balancing.untimed_bytes) else ()
-    uses = {
+    crossed = [links[f"{name}_ns"] for name in CLASSES if name not in free]
+    uses: dict[str, np.ndarray] = {
         "the bandwidth of HBM": dies["hbm_utilisation"], "the time of HBM": dies["hbm_busy_ns"] / total_ns,
         "the time of an array": dies["compute_utilisation"],
         "the time of an LLC's port": dies["llc_busy_ns"] / total_ns,
         "the time of a link": links["utilisation"],
-        "the bandwidth of a link": sum(links[f"{name}_ns"] for name in CLASSES if name not in free) / total_ns,
+        "the bandwidth of a link": np.sum(crossed, axis=0) / total_ns,
     }  # fmt: skip
     for name, shares in uses.items():
         if len(shares) and (most := float(shares.max())) > 1 + ROUNDING:

@@ -183,7 +183,7 @@ class Outcome(Shown):
     @property
     def broken_laws(self) -> tuple[str, ...]:
         """Laws of physics that do not hold, in words."""
-        return tuple(broken_laws(self.served, self.measures, self.deployment.devices))
+        return tuple(broken_laws(self.served, self.measures, self.deployment.devices, bool(self.serving.off)))
 
     @property
     def notes(self) -> tuple[str, ...]:
