@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from html import escape
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +208,7 @@ def _context(report: Report) -> dict[str, Any]:
     systems = report.systems.values()
     return {
         "report": report, "layers": layers_told(layers), "parts": in_part(layers),
-        "planned": _planned(report), "overview": tables.overview(report),
+        "planned": report.experiment.runs, "overview": tables.overview(report),
         "notes": result_notes(report.runs, [(system.name, die_of(system)) for system in systems])
         + traffic_notes(report.experiment.workload) + system_notes(systems) + list(recorded_unread(report.made)),
         "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
@@ -234,12 +233,6 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_written(each)}" for key, each in value.items())
     return ", ".join(map(_written, value)) if isinstance(value, list) else str(value)
-
-
-def _planned(report: Report) -> int:
-    """Number of runs that the experiment asks for."""
-    names = report.systems, report.models, report.policies, report.assumptions, report.batches
-    return prod(map(len, names))
 
 
 def shape_of(system: SystemSpec) -> str:

@@ -121,9 +121,10 @@ class Report:
 
     def _check_complete(self) -> None:
         """Every run must have a row for each of its dies, and links if it has more than one die."""
-        sizes = {name: with_areas(system).dies for name, system in self.systems.items()}
+        made = {name: with_areas(system) for name, system in self.systems.items()}
+        sizes = {name: None if each.mesh and each.built is None else each.dies for name, each in made.items()}
         for run in self.runs:
-            dies, found = sizes[run["system"]], len(self.dies.get(run["run"], ()))
+            dies, found = sizes[run["system"]] or run["mesh_x"] * run["mesh_y"], len(self.dies.get(run["run"], ()))
             name = f"run {run['run']} ({run['policy']}, batch {run['batch']}, {run['model']} on {run['system']}, "
             name += f"{run['assumptions']})"
             if found != dies:

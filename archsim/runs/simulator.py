@@ -307,7 +307,7 @@ def _sum_of(source: TokenSource, spec: DemandSpec, folder: Path | None) -> RunSu
 
 
 # What of a system decides no refusal when an engine is built: rates, times and sizes, which laws scale with.
-_RATES = {
+_RATES: Any = {
     "name": True, "source": True, "hbm": True, "llc": True, "power": True, "cooling": True,
     "d2d": {"bandwidth_bytes_per_s", "hop_latency_ns", "efficiency", "request_bytes", "off_carrier", "measured_factor"},
     "compute": {"peak_flop_per_s", "efficiency", "kernel_factor", "kernels", "lanes", "clock_hz"},
