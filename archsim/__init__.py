@@ -73,11 +73,10 @@ sys.meta_path.append(MovedModules())
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {
-    "archsim.api":
-        "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving check claims "
-        "compare compare_serving engines explore figure load optimum place recommend run run_phase search_serving "
-        "serve serve_plan serve_policies serve_sure sure sweep validate validate_meshes "
-        "validate_served verify why worth ",
+    "archsim.api": "Calibrations ExplorationPlan ablate block_worth calibrate calibrate_meshes calibrate_serving check "
+    "claims compare compare_serving engines explore figure load optimum place recommend run run_phase search_serving "
+    "serve serve_plan serve_policies serve_sure sure sweep validate validate_meshes "
+    "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.network": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",

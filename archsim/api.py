@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from archsim.studies.why import Why
     from archsim.workload.generated import SeveralSubjects
     from archsim.workload.traffic_model import TrafficModel
+
     Watching = Callable[[], AbstractContextManager[Watcher]]
     import pandas
 
@@ -252,9 +253,17 @@ def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSu
 
 
 def run(
-    experiment: Experiment, *, system: str | None = None, model: str | None = None, policy: str | None = None,
-    batch: int | None = None, assumptions: str | None = None, step: int | None = None, layer: int | None = None,
-    timeline: str | os.PathLike[str] | None = None, overrides: Overrides = (),
+    experiment: Experiment,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+    step: int | None = None,
+    layer: int | None = None,
+    timeline: str | os.PathLike[str] | None = None,
+    overrides: Overrides = (),
 ) -> Results:
     """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
 
@@ -293,8 +302,15 @@ def run(
 
 
 def run_phase(
-    experiment: Experiment, phase: str, *, law: str | None = None, system: str | None = None,
-    model: str | None = None, policy: str | None = None, batch: int | None = None, assumptions: str | None = None,
+    experiment: Experiment,
+    phase: str,
+    *,
+    law: str | None = None,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
     overrides: Overrides = (),
 ) -> PhaseTimes:
     """Simulate the dispatch or the combine of hidden vectors alone, for one combination of an experiment.
@@ -325,8 +341,13 @@ def run_phase(
 
 
 def sweep(
-    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
-    watcher: Watcher | None = None, scheduler: str | None = None, *, overrides: Overrides = (),
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+    scheduler: str | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
 
@@ -376,8 +397,12 @@ def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
 
 
 def ablate(
-    experiment: Experiment, start: str = "published", end: str = "physical", out: str | os.PathLike[str] | None = None,
-    jobs: int | None = None, watcher: Watcher | None = None,
+    experiment: Experiment,
+    start: str = "published",
+    end: str = "physical",
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
 ) -> Ablation:
     """Effect of each assumption: from one set to another, one field at a time and in a chain.
 
@@ -405,8 +430,12 @@ def ablate(
 
 
 def explore(
-    experiment: Experiment, out: str | os.PathLike[str] | None = None, jobs: int | None = None,
-    watching: Watching | None = None, *, overrides: Overrides = (),
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    watching: Watching | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Exploration:
     """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
 
@@ -434,10 +463,19 @@ def explore(
 
 
 def sure(
-    experiment: Experiment, samples: int = 256, out: str | os.PathLike[str] | None = None, *,
-    system: str | None = None, model: str | None = None, policy: str | None = None, batch: int | None = None,
-    assumptions: str | None = None, jobs: int | None = None, watcher: Watcher | None = None,
-    overrides: Overrides = (), scheduler: str | None = None,
+    experiment: Experiment,
+    samples: int = 256,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    system: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    batch: int | None = None,
+    assumptions: str | None = None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+    overrides: Overrides = (),
+    scheduler: str | None = None,
 ) -> Sure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
     drawn, the same for all policies, batches and systems.
@@ -468,9 +506,7 @@ def sure(
     return sure_into(selection, samples, Path(out), jobs, watcher, scheduler)
 
 
-def only_chosen(
-    planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]
-) -> ExperimentSpec | SweepPlan:
+def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) -> ExperimentSpec | SweepPlan:
     """The experiment with the named parts alone; all of those without a name. Raises ArchsimError for an unknown name,
     and for names with a ``sweep:``.
     """
@@ -489,8 +525,12 @@ def only_chosen(
 
 
 def optimum(
-    experiment: Experiment, out: str | os.PathLike[str] | None = None, steps: int = 200,
-    told: Callable[[Measured], None] | None = None, *, overrides: Overrides = (),
+    experiment: Experiment,
+    out: str | os.PathLike[str] | None = None,
+    steps: int = 200,
+    told: Callable[[Measured], None] | None = None,
+    *,
+    overrides: Overrides = (),
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
 
@@ -515,8 +555,13 @@ def optimum(
 
 
 def compare(
-    a: Source | ExperimentSpec, b: Source | ExperimentSpec, *, inside: Source | ExperimentSpec | None = None,
-    out: str | os.PathLike[str] | None = None, overrides: Sequence[str] = (), **chosen: Any,
+    a: Source | ExperimentSpec,
+    b: Source | ExperimentSpec,
+    *,
+    inside: Source | ExperimentSpec | None = None,
+    out: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    **chosen: Any,
 ) -> DesignComparison:
     """Two designs side by side: what differs in their specification, and in time by cause, traffic, energy and price.
 
@@ -562,8 +607,14 @@ def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: W
 
 
 def why(
-    experiment: Experiment, overrides: Sequence[str] = (), *, step: int | None = None, layer: int | None = None,
-    worst: int = 10, told: Callable[[str], None] = lambda text: None, **chosen: Any,
+    experiment: Experiment,
+    overrides: Sequence[str] = (),
+    *,
+    step: int | None = None,
+    layer: int | None = None,
+    worst: int = 10,
+    told: Callable[[str], None] = lambda text: None,
+    **chosen: Any,
 ) -> Why:
     """What limits a step of one combination of an experiment, and what would help.
 
@@ -630,8 +681,15 @@ HELD_OUT = 0.25
 
 def place(
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    model: str | ModelSpec, system: str | SystemSpec, policy: str = "eplb", slots: int = 0, *,
-    num_slots: int | None = None, ranks: int | None = None, tokens: int | None = None, held_out: float = HELD_OUT,
+    model: str | ModelSpec,
+    system: str | SystemSpec,
+    policy: str = "eplb",
+    slots: int = 0,
+    *,
+    num_slots: int | None = None,
+    ranks: int | None = None,
+    tokens: int | None = None,
+    held_out: float = HELD_OUT,
     out: str | os.PathLike[str] | None = None,
 ) -> Placed:
     """Choose the expert in every slot on the first part of recorded loads, and judge it on the last.
@@ -676,8 +734,12 @@ def place(
 def worth(
     policy: str,
     loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    deployment: Source, overrides: Sequence[str] = (), *, held_out: float = HELD_OUT,
-    out: str | os.PathLike[str] | None = None, samples: int | None = None,
+    deployment: Source,
+    overrides: Sequence[str] = (),
+    *,
+    held_out: float = HELD_OUT,
+    out: str | os.PathLike[str] | None = None,
+    samples: int | None = None,
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
 
@@ -701,7 +763,10 @@ def worth(
 
 
 def block_worth(
-    block: str, experiment: Experiment, jobs: int | None = None, watcher: Watcher | None = None,
+    block: str,
+    experiment: Experiment,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
     samples: int | None = None,
 ) -> BlockWorth:
     """Whether a block of the decision hardware pays: time that its policies save beside its area, power and price.
@@ -746,7 +811,11 @@ def block_worth(
 
 
 def serve(
-    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
+    source: Source,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    around: bool = True,
     timeline: str | os.PathLike[str] | None = None,
 ) -> Outcome:
     """Serve the requests of a file (or mapping) on its deployment, under the first of its policies.
@@ -784,8 +853,14 @@ def serve_policies(
 
 
 def serve_plan(
-    source: Source, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None, around: bool = True,
-    first: bool = False, watcher: Watcher | None = None, jobs: int | None = None,
+    source: Source,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    around: bool = True,
+    first: bool = False,
+    watcher: Watcher | None = None,
+    jobs: int | None = None,
 ) -> ServedPlan:
     """Serve every point of a file's ``sweep:`` (or the file) under every policy.
 
@@ -806,8 +881,13 @@ def serve_plan(
 
 
 def serve_sure(
-    source: Source, samples: int = 64, overrides: Sequence[str] = (), *, out: str | os.PathLike[str] | None = None,
-    watcher: Watcher | None = None, jobs: int | None = None,
+    source: Source,
+    samples: int = 64,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    watcher: Watcher | None = None,
+    jobs: int | None = None,
 ) -> ServedSure:
     """How sure the numbers of a served file are: its runs in ``samples`` worlds, in which what its laws are off is
     drawn, the same for all policies and points.
@@ -846,9 +926,14 @@ def search_serving(
 
 
 def recommend(
-    model: Source, on: str | Sequence[str], *, jobs: int | None = None,
-    told: Callable[[str], None] = lambda text: None, out: str | os.PathLike[str] | None = None,
-    loads: Sequence[str | os.PathLike[str]] = (), **asked: Any,
+    model: Source,
+    on: str | Sequence[str],
+    *,
+    jobs: int | None = None,
+    told: Callable[[str], None] = lambda text: None,
+    out: str | os.PathLike[str] | None = None,
+    loads: Sequence[str | os.PathLike[str]] = (),
+    **asked: Any,
 ) -> Recommendation:
     """What to serve a model with: engine, GPU, parallel sizes, precision, batch limits and pools.
 
@@ -892,7 +977,10 @@ def compare_serving(
 
 
 def calibrate_serving(
-    source: Source, measured: str | os.PathLike[str], overrides: Sequence[str] = (), *,
+    source: Source,
+    measured: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
     told: Callable[[str], None] = lambda text: None,
 ) -> FittedConstants:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
@@ -907,10 +995,15 @@ def calibrate_serving(
 
 
 def validate_served(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], deployment: Source | None = None, *,
-    format: str | None = None, time_unit: str | None = None, most_clients: int | None = None,
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    deployment: Source | None = None,
+    *,
+    format: str | None = None,
+    time_unit: str | None = None,
+    most_clients: int | None = None,
     against: str | os.PathLike[str] | None = None,
-    page: str | os.PathLike[str] | None = None, jobs: int | None = None,
+    page: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
     told: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
     """Results of InferenceX, AIPerf, GuideLLM, ``vllm bench serve`` or SGLang's bench_serving, each simulated.
@@ -977,9 +1070,13 @@ class Calibrations(Shown):
 
 def calibrate(
     measurements: str | os.PathLike[str] | Measurements,
-    out: str | os.PathLike[str] | None = None, *, gpu: str | None = None,
-    peaks: Mapping[str, float | str] | None = None, hbm: float | str | None = None,
-    told: Callable[[FittedCalibration], None] | None = None, only: Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None,
+    *,
+    gpu: str | None = None,
+    peaks: Mapping[str, float | str] | None = None,
+    hbm: float | str | None = None,
+    told: Callable[[FittedCalibration], None] | None = None,
+    only: Sequence[str] = (),
 ) -> Calibrations:
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
 
@@ -1004,7 +1101,10 @@ def calibrate(
 
 def validate(
     measurements: str | os.PathLike[str] | Measurements,
-    calibration: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, quick: bool = False,
+    calibration: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    quick: bool = False,
 ) -> Validation:
     """Compare a calibration with measurements, and fits with measurements held out of them.
 
@@ -1024,7 +1124,8 @@ def validate(
 
 
 def calibrate_meshes(
-    *folders: str | os.PathLike[str], out: str | os.PathLike[str] | None = None,
+    *folders: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     told: Callable[[FabricCalibration, Path | None], None] | None = None,
 ) -> list[FabricCalibration]:
     """Fit the laws of measured meshes of chips: endpoints, links by packet size, latency of a hop.
@@ -1104,9 +1205,13 @@ def _peak(dtype: str, rate: float | str) -> float:
 # ---- claiming
 # ``ar.claims``: the published numbers of papers beside runs of their experiments.
 
+
 def claims(
-    papers: Sequence[str | os.PathLike[str]] = (), out: str | os.PathLike[str] = "reports/claims",
-    jobs: int | None = None, watcher: Watcher | None = None, recorded: bool = False,
+    papers: Sequence[str | os.PathLike[str]] = (),
+    out: str | os.PathLike[str] = "reports/claims",
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
+    recorded: bool = False,
 ) -> list[Claims]:
     """Run what is missing of the papers' experiments, judge every row of their files, and write their pages.
 

@@ -50,8 +50,10 @@ def main():
             started = time.perf_counter()
             solved = _recompute(net, needs, solve, flows, times)
             us = (time.perf_counter() - started) * 1e6 / times
-            print(f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us per recompute of {solved:.0f} groups"
-                  + (f", oracle {oracle_us:.0f} us (x {oracle_us / us:.0f})" if arbitration == "fair" else ""))
+            print(
+                f"{n:4d} flows, {arbitration:11s}: {us:8.1f} us per recompute of {solved:.0f} groups"
+                + (f", oracle {oracle_us:.0f} us (x {oracle_us / us:.0f})" if arbitration == "fair" else "")
+            )
 
 
 if __name__ == "__main__":

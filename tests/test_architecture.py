@@ -119,15 +119,18 @@ def is_eval(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec")
 
 
-@pytest.mark.parametrize("package", [
-    "archsim.specs",
-    "archsim.laws.tables",
-    "archsim.cli.main",
-    "archsim.cli.sweep",
-    "archsim.api",
-    "archsim.base.code_digest",
-    "archsim",
-])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "archsim.specs",
+        "archsim.laws.tables",
+        "archsim.cli.main",
+        "archsim.cli.sweep",
+        "archsim.api",
+        "archsim.base.code_digest",
+        "archsim",
+    ],
+)
 def test_what_every_command_imports_is_light(trees, package):
     """Only the standard library, pydantic and PyYAML at module level."""
     inside = () if package == "archsim" else f"{package}."

@@ -20,6 +20,8 @@ from archsim.runs.pool import simulate_on_cluster
 INPUTS = shared_path() / "reference" / "bad_inputs"
 pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason=f"needs {INPUTS} (or $ARCHSIM_SHARED)")
 IMPORT = "trace import {} --model olmoe-1b-7b --out out"
+
+
 def test_a_mesh_of_4096_dies_runs_in_the_memory_that_check_says(here, capsys):
     assert main(["check", "sc_64.yaml"]) == 0
     assert "3.1 GB of memory a process" in capsys.readouterr().out

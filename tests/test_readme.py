@@ -31,7 +31,8 @@ def test_the_readme_has_commands_and_python():
 
 
 @pytest.mark.parametrize(
-    "words", sampled(COMMANDS, lambda words: words[1] == "check" or not set(words) & LONG),
+    "words",
+    sampled(COMMANDS, lambda words: words[1] == "check" or not set(words) & LONG),
     ids=lambda words: shlex.join(words)[:60],
 )
 def test_a_command_of_the_readme_runs(words, capsys):

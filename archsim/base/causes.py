@@ -39,16 +39,22 @@ class About(NamedTuple):
 CAUSES = MappingProxyType(
     {
         Cause.COMPUTE: About(
-            "multiply", "multiplying (FLOP of measured kernels at the die's peak)",
-            "multiplying", "--compute",
+            "multiply",
+            "multiplying (FLOP of measured kernels at the die's peak)",
+            "multiplying",
+            "--compute",
         ),
         Cause.INEFFICIENCY: About(
-            "kernel inefficiency", "what measured kernels lose against peak",
-            "in kernels that stay below the peak", "--loss",
+            "kernel inefficiency",
+            "what measured kernels lose against peak",
+            "in kernels that stay below the peak",
+            "--loss",
         ),
         Cause.PERMUTE: About(
-            "permute and finalise", "permuting, quantising and finalising tokens",
-            "permuting and finalising tokens", "--permute",
+            "permute and finalise",
+            "permuting, quantising and finalising tokens",
+            "permuting and finalising tokens",
+            "--permute",
         ),
         Cause.LAUNCH: About("launch", "launching kernels", "launching kernels", "--launch"),
         Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "in your own blocks", "--block"),
@@ -56,8 +62,10 @@ CAUSES = MappingProxyType(
         Cause.LINK: About("links", "moving weights over links", "waiting for links", "--from-link"),
         Cause.LLC: About("LLC", "the LLC", "waiting for the LLC", "--llc"),
         Cause.ACTIVATIONS: About(
-            "dispatch and combine", "dispatching and combining hidden vectors",
-            "dispatching and combining hidden vectors", "--act",
+            "dispatch and combine",
+            "dispatching and combining hidden vectors",
+            "dispatching and combining hidden vectors",
+            "--act",
         ),
         Cause.DECISION: About("decision", "deciding", "waiting for decisions", "--dec"),
     }

@@ -228,6 +228,7 @@ def ship(kept: Path, folder: Path) -> int:
 
 # ---- kernels
 
+
 class _Part(JITCodeLibrary):
     """LLVM code of a function that only kernels call. The kernel that it is linked into optimises all of its parts at
     once and makes machine code of them: numba does both for every part by itself, too, and for all that a part calls,
@@ -319,6 +320,7 @@ def unsigned(number):
 # ---- reference
 # A named tuple of arrays that kernels hand on as one address. numba passes a tuple by value: 7 words an array, which
 # every call copies. For a state of 50 arrays that was half of a kernel's time, and half of its compilation.
+
 
 class Reference(types.Type):
     """The address of a named tuple that does not change: fields are read through it, tuples in it as references."""

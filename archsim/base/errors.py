@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 # ---- errors
 
+
 class ArchsimError(Exception):
     """Base class of all errors that a user can fix."""
 
@@ -65,6 +66,7 @@ def _fold(name: str) -> str:
 
 # ---- words
 # Numbers in words and rows in columns, as messages and progress say them.
+
 
 def spoken(seconds: float) -> str:
     """``40 s``, ``5 min``, ``1.5 h``."""

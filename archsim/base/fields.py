@@ -228,7 +228,8 @@ def quantity(dimension: Dimension, low: str, high: str, kind: type = float, *, z
 
 
 def fraction(*, zero: bool, most: float = 1.0) -> FieldType:
-    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1; at most ``most`` if that is less.
+    """A fraction: 0 <= f < 1 if ``zero`` is allowed, else ``LEAST_SHARE`` <= f <= 1; at most ``most``
+    if that is less.
     """
 
     def read(value: Any) -> float:
@@ -259,7 +260,8 @@ def _number(value: Any, dimension: Dimension, *, from_yaml: bool) -> Decimal:
 
 
 def describe(value: Any) -> str:
-    """Describe a YAML value for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``, ``the text 'x'``.
+    """Describe a YAML value for messages: ``a list``, ``a mapping``, ``nothing``, ``the number 5``,
+    ``the text 'x'``.
     """
     if value is None:
         return "nothing"
@@ -273,6 +275,7 @@ def describe(value: Any) -> str:
 
 
 # ---- fields
+
 
 class Ranged(NamedTuple):
     """What a file says about a number besides its value. ``written`` is what it gives there, without the value."""
@@ -388,7 +391,11 @@ def dimension_of_field(info: FieldInfo) -> Dimension | None:
 
 
 def _ranged(
-    kind: type[Spec], key: str, given: dict[str, Any], spec: Spec, plain: dict[str, Any],
+    kind: type[Spec],
+    key: str,
+    given: dict[str, Any],
+    spec: Spec,
+    plain: dict[str, Any],
     handler: ModelWrapValidatorHandler[Any],
 ) -> Ranged | None:
     """What a mapping says of the number at ``key``. Raises KeyProblem; None without a range."""

@@ -225,9 +225,7 @@ def npz_names(path: Path) -> set[str]:
         return set()
 
 
-def read_npz(
-    path: Path, wanted: Collection[str] | None = None, most_bytes: int | None = None
-) -> dict[str, np.ndarray]:
+def read_npz(path: Path, wanted: Collection[str] | None = None, most_bytes: int | None = None) -> dict[str, np.ndarray]:
     """The arrays of a file by name; those of ``wanted`` that it has, or all.
 
     most_bytes: of all arrays together, numbers counted as float64. Raises those of UNREADABLE.

@@ -35,9 +35,7 @@ def replicate(load: np.ndarray, copies: int) -> ExpertInstances:
     return ExpertInstances(expert, rank, count, np.take_along_axis(each, expert, axis=1))
 
 
-def pack(
-    load: np.ndarray, capacity: np.ndarray, speed: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def pack(load: np.ndarray, capacity: np.ndarray, speed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(bin, place in it) int64[row, item]: the largest item first, each to the bin of least load that has room, or with
     ``speed: float64[bin]`` to the one that is then through with its load first.
 

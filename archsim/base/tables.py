@@ -434,6 +434,7 @@ def cell_text(name: str, value: Any) -> str:
 # ---- csv_rows
 # Lines of a CSV file whose faults are told with file, line, column and what was expected.
 
+
 class CsvLine(NamedTuple):
     """A line of a CSV file. Its members raise ``error`` for a cell that is not what was asked for."""
 

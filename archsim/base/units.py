@@ -23,16 +23,18 @@ class Dtype(NamedTuple):
 # (NVIDIA, "Introducing NVFP4"). MXFP4 and MXFP8: one E8M0 scale for 32 values (OCP Microscaling Formats 1.0, 5.1);
 # mxfp4 are weights alone (w4a16), mxfp4_mxfp8 has MXFP8 activations. INT4: weights alone, one 16-bit scale for 32
 # (moonshotai/Kimi-K2-Thinking, config.json, group_size).
-DTYPES: MappingProxyType[str, Dtype] = MappingProxyType({
-    "bf16": Dtype(2, 2, "bf16"),
-    "fp16": Dtype(2, 2, "fp16"),
-    "fp8": Dtype(1, 1 + 4 / 128, "fp8"),
-    "fp8_block": Dtype(1, 1 + 4 / 128, "fp8"),
-    "nvfp4": Dtype(0.5 + 1 / 16, 0.5 + 1 / 16, "nvfp4"),
-    "mxfp4": Dtype(0.5 + 1 / 32, 2, "bf16"),
-    "mxfp4_mxfp8": Dtype(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
-    "int4": Dtype(0.5 + 2 / 32, 2, "bf16"),
-})
+DTYPES: MappingProxyType[str, Dtype] = MappingProxyType(
+    {
+        "bf16": Dtype(2, 2, "bf16"),
+        "fp16": Dtype(2, 2, "fp16"),
+        "fp8": Dtype(1, 1 + 4 / 128, "fp8"),
+        "fp8_block": Dtype(1, 1 + 4 / 128, "fp8"),
+        "nvfp4": Dtype(0.5 + 1 / 16, 0.5 + 1 / 16, "nvfp4"),
+        "mxfp4": Dtype(0.5 + 1 / 32, 2, "bf16"),
+        "mxfp4_mxfp8": Dtype(0.5 + 1 / 32, 1 + 1 / 32, "fp8"),
+        "int4": Dtype(0.5 + 2 / 32, 2, "bf16"),
+    }
+)
 WEIGHT_BYTES = MappingProxyType({name: dtype.weight for name, dtype in DTYPES.items()})
 VECTOR_BYTES = MappingProxyType({name: dtype.vector for name, dtype in DTYPES.items()})
 

@@ -367,7 +367,11 @@ _TOO_SHORT = "needs at least one item"
 
 
 def validate(
-    kind: type[S], tree: Tree, keys: Keys = (), problems: Mapping[Keys, str] = MappingProxyType({}), *,
+    kind: type[S],
+    tree: Tree,
+    keys: Keys = (),
+    problems: Mapping[Keys, str] = MappingProxyType({}),
+    *,
     code: bool = True,
 ) -> S:
     """The spec in ``tree`` at ``keys``. Raises SpecError with one line per problem.

@@ -29,8 +29,10 @@ def run_new(args: argparse.Namespace) -> int:
     name = args.name.removesuffix(".yml").removesuffix(".yaml")  # `archsim new experiment mine.yaml` writes that file
     file = Path(args.out or (args.name if name != args.name else f"{name}.yaml"))
     write_new(file, starting_text(args.kind, Path(name).name))
-    use = f"simulate it with `archsim sweep {file}`" if args.kind == "experiment" else (
-        f"name it in an experiment (`{args.kind}s: [{file}]`)"
+    use = (
+        f"simulate it with `archsim sweep {file}`"
+        if args.kind == "experiment"
+        else (f"name it in an experiment (`{args.kind}s: [{file}]`)")
     )
     args.result = {"file": str(file), "kind": args.kind}
     print(f"{file} is written. Edit it, check it with `archsim check {file}`, and {use}.")

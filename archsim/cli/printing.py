@@ -40,7 +40,6 @@ def console():
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
 
 
-
 def print_notes(notes: Iterable[str]) -> None:
     """Caveats of results, one line each, on stderr."""
     for note in notes:
@@ -236,8 +235,11 @@ def print_points(selection: Selection) -> None:
         point = plan.point(number)
         cells = _cells(plan, point)
         parts = (
-            point.variants["model"].name, str(point.batch), point.variants["policy"].name,
-            point.variants["system"].name, point.assumptions.label,
+            point.variants["model"].name,
+            str(point.batch),
+            point.variants["policy"].name,
+            point.variants["system"].name,
+            point.assumptions.label,
         )
         table.add_row(str(number), *parts, *cells)
     print_fitting(table, kept=4)
@@ -343,6 +345,7 @@ def _cells(plan: SweepPlan, point: Point) -> list[str]:
 
 # ---- report_folder
 # Where a command writes its report, and which report it replaces there.
+
 
 def report_folder(name: str, out: str | None, kind: str = "") -> Path:
     """``out`` if given; else a folder below ``reports``, named after the experiment and the kind of report."""

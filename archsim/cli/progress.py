@@ -395,7 +395,10 @@ class Counter(ImportLines):
 
         super().__init__()
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), TransferSpeedColumn(), TimeElapsedColumn(),
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TransferSpeedColumn(),
+            TimeElapsedColumn(),
             console=console,
         )
         self._task = self._progress.add_task("reading", total=None)

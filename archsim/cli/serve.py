@@ -82,9 +82,7 @@ def _serve(args: argparse.Namespace) -> int:
         watching.phase("loading the simulator")
         sure = None
         if args.samples is not None:  # before the page, which has its intervals
-            sure = ar.serve_sure(
-                args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs
-            )
+            sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
         served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
@@ -314,11 +312,15 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tpot", metavar="TIME", help="Limit of the time per output token, such as 50ms.")
     parser.add_argument("--e2e", metavar="TIME", help="Limit of the time from arrival to last token, such as 30s.")
     parser.add_argument(
-        "--input", type=_tokens, metavar="N",
+        "--input",
+        type=_tokens,
+        metavar="N",
         help="Mean number of prompt tokens (default: 1024, or fewer for a model of few positions).",
     )
     parser.add_argument(
-        "--output", type=_tokens, metavar="N",
+        "--output",
+        type=_tokens,
+        metavar="N",
         help="Mean number of output tokens (default: 512, or fewer for a model of few positions).",
     )
     parser.add_argument("--requests", metavar="FILE", help="A trace of requests, instead of --input and --output.")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 # ---- executed_pairs
 # The demand that a policy's routing leaves: pairs of token and expert that are executed, and the gate mass lost.
 
+
 class ExecutedPairs:
     """Applies a routing to every forward pass of a batch; a `Watcher` of the demand.
 
@@ -62,10 +63,7 @@ class ExecutedPairs:
         self._routing, self._die = routing, dies_of_requests(batch, dies)
         self._waiting: list[StepTokens] = []
         self._begin()
-        self._steps = {
-            name: Stacked(now.shape, now.dtype, folder and folder / name)
-            for name, now in self._now.items()
-        }
+        self._steps = {name: Stacked(now.shape, now.dtype, folder and folder / name) for name, now in self._now.items()}
 
     def _begin(self) -> None:
         layers, experts = self._layers, self._experts
@@ -73,8 +71,11 @@ class ExecutedPairs:
             "tokens": np.zeros((layers, experts), np.int32),
             "first_seen": np.full((layers, experts), -1, np.int16),
             "origins": np.zeros((layers, self._dies, experts), np.int32),
-            "residents": np.zeros(self._dies, np.int32), "rows": np.zeros((), np.int64),
-            "lost_pairs": np.zeros(layers, np.int64), "mass": np.zeros(layers), "lost": np.zeros(layers),
+            "residents": np.zeros(self._dies, np.int32),
+            "rows": np.zeros((), np.int64),
+            "lost_pairs": np.zeros(layers, np.int64),
+            "mass": np.zeros(layers),
+            "lost": np.zeros(layers),
         }
         self._passes = 0
 

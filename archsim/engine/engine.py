@@ -168,6 +168,7 @@ def advance(transfer: WeightTransfer, spare_bytes: np.ndarray) -> float:
 # ---- balancing
 # What balancers do between steps: migrations of a rebalancing and replicas for the next layer, and what they cost.
 
+
 @dataclass
 class BalancingTotals:
     """Totals of a run. Exposed time is what steps waited, decisions of the balancers included. ``under_way_bytes``:
@@ -309,6 +310,7 @@ class Balancing:
 
 # ---- engine
 
+
 def shares_plans(scenario: Scenario) -> bool:
     """Whether plans depend neither on the rates of single dies nor on how long steps take: allocations that assume
     nominal rates, without copies, moves and clocks of a host.
@@ -363,7 +365,10 @@ class EventEngine:
     count_pairs: Callable[..., int] | None = None  # what adds to a heatmap behind its port; None: its table
 
     def __init__(
-        self, scenario: Scenario, layer_ids: Sequence[int] | None = None, keep_transitions: bool = False,
+        self,
+        scenario: Scenario,
+        layer_ids: Sequence[int] | None = None,
+        keep_transitions: bool = False,
         rest: Callable[[float, bool], Rest] | None = None,
     ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
@@ -382,8 +387,16 @@ class EventEngine:
         self.execution = build_execution(
             assumptions.execution,
             Setup(
-                scenario, self.machine, self.fabric, self.memory, self.tally, self.policy.predictor is not None,
-                self._kernels(), self.analytical, self.placement, rest,
+                scenario,
+                self.machine,
+                self.fabric,
+                self.memory,
+                self.tally,
+                self.policy.predictor is not None,
+                self._kernels(),
+                self.analytical,
+                self.placement,
+                rest,
             ),
         )
         self.costs = policy_costs(system, model, assumptions)
@@ -394,9 +407,7 @@ class EventEngine:
             Charges, self.execution, self.machine, self.decision,
             lru_cache(maxsize=1024)(partial(secants, self.execution)),
         )  # fmt: skip
-        self.balancing = Balancing(
-            assumptions.migration, self.machine, self.fabric, self.tally, self.decision.aside_ns
-        )
+        self.balancing = Balancing(assumptions.migration, self.machine, self.fabric, self.tally, self.decision.aside_ns)
         self._shares = assumptions.weights == "all" and model.shared_experts > 0 and self.policy.share is not None
         self._ids = model.experts + model.shared_experts
         admission = self.policy.admission

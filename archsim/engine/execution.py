@@ -17,6 +17,7 @@ from microarch.fabric.fabric import Fabric
 
 # ---- execution
 
+
 class Kernel(Protocol):
     """Runs ``StepWork`` on the machine: event by event under one contention strategy, or by the analytical walk."""
 
@@ -100,6 +101,7 @@ class Execution(Protocol):
 
 # ---- registry
 # Executions by name: the module of that name in this package, or a user's own ``package.module:class``.
+
 
 def build_execution(name: str, setup: Setup) -> Execution:
     """The execution that the assumption ``execution`` names: ``build(setup)`` of its module, or of a user's function.

@@ -155,6 +155,7 @@ class _OnEveryDie:
 
 # ---- expert_parallel
 
+
 class LayerTimes(NamedTuple):
     """Times of one layer. ``ns``: of all; ``parts``: float64[PARTS] on its critical path; ``last``: the rank that ends
     its kernel last; ``waits``: the share of its experts' part that waits for fetched weights.

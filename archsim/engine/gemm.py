@@ -21,6 +21,7 @@ from microarch.blocks.local_cp import launch_ns
 # ---- times
 # What every strategy of the assumption ``gemm`` gives: how long entries hold the arrays of their dies.
 
+
 class GemmTimes(NamedTuple):
     """GEMM times of a step's entries, float64[entry] each, ns per slice; see ``archsim.engine.state.ENTRY``.
 
@@ -61,6 +62,8 @@ def slowed(times: GemmTimes, clock: float | np.ndarray) -> GemmTimes:
         alone_ns=np.where(np.asarray(times.alone_ns) > 0, times.alone_ns + more_ns, 0.0),
         **{name: getattr(times, name) * by for name in ("low_ns", "high_ns", "multiply_ns", "permute_ns")},
     )
+
+
 class ManyTimes(NamedTuple):
     """What a walk reads of `GemmTimes`, of many machines side by side: float64[machine, entry] each; ``launch_ns``:
     float64[machine, die].
@@ -88,6 +91,7 @@ class ManyTimes(NamedTuple):
 #
 # A slice fetched alone takes T; one behind others, what of T does not read weights. Nothing is slower with less latency
 # or more bandwidth.
+
 
 class _Die(NamedTuple):
     """Properties of a die that the fitted times depend on."""
@@ -152,7 +156,6 @@ class CalibratedGemm:
         drain_ns, spread = compute_ns * last_part(self._machine), (compute_ns * low, compute_ns * high)
         return GemmTimes(compute_ns, drain_ns, *spread, multiply_ns, started_ns=started_ns, alone_ns=alone_ns)
 
-
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``ShareOfPeak.side_by_side``."""
         rates = system.nominal_rates
@@ -205,6 +208,7 @@ def _expert(name: str | None, digest: str, hidden: int, ffn: int, die: _Die) -> 
 # Alone on a die with local weights, a step takes T. Nothing is faster than FLOP over peak; where the engine streams
 # more slowly than the law reads, the engine's time counts. Shared experts are products of their own, beside the kernel,
 # as in the measured fused layers, which have routed experts only: they do not wait for tokens (``CalibratedGemm``).
+
 
 class _Rank(NamedTuple):
     """What the law of a die depends on."""
@@ -394,6 +398,7 @@ def _law(name: str | None, digest: str, rank: _Rank) -> GroupedLaw:
 # ---- share_of_peak
 # ``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens.
 
+
 class ShareOfPeak:
     """``gemm: tables`` and ``roofline``: a share of peak that depends on the number of tokens."""
 
@@ -424,7 +429,6 @@ class ShareOfPeak:
             compute_ns /= self._speeds[die]
         return GemmTimes(compute_ns, 0.0, 0.0, 0.0, compute_ns)
 
-
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """What a walk reads of `of`, on many machines, one after the other. ``system``: with their rates,
         float64[machine] each.
@@ -451,6 +455,7 @@ def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, c
 
 
 # ---- gemm
+
 
 def gemm_model(system, model, assumptions, machine: Machine) -> ShareOfPeak | CalibratedGemm | GroupedGemm:
     """The GEMM strategy of a run."""

@@ -40,6 +40,7 @@ from microarch.silicon.energy import TILE_ROWS
 # over the holders of the step, solved exactly as a flow (``archsim.policies.lplb``); no allocation to holders does
 # better, allocations to other dies may. perfect <= slots <= placement.
 
+
 class Ceilings(NamedTuple):
     """Least possible load of the most loaded die, in pairs."""
 
@@ -186,8 +187,16 @@ class StepCounts:
         _grow(self._tally, self._pair_bytes, self._before, self._grown)
 
     def add(
-        self, step: int, layer: int, prefill: bool, took_ns: float, exposed_ns: float, end_ns: float, load: np.ndarray,
-        wanted: np.ndarray, plan: Plan,
+        self,
+        step: int,
+        layer: int,
+        prefill: bool,
+        took_ns: float,
+        exposed_ns: float,
+        end_ns: float,
+        load: np.ndarray,
+        wanted: np.ndarray,
+        plan: Plan,
     ) -> None:
         """A step has run. ``end_ns``: time of the run so far; ``load``: int64[die] tokens; ``wanted``: int32[expert]
         tokens.
@@ -344,6 +353,7 @@ def _fullest(values):
 
 # ---- loop
 
+
 @dataclass(frozen=True)
 class RunOutcome:
     """The outcome of a run.
@@ -409,8 +419,14 @@ class LimitedHeatmap:
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
         self._map = PortedHeatmap(
-            iter(routing), engine.scenario.batch, engine.layers, model.experts, model.top_k, predictor,
-            max(1, fsm.heatmap_port_bits // COUNTER_BITS), engine.count_pairs,
+            iter(routing),
+            engine.scenario.batch,
+            engine.layers,
+            model.experts,
+            model.top_k,
+            predictor,
+            max(1, fsm.heatmap_port_bits // COUNTER_BITS),
+            engine.count_pairs,
         )
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
@@ -537,7 +553,9 @@ class Replay:
     """
 
     def __init__(
-        self, engine: EventEngine, demands: Iterable[tuple[int, StepDemand]],
+        self,
+        engine: EventEngine,
+        demands: Iterable[tuple[int, StepDemand]],
         routing: Iterable[StepTokens] | None = None,
     ):
         self.engine, self.demands = engine, demands

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 # ---- fabric
 # From a system to its fabric: the graph of dies and links, and the rate and latency of each link class.
 
+
 def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
     """Dies, links and routes of a system, with bandwidths and latencies.
 
@@ -86,6 +87,7 @@ def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
 # ---- carriers
 # Dies that are linked as on one carrier may need more room than one has: then they stand on several, in order of their
 # ids (whole rows of a mesh where these fit), and the links from one carrier to the next are a class of their own.
+
 
 def dies_together(system) -> int | None:
     """Number of dies that are linked as on one carrier: all without levels, those of the innermost level if that is a

@@ -91,7 +91,11 @@ def send_once(
 
 
 def send_once_to(
-    groups: Sequence[np.ndarray], plan: Plan, origins: np.ndarray, routing: TokenRouting | None, sizes: Sizes,
+    groups: Sequence[np.ndarray],
+    plan: Plan,
+    origins: np.ndarray,
+    routing: TokenRouting | None,
+    sizes: Sizes,
     hops: np.ndarray,
 ) -> list[np.ndarray]:
     """As ``send_once``, one vector per token and *group* of dies: [home, group] for each of ``groups: int64[die]``,

@@ -143,11 +143,18 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     if not _take_places(positions, route_ptr, route_resources, np.full(n_resources, -1)):
         raise ValueError("a route passes the same resource twice")
     return FlowNetwork(
-        resources, groups, routes, positions, users=np.zeros(n_positions, USER),
-        rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
+        resources,
+        groups,
+        routes,
+        positions,
+        users=np.zeros(n_positions, USER),
+        rounds=np.zeros(n_resources + 1, ROUND),
+        changes=np.zeros(n_positions + 1, CHANGE),
         passed=np.zeros((n_resources, min(n_resources, MOST_PASSED)), PASSED),
-        hints=np.zeros((n_resources, HINTS), np.uint8), share=np.zeros(n_resources + 1, np.int64),
-        lists=np.zeros((6, max(n_groups, 2 * n_resources) + 1), np.uint32), counts=np.zeros(10, np.int64),
+        hints=np.zeros((n_resources, HINTS), np.uint8),
+        share=np.zeros(n_resources + 1, np.int64),
+        lists=np.zeros((6, max(n_groups, 2 * n_resources) + 1), np.uint32),
+        counts=np.zeros(10, np.int64),
     )
 
 
@@ -848,8 +855,12 @@ def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
     by_rank = np.argsort(rank, kind="stable")
     uncoupled = rank[by_rank] == UNCOUPLED
     return Ports(
-        buffers, ports, enters.astype(np.int64), entries=np.zeros(positions, np.int64),
-        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]), sweep=np.zeros(resources, np.int64),
+        buffers,
+        ports,
+        enters.astype(np.int64),
+        entries=np.zeros(positions, np.int64),
+        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]),
+        sweep=np.zeros(resources, np.int64),
         source=np.zeros(len(net.groups) - 1),
     )
 
@@ -1141,17 +1152,23 @@ def _count_left(net, ports, reached):
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin", "head_of_line")
 SPENT = 1e-12  # a transfer with less than this share of its bytes left is complete
-RUN = np.dtype([
-    ("rate", "f8"),  # bytes/ns
-    ("left", "f8"),  # bytes at the last change of rate
-    ("since", "f8"),  # time of that change, from the flow's start
-    ("takes", "f8"),  # time of the end, from the flow's start
-])
+RUN = np.dtype(
+    [
+        ("rate", "f8"),  # bytes/ns
+        ("left", "f8"),  # bytes at the last change of rate
+        ("since", "f8"),  # time of that change, from the flow's start
+        ("takes", "f8"),  # time of the end, from the flow's start
+    ]
+)
 
 
 def simulate_flows(
-    fabric: tuple[int, int] | Graph, flows: Iterable[Sequence[float]], link_bytes_per_s: float | None = None,
-    hop_ns: float | None = None, contention: str = "shared", arbitration: str = "fair",
+    fabric: tuple[int, int] | Graph,
+    flows: Iterable[Sequence[float]],
+    link_bytes_per_s: float | None = None,
+    hop_ns: float | None = None,
+    contention: str = "shared",
+    arbitration: str = "fair",
     die_port_bytes_per_s: float | None = None,
 ) -> np.ndarray:
     """Finish times, float64[flow] in ns, of transfers that share the links of a fabric.

@@ -32,8 +32,16 @@ class WeightStreaming:
     def _work(self, builder: WorkBuilder, order: Order) -> StepWork:
         demand = order.demand
         return builder.build(
-            order.layer, order.row, order.plan, order.placement, demand.origins if builder.needs_origins else None,
-            demand.top_k, order.cp_en, self._memory, demand.routing, demand.residents,
+            order.layer,
+            order.row,
+            order.plan,
+            order.placement,
+            demand.origins if builder.needs_origins else None,
+            demand.top_k,
+            order.cp_en,
+            self._memory,
+            demand.routing,
+            demand.residents,
             self.clocks[phase_of(order)],
         )
 

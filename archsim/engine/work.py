@@ -57,9 +57,18 @@ class WorkBuilder:
         self._no_bits = np.zeros((machine.dies, self.ids), np.uint8)
 
     def build(
-        self, layer: int, row: int, plan: Plan, placement: Placement, origins: np.ndarray | None, top_k: int,
-        cp_en: np.ndarray | None, memory: Memory, routing: TokenRouting | None = None,
-        residents: np.ndarray | None = None, clock: float | np.ndarray = 1.0,
+        self,
+        layer: int,
+        row: int,
+        plan: Plan,
+        placement: Placement,
+        origins: np.ndarray | None,
+        top_k: int,
+        cp_en: np.ndarray | None,
+        memory: Memory,
+        routing: TokenRouting | None = None,
+        residents: np.ndarray | None = None,
+        clock: float | np.ndarray = 1.0,
     ) -> StepWork:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
@@ -93,8 +102,14 @@ class WorkBuilder:
         )
         self._take_time(entries, local, arrived, clock)
         return StepWork(
-            entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
-            move_ptr=move_ptr, chains=chains, local=local, held=np.zeros(len(chains), HELD),
+            entries=entries,
+            cp_en=self._no_bits if cp_en is None else cp_en,
+            cp_ready_ns=0.0,
+            moves=moves,
+            move_ptr=move_ptr,
+            chains=chains,
+            local=local,
+            held=np.zeros(len(chains), HELD),
             notes=NO_NOTES,
         )
 

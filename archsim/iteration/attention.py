@@ -547,6 +547,7 @@ def pairs(new: ArrayLike, context: ArrayLike, most: float = np.inf) -> np.ndarra
 # ---- measured
 # Times of grouped and latent attention: a measured table and its law (``archsim.laws.attention``).
 
+
 @dataclass(frozen=True, eq=False)
 class MeasuredTimes:
     """``AttentionTimes`` of a table at the sizes of a rank."""

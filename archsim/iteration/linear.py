@@ -124,6 +124,7 @@ class ShortConv(Convolved):
 # ---- mamba
 # State-space layers: Mamba (arXiv 2312.00752; Jamba) and Mamba-2 (arXiv 2405.21060; Nemotron 3, Granite 4).
 
+
 class Mamba(Convolved):
     """``inner`` channels with a state of ``state`` values each; a convolution over ``conv`` tokens."""
 
@@ -204,6 +205,7 @@ class Mamba2(Convolved):
 
 # ---- delta
 # Delta rules: the gated delta net (Qwen3-Next; arXiv 2412.06464) and Kimi delta attention (arXiv 2510.26692).
+
 
 class GatedDeltaNet(Convolved):
     """``v_heads`` states of ``k_dim`` × ``v_dim``; ``k_heads`` queries and keys; a convolution over ``conv`` tokens."""
@@ -287,6 +289,7 @@ class KimiDelta(Convolved):
 
 # ---- lightning
 # Lightning attention (arXiv 2401.04658; MiniMax-01, arXiv 2501.08313): linear attention with a fixed decay a head.
+
 
 class Lightning(Linear):
     """``heads`` states of ``head_dim`` × ``head_dim``; no convolution; the output passes a gate."""

@@ -99,6 +99,7 @@ class Grouped(Kind):
 # ---- latent
 # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
+
 class Latent(Kind):
     """The cache holds of a token a latent vector of ``kv_lora_rank``, and one rotated key of ``qk_rope_head_dim``."""
 
@@ -253,6 +254,7 @@ class Sparse(Latent, Indexer):
 
 # ---- block_sparse
 # Grouped attention to the blocks of tokens that an indexer chooses (MiniMax-M3).
+
 
 class BlockSparse(Grouped, Indexer):
     """Grouped queries that see ``index_topk`` tokens, in blocks."""

@@ -267,9 +267,11 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
     nodes = -(-ranks // domain)
     found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
     if nodes > 1:
-        found = found + (nodes - 1) * with_copies(laws, "inter_node").copy(
-            np.maximum(size_bytes / ranks, 1), placement="inter_node"
-        ).ns
+        found = (
+            found
+            + (nodes - 1)
+            * with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node").ns
+        )
     return found
 
 

@@ -75,8 +75,14 @@ class AttentionGrid(NamedTuple):
 
 
 def choose_attention(
-    calibration: CalibrationSpec, phase: str, sizes: AttentionSizes, dtype: str, kv_dtype: str | None = None,
-    library: str | None = None, version: str | None = None, products: str = "",
+    calibration: CalibrationSpec,
+    phase: str,
+    sizes: AttentionSizes,
+    dtype: str,
+    kv_dtype: str | None = None,
+    library: str | None = None,
+    version: str | None = None,
+    products: str = "",
 ) -> AttentionTable:
     """The table of a phase, kind, KV dtype (by default ``dtype``) and dtype of ``products`` (of a block), with the
     nearest head size, then the window.
@@ -89,8 +95,13 @@ def choose_attention(
     """
     stored = kv_dtype or dtype
     there = [table for table in calibration.attention if table.phase == phase and table.kind == sizes.kind]
-    any_kv = phase == PREFILL and sizes.kind == GQA and any(
-        (table.kv_dtype, table.products) == (stored, products) and library in (None, table.library) for table in there
+    any_kv = (
+        phase == PREFILL
+        and sizes.kind == GQA
+        and any(
+            (table.kv_dtype, table.products) == (stored, products) and library in (None, table.library)
+            for table in there
+        )
     )
     wanted = [
         table
@@ -123,8 +134,10 @@ def _preference(table: AttentionTable, sizes: AttentionSizes, dtype: str, stored
     kernel = table.dtype != dtype, table.kv_dtype != stored
     of_prompts = table.phase == PREFILL and table.kind == GQA
     return (
-        bool(table.scaled_from), *((*geometry, *kernel) if of_prompts else (*kernel, *geometry)),
-        -len(table.shapes), table.library,
+        bool(table.scaled_from),
+        *((*geometry, *kernel) if of_prompts else (*kernel, *geometry)),
+        -len(table.shapes),
+        table.library,
     )
 
 
@@ -164,8 +177,16 @@ def work_of(
 
 
 def law_ns(
-    law: AttentionLaw, phase: str, sizes: AttentionSizes, batch, new, context, kv_dtype: str, compute: float = 1.0,
-    memory: float = 1.0, products: str = "",
+    law: AttentionLaw,
+    phase: str,
+    sizes: AttentionSizes,
+    batch,
+    new,
+    context,
+    kv_dtype: str,
+    compute: float = 1.0,
+    memory: float = 1.0,
+    products: str = "",
 ) -> np.ndarray:
     """The law without corrections; ``compute`` and ``memory`` scale its rates. Arrays broadcast."""
     flop, moved = work_of(phase, sizes, batch, new, context, kv_dtype, products)

@@ -49,6 +49,7 @@ from archsim.laws.tables import (
 # ---- factors
 # What the rates of every die of a machine are, relative to the nominal ones.
 
+
 class DieFactors(NamedTuple):
     """Factors of the clock of the array and of the HBM bandwidth of every die of a machine, float64[die] each.
 
@@ -101,7 +102,6 @@ class Kernels(NamedTuple):
     finalise: float = 1.0
     multiply: float = 1.0
 
-
     def mean(self, kernels: Kernels) -> float:
         """The mean of the factors, weighted by shares that add up to 1."""
         return sum(share * factor for share, factor in zip(self, kernels, strict=True))
@@ -132,7 +132,12 @@ class DieKernel:
     _OF_DIES = ("_token_ns", "_pair_ns", "_expert_ns", "_flop_ns", "_bytes_ns", "least_ns")
 
     def __init__(
-        self, table: MoeTable, sizes: MoeSizes, reference: ReferenceRates, scale: Scale, launched: bool,
+        self,
+        table: MoeTable,
+        sizes: MoeSizes,
+        reference: ReferenceRates,
+        scale: Scale,
+        launched: bool,
         kernels: Kernels = AS_MEASURED,
     ):
         layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
@@ -322,8 +327,15 @@ class GroupedLaw:
     """
 
     def __init__(
-        self, calibration: CalibrationSpec, sizes: MoeSizes, local: float | None, dtype: str,
-        rates: Rates | None = None, library: str | None = None, launched: bool = True, factor: float = 1.0,
+        self,
+        calibration: CalibrationSpec,
+        sizes: MoeSizes,
+        local: float | None,
+        dtype: str,
+        rates: Rates | None = None,
+        library: str | None = None,
+        launched: bool = True,
+        factor: float = 1.0,
     ):
         self._factor, self._launched = factor, launched
         self._calibration, self._sizes = calibration, sizes
@@ -348,9 +360,7 @@ class GroupedLaw:
         """Itself, as it never changes."""
         return self
 
-    def on(
-        self, rates: Rates | None, factor: float | None = None, kernels: Kernels | None = None
-    ) -> GroupedLaw:
+    def on(self, rates: Rates | None, factor: float | None = None, kernels: Kernels | None = None) -> GroupedLaw:
         """The law of a die with other rates and kernels; what was measured is found once for all of them. ``factor``,
         ``kernels``: None for the same.
         """
@@ -420,8 +430,13 @@ _OPERATIONS = Kernels(permute=1.0, quantise=14.0, finalise=2.0)
 
 
 def kernel_bounds(
-    calibration: CalibrationSpec, sizes: MoeSizes, dtype: str, rates: Rates, slowest: tuple[float, float],
-    vectors: Vectors = NO_LANES, library: str | None = None,
+    calibration: CalibrationSpec,
+    sizes: MoeSizes,
+    dtype: str,
+    rates: Rates,
+    slowest: tuple[float, float],
+    vectors: Vectors = NO_LANES,
+    library: str | None = None,
 ) -> dict[str, tuple[float, float]]:
     """What `Kernels` of a die that is no GPU may be: part → (least, most), around 1.
 
@@ -579,7 +594,11 @@ def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, p
 
 
 def _kernel(
-    table: MoeTable, sizes: MoeSizes, calibration: CalibrationSpec, rates, launched: bool,
+    table: MoeTable,
+    sizes: MoeSizes,
+    calibration: CalibrationSpec,
+    rates,
+    launched: bool,
     kernels: Kernels = AS_MEASURED,
 ) -> DieKernel:
     return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched, kernels)

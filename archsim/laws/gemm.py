@@ -148,8 +148,13 @@ class GemmCurve:
 
 
 def choose_table(
-    calibration: CalibrationSpec, dtype: str, library: str | None = None, version: str | None = None, *,
-    quantisation: str | None = None, groups: int = 1,
+    calibration: CalibrationSpec,
+    dtype: str,
+    library: str | None = None,
+    version: str | None = None,
+    *,
+    quantisation: str | None = None,
+    groups: int = 1,
 ) -> GemmTable:
     """The table of a dtype and number of groups: the library with most shapes unless named, in its newest version.
 
@@ -294,6 +299,7 @@ def gemm_times(m_points, ns_points, curve, m, out):
 # ---- expert_gemm
 # The three products of an expert (gate, up, down) on a die other than the measured GPU.
 
+
 class Rates(NamedTuple):
     """Peak rates of the modelled die; of many dies, float64[die] each."""
 
@@ -326,7 +332,12 @@ class ExpertGemm:
     """
 
     def __init__(
-        self, calibration: CalibrationSpec, hidden: int, ffn: int, dtype: str, rates: Rates | None = None,
+        self,
+        calibration: CalibrationSpec,
+        hidden: int,
+        ffn: int,
+        dtype: str,
+        rates: Rates | None = None,
         library: str | None = None,
     ):
         self._calibration, self._size = calibration, (ffn, hidden)
@@ -440,9 +451,7 @@ def dense_product(
     """
     there = _candidates(calibration, dtype, tuned)
     away = [_octaves(each, n, k) for each in there]
-    near = [
-        _product(calibration, each, n, k, rates) for each, far in zip(there, away, strict=True) if far == min(away)
-    ]
+    near = [_product(calibration, each, n, k, rates) for each, far in zip(there, away, strict=True) if far == min(away)]
     return min(near, key=lambda each: float(np.log(each.ns(TUNED_AT)).mean())) if tuned else near[0]
 
 

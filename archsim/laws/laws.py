@@ -99,8 +99,16 @@ class Laws:
         self.calibration = calibration
 
     def gemm(
-        self, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, dtype: str, library: str | None = None,
-        version: str | None = None, quantisation: str | None = None, rates: Rates | None = None,
+        self,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        *,
+        dtype: str,
+        library: str | None = None,
+        version: str | None = None,
+        quantisation: str | None = None,
+        rates: Rates | None = None,
     ) -> Times:
         """m x n x k GEMMs: m rows (tokens) by weights of k x n. m, n, k: int64.
 
@@ -112,8 +120,17 @@ class Laws:
         )
 
     def grouped_gemm(
-        self, m: ArrayLike, n: ArrayLike, k: ArrayLike, groups: int, *, dtype: str, library: str | None = None,
-        version: str | None = None, quantisation: str | None = None, rates: Rates | None = None,
+        self,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        groups: int,
+        *,
+        dtype: str,
+        library: str | None = None,
+        version: str | None = None,
+        quantisation: str | None = None,
+        rates: Rates | None = None,
     ) -> Times:
         """``groups`` products of m rows each in one kernel; otherwise as ``gemm``.
 
@@ -138,9 +155,20 @@ class Laws:
         return ExpertGemm(self.calibration, hidden, ffn, dtype, rates, library)
 
     def fused_moe(
-        self, tokens: ArrayLike, ep: ArrayLike, tp: ArrayLike = 1, *, dtype: str, model: str | None = None,
-        sizes: MoeSizes | None = None, distribution: str = "balanced", eplb_slots: int = 0, library: str | None = None,
-        version: str | None = None, kernel: str | None = None, pairs: ArrayLike | None = None,
+        self,
+        tokens: ArrayLike,
+        ep: ArrayLike,
+        tp: ArrayLike = 1,
+        *,
+        dtype: str,
+        model: str | None = None,
+        sizes: MoeSizes | None = None,
+        distribution: str = "balanced",
+        eplb_slots: int = 0,
+        library: str | None = None,
+        version: str | None = None,
+        kernel: str | None = None,
+        pairs: ArrayLike | None = None,
         active_experts: ArrayLike | None = None,
     ) -> Times:
         """The MoE layer (gate, up, down) on the slowest rank of an EP group, without dispatch and combine.
@@ -158,7 +186,10 @@ class Laws:
         if (pairs is None) != (active_experts is None):
             raise ValueError("fused_moe needs both pairs and active_experts of a rank, or neither")
         asked = {
-            "model": model, **(sizes._asdict() if sizes else {}), "dtype": dtype, "distribution": distribution,
+            "model": model,
+            **(sizes._asdict() if sizes else {}),
+            "dtype": dtype,
+            "distribution": distribution,
             "eplb_slots": eplb_slots,
         }
         how = {"library": library, "version": version, "kernel": kernel}
@@ -192,9 +223,23 @@ class Laws:
         return nearest_layer(each, sizes)
 
     def attention(
-        self, tokens: ArrayLike, context_tokens: ArrayLike, requests: ArrayLike = 1, *, heads: int, kv_heads: int,
-        head_dim: int, dtype: str, kv_dtype: str | None = None, window: int = 0, kind: str = "gqa", products: str = "",
-        phase: str | None = None, library: str | None = None, version: str | None = None, rates: Rates | None = None,
+        self,
+        tokens: ArrayLike,
+        context_tokens: ArrayLike,
+        requests: ArrayLike = 1,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        kv_dtype: str | None = None,
+        window: int = 0,
+        kind: str = "gqa",
+        products: str = "",
+        phase: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
+        rates: Rates | None = None,
     ) -> Times:
         """Attention of ``requests`` with ``tokens`` new tokens each, at the end of ``context_tokens`` (which include
         them), on one rank; without projections.
@@ -233,8 +278,14 @@ class Laws:
         )
 
     def copy(
-        self, size_bytes: ArrayLike, *, direction: str = "uni", placement: str = "intra_node",
-        concurrent_pairs: int | None = None, method: str | None = None, library: str | None = None,
+        self,
+        size_bytes: ArrayLike,
+        *,
+        direction: str = "uni",
+        placement: str = "intra_node",
+        concurrent_pairs: int | None = None,
+        method: str | None = None,
+        library: str | None = None,
         version: str | None = None,
     ) -> Times:
         """A copy from GPU to GPU. ``direction``: uni, bi or ring; ``method``: ce (copy engine), nccl. Raises
@@ -254,8 +305,15 @@ class Laws:
         return LinkCopies(table, nominal_bytes_per_s(self.calibration.gpu, table), "")
 
     def collective(
-        self, op: str, size_bytes: ArrayLike, *, ranks: int, nodes: int | None = None, variant: str | None = None,
-        library: str | None = None, version: str | None = None,
+        self,
+        op: str,
+        size_bytes: ArrayLike,
+        *,
+        ranks: int,
+        nodes: int | None = None,
+        variant: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
     ) -> Times:
         """all_reduce, all_gather, reduce_scatter or all_to_all of a message of ``size_bytes``, as the library counts
         it.
@@ -264,14 +322,30 @@ class Laws:
         available. Raises LawMissing.
         """
         asked = {
-            "op": op, "num_gpus": ranks, "nodes": nodes, "variant": variant, "library": library, "version": version
+            "op": op,
+            "num_gpus": ranks,
+            "nodes": nodes,
+            "variant": variant,
+            "library": library,
+            "version": version,
         }
         tables = self._matching("collective", collectives(self.calibration), asked)
         return _transfer(preferred_collective(tables), size_bytes)
 
     def dispatch_combine(
-        self, op: str, tokens: ArrayLike, *, kernel: str, ranks: int, hidden: int, top_k: int, experts: int,
-        nodes: int | None = None, dtype: str | None = None, sms: int | None = None, library: str | None = None,
+        self,
+        op: str,
+        tokens: ArrayLike,
+        *,
+        kernel: str,
+        ranks: int,
+        hidden: int,
+        top_k: int,
+        experts: int,
+        nodes: int | None = None,
+        dtype: str | None = None,
+        sms: int | None = None,
+        library: str | None = None,
         version: str | None = None,
     ) -> Times[TransferTable]:
         """``dispatch`` or ``combine`` of ``tokens`` of each rank; for TensorRT-LLM also ``prepare`` and
@@ -288,8 +362,15 @@ class Laws:
         outside the measured ones.
         """
         asked = {
-            "op": op, "variant": kernel, "num_gpus": ranks, "nodes": nodes, "hidden": hidden, "top_k": top_k,
-            "experts": experts, "dtype": dtype, "sms": sms,
+            "op": op,
+            "variant": kernel,
+            "num_gpus": ranks,
+            "nodes": nodes,
+            "hidden": hidden,
+            "top_k": top_k,
+            "experts": experts,
+            "dtype": dtype,
+            "sms": sms,
         }
         there, named = dispatches(self.calibration), {"library": library, "version": version}
         if sms is not None:
@@ -312,12 +393,22 @@ class Laws:
         return _transfer(table, sent_bytes(payload_of(table), np.asarray(tokens, np.float64), top_k, hidden))
 
     def host(
-        self, size_bytes: ArrayLike, direction: str, *, pinned: bool = True, method: str | None = None,
-        library: str | None = None, version: str | None = None,
+        self,
+        size_bytes: ArrayLike,
+        direction: str,
+        *,
+        pinned: bool = True,
+        method: str | None = None,
+        library: str | None = None,
+        version: str | None = None,
     ) -> Times:
         """A transfer over PCIe; ``direction``: d2h or h2d. Raises LawMissing."""
         asked = {
-            "direction": direction, "pinned": int(pinned), "method": method, "library": library, "version": version
+            "direction": direction,
+            "pinned": int(pinned),
+            "method": method,
+            "library": library,
+            "version": version,
         }
         there = [table for table in self.calibration.pcie if isinstance(table, TransferTable)]
         return _transfer(preferred_copy(self._matching("host transfer (pcie)", there, asked)), size_bytes)

@@ -412,6 +412,7 @@ def measured_corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 # Models of the Blackwell set, left out in turn (TensorRT-LLM, balanced, B200): medians of 4 (FP8 block), 5 (FP8), 7
 # (BF16) and 9 % (NVFP4); the mean over the two or three nearest is worse (benchmarks/held_out.py).
 
+
 def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:
     """The table of the nearest model, with these sizes."""
     nearest = min(tables, key=lambda table: (_octaves(table, sizes), table.model))

@@ -79,14 +79,19 @@ def scaled_law(law: MoeLaw, layer: MeasuredLayer, scale: Scale) -> MoeLaw:
         of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)  # at the measured GPU's rates
         return of_bytes / scale.memory + (ns - of_bytes) / least
 
-    return law.model_copy(update={
-        "flop_per_s": law.flop_per_s * scale.compute, "bytes_per_s": law.bytes_per_s * scale.memory,
-        "ns_per_token": moved(law.ns_per_token, token_bytes(layer)),
-        "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)), "ns_per_expert": law.ns_per_expert / least,
-    })
+    return law.model_copy(
+        update={
+            "flop_per_s": law.flop_per_s * scale.compute,
+            "bytes_per_s": law.bytes_per_s * scale.memory,
+            "ns_per_token": moved(law.ns_per_token, token_bytes(layer)),
+            "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)),
+            "ns_per_expert": law.ns_per_expert / least,
+        }
+    )
 
 
 # ---- scaled
+
 
 def with_scaled(calibration: CalibrationSpec, base: CalibrationSpec) -> CalibrationSpec:
     """The calibration with tables of ``base`` for whatever its sections of ``scaled`` lack."""
@@ -159,11 +164,17 @@ def _host_ratio(table: TransferTable, wanted: str, base: str) -> float:
 
 
 # What tells tables of a section apart: where the GPU has one, it lacks nothing.
-KEYS: MappingProxyType[str, Callable] = MappingProxyType({
-    "gemm": lambda table: (table.dtype, table.groups == 1),
-    "moe": lambda table: (
-        table.model, table.dtype, table.distribution, table.eplb_slots, table.library in PARTS_OF_LAYERS
-    ),
-    "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
-    "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
-})
+KEYS: MappingProxyType[str, Callable] = MappingProxyType(
+    {
+        "gemm": lambda table: (table.dtype, table.groups == 1),
+        "moe": lambda table: (
+            table.model,
+            table.dtype,
+            table.distribution,
+            table.eplb_slots,
+            table.library in PARTS_OF_LAYERS,
+        ),
+        "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
+        "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),
+    }
+)

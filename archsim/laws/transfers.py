@@ -31,6 +31,7 @@ from archsim.laws.tables import (
 # measurements.
 # ``calibration.fit.transfers`` finds the pieces; this module evaluates them.
 
+
 class TransferNumbers(Protocol):
     """Anything with the numbers of a law: a ``TransferTable``, or the copies of a system."""
 
@@ -115,10 +116,16 @@ def preferred_copy(tables: Sequence[TransferTable]) -> TransferTable:
     """Preference: more than one size, then one pair of GPUs at a time, then copy engine, then the library with most
     points, in its newest version.
     """
-    best = min(tables, key=lambda table: (
-        table.library in ONLY_BY_NAME, table.first_bytes == table.last_bytes,
-        table.of.get("concurrent_pairs", "1") != "1", table.of.get("method") != "ce", -table.residuals.points,
-    ))
+    best = min(
+        tables,
+        key=lambda table: (
+            table.library in ONLY_BY_NAME,
+            table.first_bytes == table.last_bytes,
+            table.of.get("concurrent_pairs", "1") != "1",
+            table.of.get("method") != "ce",
+            -table.residuals.points,
+        ),
+    )
     return newest(
         table for table in tables if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))
     )
@@ -201,14 +208,16 @@ PREPARE, COMBINE_LOW_PRECISION = "prepare", "combine_low_precision"
 # wait for all (deepseek-ai/DeepEP, csrc/kernels/internode.cu, notify_dispatch and cached_notify).
 NOTIFY_OF = MappingProxyType({DISPATCH: "dispatch_notify", COMBINE: "combine_notify"})
 # Default payload of operations: DeepEP dispatches FP8 and combines BF16 (deepseek-ai/DeepEP, README).
-PAYLOAD_OF = MappingProxyType({
-    DISPATCH: "fp8",
-    COMBINE: "bf16",
-    PREPARE: "bf16",
-    COMBINE_LOW_PRECISION: "nvfp4",
-    NOTIFY_OF[DISPATCH]: "fp8",
-    NOTIFY_OF[COMBINE]: "bf16",
-})
+PAYLOAD_OF = MappingProxyType(
+    {
+        DISPATCH: "fp8",
+        COMBINE: "bf16",
+        PREPARE: "bf16",
+        COMBINE_LOW_PRECISION: "nvfp4",
+        NOTIFY_OF[DISPATCH]: "fp8",
+        NOTIFY_OF[COMBINE]: "bf16",
+    }
+)
 
 GROUPS_TAKEN = 4  # DeepEP's benchmark routes to at most 4 of the nodes (tests/test_internode.py, num_topk_groups)
 
@@ -366,6 +375,7 @@ def _source(gpu: str, transfers: list[TransferTable], launches: dict[str, Scalar
 
 # ---- memory
 # The memory of a GPU: latency and rates of its levels (``hbm``), and which of them apply to the HBM of a die.
+
 
 class HbmReads(NamedTuple):
     """``latency_ns`` of a dependent load; ``efficiency``: share of the reference's bandwidth that streaming reads

@@ -382,8 +382,12 @@ def _granite(c: ConfigKeys) -> Fields:
     if size * heads != inner:
         raise c.wrong("mamba_d_head", f"{inner} (mamba_expand times hidden_size) over mamba_n_heads, {heads}")
     mamba = {
-        "kind": "mamba2", "heads": heads, "head_dim": size, "groups": c.size("mamba_n_groups"),
-        "state": c.size("mamba_d_state"), "conv": c.whole("mamba_d_conv") or 4,
+        "kind": "mamba2",
+        "heads": heads,
+        "head_dim": size,
+        "groups": c.size("mamba_n_groups"),
+        "state": c.size("mamba_d_state"),
+        "conv": c.whole("mamba_d_conv") or 4,
     }
     return fields | {"attention": [mamba, grouped_heads(c) | {"layers": full}]}
 

@@ -38,15 +38,19 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
     if c.outer.get("tie_word_embeddings") is not None:
         tied = ConfigKeys(c.path, c.outer).flag("tie_word_embeddings")
     return {
-        "layers": layers or c.layers("num_hidden_layers"), "hidden": c.size("hidden_size"),
-        "vocabulary": c.size("vocab_size"), "tied_embeddings": bool(tied),
+        "layers": layers or c.layers("num_hidden_layers"),
+        "hidden": c.size("hidden_size"),
+        "vocabulary": c.size("vocab_size"),
+        "tied_embeddings": bool(tied),
     }
 
 
 def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size",)) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
     found: Fields = {
-        "experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width),
+        "experts": c.whole(*EXPERTS),
+        "top_k": c.one(*TOP_K),
+        "expert_ffn": c.one(*width),
     }
     groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
     if groups and groups > 1:

@@ -114,6 +114,7 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
 # ---- files
 # Imported models in files: the model as YAML, its operators as CSV.
 
+
 def write_model(model: ModelSpec, path: Path) -> None:
     write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
 

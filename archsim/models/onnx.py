@@ -86,7 +86,8 @@ class OnnxGraph:
         return None
 
     def weight(self, tensor: str) -> tuple[str, tuple[int, ...], int] | None:
-        """(name, shape as used, bits) of the weights behind a tensor, or None if it does not come from weights alone.
+        """(name, shape as used, bits) of the weights behind a tensor, or None if it does not come from
+        weights alone.
         """
         if tensor in self.weights:
             found = self.weights[tensor]
@@ -506,8 +507,19 @@ FLAGS = {
 """Field of a ModelSpec → the option of ``archsim new --from`` that supplies it."""
 
 OPERATOR_COLUMNS = (
-    "node", "operator", "layer", "part", "weights", "experts", "k", "n", "flop_per_row", "weight_bytes",
-    "flop_per_row_and_context_token", "kv_heads", "head_size",
+    "node",
+    "operator",
+    "layer",
+    "part",
+    "weights",
+    "experts",
+    "k",
+    "n",
+    "flop_per_row",
+    "weight_bytes",
+    "flop_per_row_and_context_token",
+    "kv_heads",
+    "head_size",
 )
 
 

@@ -221,14 +221,16 @@ def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
     return _in_expert_order(candidate, given, blocks, effort)
 
 
-LOAD = np.dtype([
-    ("local_ns", "f8"),  # compute on weights that the die holds
-    ("remote_ns", "f8"),  # compute on weights that it fetches
-    ("reads_ns", "f8"),  # its HBM reads for itself
-    ("serves_ns", "f8"),  # its HBM reads for others
-    ("inbound_ns", "f8"),  # weights on their way to it
-    ("now_ns", "f8"),  # die time when the candidates of an expert are ranked
-])
+LOAD = np.dtype(
+    [
+        ("local_ns", "f8"),  # compute on weights that the die holds
+        ("remote_ns", "f8"),  # compute on weights that it fetches
+        ("reads_ns", "f8"),  # its HBM reads for itself
+        ("serves_ns", "f8"),  # its HBM reads for others
+        ("inbound_ns", "f8"),  # weights on their way to it
+        ("now_ns", "f8"),  # die time when the candidates of an expert are ranked
+    ]
+)
 
 
 def _by_tokens(tokens) -> np.ndarray:

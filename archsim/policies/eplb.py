@@ -23,7 +23,12 @@ class EplbPlacement(NamedTuple):
 
 
 def eplb(
-    load: ArrayLike, replicas: int, groups: int, nodes: int, gpus: int, hierarchical: bool | None = None,
+    load: ArrayLike,
+    replicas: int,
+    groups: int,
+    nodes: int,
+    gpus: int,
+    hierarchical: bool | None = None,
     speed: np.ndarray | None = None,
 ) -> EplbPlacement:
     """Place ``replicas`` instances of the experts of every layer of ``load[layer, expert]``, any numbers >= 0.
@@ -70,7 +75,9 @@ def _check_sizes(experts: int, replicas: int, groups: int, nodes: int, gpus: int
     if misfit := misfit_of(replicas, experts, gpus):
         raise ValueError(f"replicas: {misfit}")
     for many, what, few, by in (
-        (groups, "groups", nodes, "nodes"), (gpus, "GPUs", nodes, "nodes"), (experts, "experts", groups, "groups")
+        (groups, "groups", nodes, "nodes"),
+        (gpus, "GPUs", nodes, "nodes"),
+        (experts, "experts", groups, "groups"),
     ):
         if many % few:
             raise ValueError(

@@ -99,7 +99,11 @@ def _next_copy(
 
 
 def libra_shard(
-    holds: ArrayLike, local_load: ArrayLike, remote_load: ArrayLike, bound: float, epsilon: float = 0.0,
+    holds: ArrayLike,
+    local_load: ArrayLike,
+    remote_load: ArrayLike,
+    bound: float,
+    epsilon: float = 0.0,
     rule: str = "literal",
 ) -> Sharding:
     """Move remote tokens between holders until no GPU is above (1 + ``epsilon``) * ``bound`` (Libra, Algorithm 2).
@@ -161,6 +165,7 @@ def _next_move(
 
 # ---- sharding
 # Allocations that move tokens from overloaded dies: Libra to other holders, HarMoEny to any die, which fetches.
+
 
 def libra(step: StepView, epsilon: float = 0.01, rule: str = "literal") -> Plan:
     """Tokens run where they live if that die holds the expert, else at the expert's home; then Libra's Algorithm 2

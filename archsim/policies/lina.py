@@ -18,6 +18,7 @@ from archsim.workload.trace import StepTokens, TokenSource
 
 # ---- lina
 
+
 class _Paths(NamedTuple):
     """All seen paths of one length into one layer, numbered in order of key."""
 
@@ -153,6 +154,7 @@ def _ahead(first: np.ndarray, then: np.ndarray) -> np.ndarray:
 #
 # The tables are counted over the first tokens of the batch, up to a sample, and predict only iterations after those
 # that they were counted over. Prediction, too, reads a sample of an iteration's tokens and scales it.
+
 
 class PathForecast:
     """A `Watcher` of the demand. ``sample``: most tokens that are counted, and predicted in an iteration."""

@@ -113,8 +113,12 @@ def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
     time = csc_array(-np.ones((choices.resources, 1)))
     once = csc_array((np.ones(count), (choices.row, column)), shape=(rows, count + 1))
     solved = linprog(
-        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0), _beside(loads, time), np.zeros(choices.resources),
-        once, np.ones(rows), method="highs-ds",
+        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0),
+        _beside(loads, time),
+        np.zeros(choices.resources),
+        once,
+        np.ones(rows),
+        method="highs-ds",
     )
     if solved.status != 0:
         raise RuntimeError(f"linear programme of a step: {solved.message}")

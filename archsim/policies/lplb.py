@@ -17,6 +17,7 @@ from archsim.policies.load import checked_count, checked_load
 
 # ---- lplb
 
+
 class Shares(NamedTuple):
     max_load: float  # of the fullest GPU: the optimum
     split: list[np.ndarray]  # [expert] float64[instance], as in holders
@@ -47,7 +48,6 @@ def lplb(
     gpus = int(gpu.max(initial=0)) + 1 if gpus is None else checked_count(gpus, "gpus")
     if len(gpu) and not 0 <= gpu.min() <= gpu.max() < gpus:
         raise ValueError(f"holders name GPUs {gpu.min()}..{gpu.max()}; expected 0..{gpus - 1}")
-
 
     own = None if speed is None else checked_load(speed, ("gpu",), "speed")
     if own is not None and (len(own) != gpus or (own <= 0).any()):

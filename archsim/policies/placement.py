@@ -189,6 +189,7 @@ def placement_of(found: PhysicalMap) -> Placement:
 #
 # A user's function may return a ``Placement`` instead, with replicas and layers that differ.
 
+
 def linear(experts: int, dies: int) -> np.ndarray:
     """Contiguous: with q = experts // dies, die e // q for e < q * dies, the rest e mod dies (published simulator).
 

@@ -56,9 +56,7 @@ class Reread:
         self._written = np.zeros((layers, dies))  # slices admitted in an iteration
         self._rate = np.zeros((layers * ids, dies))
 
-    def admit(
-        self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView
-    ) -> None:
+    def admit(self, layer: int, plan: Plan, holds: np.ndarray, bits: np.ndarray | None, copies: CopiesView) -> None:
         """Clear cp_en bits of a step that is about to run. ``holds``: bool[expert, die], by placement. ``bits``:
         uint8[die, id], changed; None: nothing is predicted.
         """
@@ -137,6 +135,7 @@ def _admit(expert, die, first, rate, residence, copies, oldest, bits, admitted):
 # Which experts a heatmap predicts to follow each expert.
 #
 # A predictor is called as ``predictor(heat, changed, out)``; see `Predictor`.
+
 
 class Predictor(Protocol):
     """Marks, for every expert, those expected to follow it."""
@@ -319,6 +318,7 @@ def copy_bits(plan_expert, plan_die, hot, dies, ids, until_own_id):
 #
 # Rules: Yu et al., ISCA 2026 (arXiv 2510.05497v4), as in the published simulator. Compare `PortedHeatmap`.
 
+
 class FreeHeatmap:
     """The heatmap of every layer, and the last token of every request of the batch; a `Watcher` of the demand.
 
@@ -431,8 +431,15 @@ class PortedHeatmap:
     """
 
     def __init__(
-        self, routing: Iterator[StepTokens], batch: int, layers: int, experts: int, top_k: int, predictor: Callable,
-        per_word: int = 32, count: Callable[..., int] | None = None,
+        self,
+        routing: Iterator[StepTokens],
+        batch: int,
+        layers: int,
+        experts: int,
+        top_k: int,
+        predictor: Callable,
+        per_word: int = 32,
+        count: Callable[..., int] | None = None,
     ):
         self._per_word, self.halvings, self._count = per_word, 0, count or _take_in
         self._iterations = groupby(routing, key=lambda piece: piece.iteration)
@@ -493,8 +500,15 @@ class PortedHeatmap:
         """Count at most ``transitions`` token transitions of the iteration. Returns how many are dropped."""
         taken = min(transitions, len(self._pairs))
         self.halvings += self._count(
-            self._pairs[:taken], self._same, self._request, self._experts[layer], self._last[layer], self._heat[layer],
-            self._bound[layer], self._row_changed[layer], np.int64(self._per_word),
+            self._pairs[:taken],
+            self._same,
+            self._request,
+            self._experts[layer],
+            self._last[layer],
+            self._heat[layer],
+            self._bound[layer],
+            self._row_changed[layer],
+            np.int64(self._per_word),
         )
         return len(self._pairs) - taken
 

@@ -18,6 +18,7 @@ from archsim.policies.placement import Placement
 
 # ---- rules
 
+
 class History(NamedTuple):
     """Loads since the last call of the rule; steps are iterations, layers those that the run simulates."""
 
@@ -179,6 +180,7 @@ def _effort(operations: int, rows: int, experts: int) -> Effort:
 # are counted from the paths of tokens (``archsim.policies.lina``). Libra's look-ahead asks the next layer's router with
 # this layer's hidden states, which no trace has: `look_ahead` draws predictions of a stated accuracy instead.
 
+
 class LayerView(NamedTuple):
     """What is known of a layer before it runs."""
 
@@ -230,8 +232,14 @@ def table_of_paths(load: np.ndarray, accuracy: float, generator: np.random.Gener
 
 
 def libra(
-    layer: LayerView, slots: int = 8, local_share: float = 0.5, accuracy: float = 0.87, rule: str = "literal",
-    seed: int = 0, host_ns: float = 0.0, local_pair_ns: float = 0.0,
+    layer: LayerView,
+    slots: int = 8,
+    local_share: float = 0.5,
+    accuracy: float = 0.87,
+    rule: str = "literal",
+    seed: int = 0,
+    host_ns: float = 0.0,
+    local_pair_ns: float = 0.0,
 ) -> Replicas:
     """Libra's Algorithm 1 on what the look-ahead predicts: ``slots`` experts a die, some for its own tokens.
 
@@ -248,9 +256,7 @@ def libra(
     return Replicas(holds & ~layer.holders, _replication_effort(operations, experts), max(0.0, host_ns - hidden_ns))
 
 
-def lina(
-    layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0, pair_ns: float = 0.0
-) -> Replicas:
+def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0, pair_ns: float = 0.0) -> Replicas:
     """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room.
 
     ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths. ``pair_ns``: of looking up,

@@ -89,9 +89,7 @@ def own_allocation(target: str, params: Mapping[str, Any]) -> Callable[[StepView
         }
         plan = _call(target, function, step._replace(**copies))  # type: ignore[arg-type]
         if not isinstance(plan, Plan):
-            raise ArchsimError(
-                f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.Plan"
-            )
+            raise ArchsimError(f"{target}: returns {type(plan).__name__}; expected archsim.policies.allocation.Plan")
         columns = {name: _integers(target, f"{name} of the plan", getattr(plan, name)) for name in _COLUMNS}
         if len({len(column) for column in columns.values()}) > 1:
             sizes = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
@@ -116,9 +114,7 @@ def own_routing(target: str, params: Mapping[str, Any]) -> Callable[[Pass], Exec
     def route(batch: Pass) -> Executed:
         given = _call(target, function, batch._replace(experts=batch.experts.copy()))
         if not isinstance(given, Executed):
-            raise ArchsimError(
-                f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.Executed"
-            )
+            raise ArchsimError(f"{target}: returns {type(given).__name__}; expected archsim.policies.routing.Executed")
         experts, rows = np.asarray(given.experts), len(batch.experts)
         if experts.ndim != 2 or len(experts) != rows or not np.issubdtype(experts.dtype, np.integer):
             found = f"{experts.dtype}{list(experts.shape)}"

@@ -217,7 +217,10 @@ def drop_rule(batch: Pass, gamma: float = 1.5, keep: str = "score", seed: int = 
     scores = scores_of(batch, generator)
     position = np.broadcast_to(np.arange(tokens)[:, None], scores.shape)
     rank_by = {
-        "score": -scores, "order": position, "reverse_order": -position, "random": generator.random(scores.shape)
+        "score": -scores,
+        "order": position,
+        "reverse_order": -position,
+        "random": generator.random(scores.shape),
     }[keep]
     kept = drop_pairs(batch.experts, rank_by, _capacity(batch, gamma))
     return _executed(batch.experts, kept, scores, scores)

@@ -30,8 +30,12 @@ class SharedPlan(NamedTuple):
 
 
 def waterfill(
-    topk_ids: Sequence[ArrayLike], ranks: int, experts_per_rank: int, load_score: str = "routed",
-    candidates: str = "visited", seed: int = 0,
+    topk_ids: Sequence[ArrayLike],
+    ranks: int,
+    experts_per_rank: int,
+    load_score: str = "routed",
+    candidates: str = "visited",
+    seed: int = 0,
 ) -> SharedPlan:
     """Assign every token of ``topk_ids[source] = int[token, k]`` a rank for its shared expert.
 
@@ -123,6 +127,7 @@ def _least_loaded(score: np.ndarray, source: np.ndarray, open_to: np.ndarray) ->
 #
 # A rule is a function ``(tokens, load, **parameters) -> int64[die, die]``: of ``tokens: int64[die]`` that live on a
 # die, how many have their shared experts run on each die; ``load: int64[die]`` are the routed pairs assigned to each.
+
 
 def waterfill_rule(tokens: np.ndarray, load: np.ndarray, least_tokens: int = 64) -> np.ndarray:
     """Dies below the waterline take tokens in proportion to their slack, other dies' tokens at 10/11 of it.

@@ -18,6 +18,7 @@ from microarch.blocks.request import State, TransitionTable
 # ---- svg
 # Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
 
+
 def number(value: float) -> str:
     """A coordinate with at most one decimal place."""
     written = f"{value:.1f}".removesuffix(".0")
@@ -234,8 +235,14 @@ def _draw(name: str, rows: list[list[Box]], edges: list[DrawnEdge]) -> str:
     label = f"state diagram of {name}"
     return (
         element(
-            "svg", "\n".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=view, width=width, height=height,
-            role="img", aria_label=label,
+            "svg",
+            "\n".join(parts),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=view,
+            width=width,
+            height=height,
+            role="img",
+            aria_label=label,
         )
         + "\n"
     )

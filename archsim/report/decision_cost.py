@@ -49,9 +49,7 @@ class Family:
 
 def families(report: Report) -> list[Family]:
     """The systems of a report, grouped by hardware."""
-    return [
-        Family({name: report.systems[name] for name in names}) for names in report.families()
-    ]
+    return [Family({name: report.systems[name] for name in names}) for names in report.families()]
 
 
 def deciders(report: Report) -> dict[str, str]:
@@ -202,12 +200,14 @@ def front(points: list[CostPoint]) -> list[CostPoint]:
 # 16384.
 
 # (system of configs/systems, model) → percent, smallest and largest
-PUBLISHED = MappingProxyType({
-    ("dojo", "deepseek-v3"): (5.2, 6.4),
-    ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
-    ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
-    ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
-})
+PUBLISHED = MappingProxyType(
+    {
+        ("dojo", "deepseek-v3"): (5.2, 6.4),
+        ("dojo", "qwen3-235b-a22b"): (11.1, 14.2),
+        ("dojo_enhanced", "deepseek-v3"): (19.3, 23.8),
+        ("dojo_enhanced", "qwen3-235b-a22b"): (42.0, 51.6),
+    }
+)
 BATCHES = (4096, 8192, 16384)
 POLICIES = ("allo", "allo+pred")  # the published range covers allocation only
 
@@ -358,12 +358,15 @@ def _row(run: Row, other: Row, system: SystemSpec, policy: PolicySpec) -> dict[s
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
     return {
-        "run": run, "against": other["policy"], "who": words(system.decision),
+        "run": run,
+        "against": other["policy"],
+        "who": words(system.decision),
         "mm2": f"{significant(added.area_mm2, 2)} mm²",
         "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
         "mw": f"{significant(added.power_mw, 2)} mW",
         "copies": scaled(copied, BYTE_UNITS) if copied else "none",
-        "throughput": percent(gain, 1), "gains": gain > 1.0,
+        "throughput": percent(gain, 1),
+        "gains": gain > 1.0,
     }
 
 
@@ -576,9 +579,13 @@ def _table_row(run: Row, value: int) -> dict[str, Any]:
     speedup = run["speedup_vs_base"]
     copied = run["local_hbm_write_bytes"]
     return {
-        "run": run, "value": f"{value:,}", "dropped": f"{run['heatmap_dropped']:,.0f}",
-        "misses": f"{run['atu_misses']:,.0f}", "copies": scaled(copied, BYTE_UNITS) if copied else "none",
-        "overhead": _percent(run[OVERHEAD]), "speedup": NO_TIME if speedup is None else factor(speedup),
+        "run": run,
+        "value": f"{value:,}",
+        "dropped": f"{run['heatmap_dropped']:,.0f}",
+        "misses": f"{run['atu_misses']:,.0f}",
+        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "overhead": _percent(run[OVERHEAD]),
+        "speedup": NO_TIME if speedup is None else factor(speedup),
     }
 
 

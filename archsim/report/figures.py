@@ -659,10 +659,7 @@ def _told(kept: Table, at: int, dies: int) -> dict[str, str]:
     of = partial(_known, kept, at=at)
     ns = of("time_ns") or 0.0
     shares = sorted(
-        (
-            (round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name)
-            for column, name in BOUNDS.items()
-        ),
+        ((round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name) for column, name in BOUNDS.items()),
         reverse=True,
     )
     told = {"told": f"iteration {of('step'):.0f}: {scaled(ns, TIME_UNITS)}"}

@@ -115,8 +115,11 @@ _MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds,
 
 
 def rendered(
-    template: str, context: Mapping[str, Any], filters: Mapping[str, Callable] | None = None,
-    folder: Path | None = None, finish: Callable[[str], str] = str,
+    template: str,
+    context: Mapping[str, Any],
+    filters: Mapping[str, Callable] | None = None,
+    folder: Path | None = None,
+    finish: Callable[[str], str] = str,
 ) -> str:
     """The text of a page; one with figures has at its end what draws them. Raises jinja2.UndefinedError for a name
     that ``context`` lacks.
@@ -207,25 +210,48 @@ def _context(report: Report) -> dict[str, Any]:
     pictures = [each for each in faster if each is not None]
     systems = report.systems.values()
     return {
-        "report": report, "layers": layers_told(layers), "parts": in_part(layers),
-        "planned": report.experiment.runs, "overview": tables.overview(report),
+        "report": report,
+        "layers": layers_told(layers),
+        "parts": in_part(layers),
+        "planned": report.experiment.runs,
+        "overview": tables.overview(report),
         "notes": result_notes(report.runs, [(system.name, die_of(system)) for system in systems])
-        + traffic_notes(report.experiment.workload) + system_notes(systems) + list(recorded_unread(report.made)),
-        "assumptions": tables.assumptions(report), "origins": tables.origins(report), "close": tables.CLOSE,
-        "ties": tables.ties(report), "decisions": decision_cost.section(report),
-        "engines": sections.engines_section(report.folder), "sure": sections.sure_section(report.folder),
-        "hidden_percent": decision_cost.HIDDEN_PERCENT, "deciders": deciders(report),
+        + traffic_notes(report.experiment.workload)
+        + system_notes(systems)
+        + list(recorded_unread(report.made)),
+        "assumptions": tables.assumptions(report),
+        "origins": tables.origins(report),
+        "close": tables.CLOSE,
+        "ties": tables.ties(report),
+        "decisions": decision_cost.section(report),
+        "engines": sections.engines_section(report.folder),
+        "sure": sections.sure_section(report.folder),
+        "hidden_percent": decision_cost.HIDDEN_PERCENT,
+        "deciders": deciders(report),
         "policies": [(name, PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies],
-        "sentences": sections.sentences(report), "glossary": glossary_sections(), "picture": next(iter(pictures), None),
+        "sentences": sections.sentences(report),
+        "glossary": glossary_sections(),
+        "picture": next(iter(pictures), None),
         "compared": pictures[1:],
-        "hops": figures.hops(runs), "traffic": figures.traffic(runs), "bounds": figures.limits(runs),
-        "path": figures.critical_path(runs), "imbalance": figures.imbalance(runs), "replicas": figures.replicas(runs),
-        "copied": copied(report), "beyond_memory": list(beyond_memory(report)), "maps": figures.maps(report),
-        "busiest": figures.busiest(report, sections.headline(report)), "roofline": figures.roofline(report),
-        "steps": figures.steps(report), "pairs": figures.pairs(report),
+        "hops": figures.hops(runs),
+        "traffic": figures.traffic(runs),
+        "bounds": figures.limits(runs),
+        "path": figures.critical_path(runs),
+        "imbalance": figures.imbalance(runs),
+        "replicas": figures.replicas(runs),
+        "copied": copied(report),
+        "beyond_memory": list(beyond_memory(report)),
+        "maps": figures.maps(report),
+        "busiest": figures.busiest(report, sections.headline(report)),
+        "roofline": figures.roofline(report),
+        "steps": figures.steps(report),
+        "pairs": figures.pairs(report),
         "balancers": sections.balancers_section(runs),
         "slower": sections.slower_section(runs, report.experiment.policies, report.assumptions),
-        "has_pairs": bool(report.pairs), "has_steps": bool(report.steps), "headers": headers, "rows": rows,
+        "has_pairs": bool(report.pairs),
+        "has_steps": bool(report.steps),
+        "headers": headers,
+        "rows": rows,
     }
 
 

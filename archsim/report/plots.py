@@ -150,9 +150,7 @@ class Figure:
         if len(known) < 2:
             return param
         labels = ["nothing", *map(str, known)]
-        return param | {
-            "bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}
-        }
+        return param | {"bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}}
 
     def apart(self) -> dict[str, Any]:
         """What the layers of a panel do not share."""

@@ -172,9 +172,16 @@ _DENOMINATOR = re.compile("[;,] empty (without (decode( steps)?|tokens)|for a ru
 
 
 def results_page() -> str:
-    parts, files = [_RESULTS_HEAD], (
-        ("results.csv, results.parquet", COLUMNS), ("dies.csv", DIES), ("links.csv", LINKS), ("pairs.csv", PAIRS),
-        ("steps.parquet", STEPS), ("timings.csv", TIMINGS),
+    parts, files = (
+        [_RESULTS_HEAD],
+        (
+            ("results.csv, results.parquet", COLUMNS),
+            ("dies.csv", DIES),
+            ("links.csv", LINKS),
+            ("pairs.csv", PAIRS),
+            ("steps.parquet", STEPS),
+            ("timings.csv", TIMINGS),
+        ),
     )
     for title, columns in files:
         own = [each for each in columns if columns is COLUMNS or each not in COLUMNS]
@@ -232,6 +239,7 @@ The tables below come from `archsim/runs/columns.py` (`python -m archsim.report.
 
 # ---- comments
 # The comment above each field of a spec: what the key means, written once, where it is declared.
+
 
 def meanings(kind: type[Spec]) -> dict[str, str]:
     """Field → its comment on one line; fields without one are left out. Those of base classes come first."""
@@ -450,10 +458,13 @@ def _as_an_experiment(made: JsonSchema) -> None:
 # The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``, and the items of
 # ``docs/assumptions.md``.
 
+
 def assumptions_page() -> str:
     """``docs/assumptions.md``: below the heading of every field its values, and behind them what the page has there."""
     head, *sections = (shipped_docs() / "assumptions.md").read_text(encoding="utf-8").split("\n## `")
-    prose = {text.split("`")[0]: re.sub(r"(?m)^- `\w+`.*\n", "", text.partition("\n")[2]).strip("\n") for text in sections}
+    prose = {
+        text.split("`")[0]: re.sub(r"(?m)^- `\w+`.*\n", "", text.partition("\n")[2]).strip("\n") for text in sections
+    }
     for field, values in ASSUMPTIONS.items():
         head += f"\n## `{field}`\n\n"
         for value, meaning in values.items():

@@ -64,8 +64,7 @@ def sentences(report: Report) -> list[str]:
     several = len(by_system) > 1
     told = _won(by_system) if len(report.policies) > 1 else _alone(by_system)
     return [
-        " ".join([*_faster_systems(by_system), *told])
-        + f" These numbers hold under the assumption set {label}.",
+        " ".join([*_faster_systems(by_system), *told]) + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]
@@ -682,6 +681,7 @@ def _longer(row: Row, ep: Row) -> str:
 # What prediction did with copies of experts: bytes written, saved and evicted by every run; and runs whose copies
 # exceed HBM capacity, under assumptions that do not bound them.
 
+
 def copied(report: Report) -> list[Row]:
     """The runs that wrote or held copies, in the order of places, batches and policies."""
     return [run for run in report.shown() if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
@@ -720,6 +720,7 @@ def _room_bytes(report: Report, place: Panel) -> int:
 # The page section on the error of the analytical engine: the sample of an analytical sweep that the event engine
 # repeated.
 
+
 def engines_section(folder: Path) -> dict[str, Any] | None:
     """Rows of the section's two tables; None if the folder has no comparison."""
     kept = read_comparison(folder)
@@ -747,6 +748,7 @@ def engines_section(folder: Path) -> dict[str, Any] | None:
 
 # ---- sure
 # What `archsim sure`, or ``--samples``, left beside the results.
+
 
 def sure_section(folder: Path) -> list[dict[str, Any]]:
     """For each place its name, its sentence, a picture and what to measure. Empty without samples."""

@@ -199,6 +199,7 @@ class Report:
 
 # ---- tables
 
+
 class Cell(NamedTuple):
     """Text, and its sort key."""
 
@@ -297,16 +298,19 @@ def overview(report: Report) -> list[dict[str, Any]]:
         best = close[0]
         shares = bound_shares(best)
         longest = max(shares, key=lambda name: shares[name])
-        rows.append({
-            "place": place, "batch": _count(batch),
-            "policies": ", ".join(run["policy"] for run in close),
-            "throughput": _known(best["tokens_per_s"], lambda rate: scaled(rate, RATE_UNITS)),
-            "step": _known(best["decode_step_ns"], lambda ns: scaled(ns, TIME_UNITS)),
-            "over": _known(best["over_roofline"], factor),
-            "gain": _known(best["speedup_vs_ep"], factor, "no ep run"),
-            "speedup": _known(best["speedup_vs_base"], factor, "no base run"),
-            "bound": f"{longest}, {percent(shares[longest])} of the time" if shares[longest] else "not recorded",
-        })
+        rows.append(
+            {
+                "place": place,
+                "batch": _count(batch),
+                "policies": ", ".join(run["policy"] for run in close),
+                "throughput": _known(best["tokens_per_s"], lambda rate: scaled(rate, RATE_UNITS)),
+                "step": _known(best["decode_step_ns"], lambda ns: scaled(ns, TIME_UNITS)),
+                "over": _known(best["over_roofline"], factor),
+                "gain": _known(best["speedup_vs_ep"], factor, "no ep run"),
+                "speedup": _known(best["speedup_vs_base"], factor, "no base run"),
+                "bound": f"{longest}, {percent(shares[longest])} of the time" if shares[longest] else "not recorded",
+            }
+        )
     return rows
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # ---- trace_events
 # Files in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
+
 def write_events(path: Path, events: Iterable[dict[str, Any]], title: str, unit: str) -> None:
     """Write events, whose times are in microseconds. ``unit``: in which they are shown, ``ns`` or ``ms``."""
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)

@@ -201,7 +201,10 @@ def decisions(run: Finished) -> dict[str, Any]:
         "decision_ns": decision.states_ns.sum(),
         "decision_exposed_ns": exposed_ns.sum(),
         "decision_overhead_percent": overhead.mean() if len(overhead) else None,
-        **{f"decision_overhead_percent_p{at}": np.percentile(overhead, at) if len(overhead) else None for at in (50, 99)},
+        **{
+            f"decision_overhead_percent_p{at}": np.percentile(overhead, at) if len(overhead) else None
+            for at in (50, 99)
+        },
         **{f"host_p{at}_ns": np.percentile(called_ns, at) if called_ns else None for at in HOST_PERCENTILES},
         "host_calls": len(called_ns),
         **{f"exposed_{state.lower()}_ns": decision.exposed_ns[State[state]] for state in EXPOSED_STATES},
@@ -976,9 +979,15 @@ def measure_dies(run: Finished) -> dict[str, list]:
         "replica_peak_bytes": outcome.memory.copies.room["peak_bytes"],
     }
     nothing, power = np.full(fabric.dies, np.nan), outcome.power
-    kelvin = [None if power is None else power.most(get) for get in (lambda each: each.heat and each.heat.die_c, lambda each: each.heat and each.heat.hbm_c)]
+    kelvin = [
+        None if power is None else power.most(get)
+        for get in (lambda each: each.heat and each.heat.die_c, lambda each: each.heat and each.heat.hbm_c)
+    ]
     columns["power_w"] = nothing if power is None or not power.classes else power.die_w
-    columns |= {name: nothing if each is None else each for name, each in zip(("temperature_c", "hbm_temperature_c"), kelvin, strict=True)}
+    columns |= {
+        name: nothing if each is None else each
+        for name, each in zip(("temperature_c", "hbm_temperature_c"), kelvin, strict=True)
+    }
     machine = outcome.machine
     columns["site"] = np.arange(fabric.dies) if built is None else np.array(built.living)
     columns["array_speed"], columns["hbm_speed"] = machine.array_speeds, machine.hbm_rates / machine.hbm_bytes_per_ns
@@ -1044,10 +1053,15 @@ def measure_frames(outcome: RunOutcome) -> dict[str, list]:
                           slice(UNITS * dies, resources))  # fmt: skip
     took_ns = np.maximum(np.diff([each.time_ns for each in every], prepend=0.0), 1e-9)[:, None]
     tokens, n_bytes, busy_ns, wait_ns = (
-        np.diff([getattr(each, name) for each in every], axis=0, prepend=0) for name in ("tokens", "bytes", "busy_ns", "wait_ns")
+        np.diff([getattr(each, name) for each in every], axis=0, prepend=0)
+        for name in ("tokens", "bytes", "busy_ns", "wait_ns")
     )
     moved, busy = _no_later(n_bytes[:, hbm] / outcome.machine.hbm_rates, took_ns), _no_later(busy_ns, took_ns)
-    found: dict[str, list] = {"last": [each.step for each in every], "time_ns": took_ns[:, 0].tolist(), "tokens": tokens.tolist()}
+    found: dict[str, list] = {
+        "last": [each.step for each in every],
+        "time_ns": took_ns[:, 0].tolist(),
+        "tokens": tokens.tolist(),
+    }
     for name, values in (
         ("hbm", moved), ("array", busy[:, arrays]), ("queue", (wait_ns / took_ns)[:, hbm]),
         ("link", busy[:, links]), ("link_queue", (wait_ns / took_ns)[:, links]),
@@ -1113,5 +1127,3 @@ def share_of_time(busy_ns: np.ndarray, total_ns: float) -> np.ndarray:
 def _at(place: np.ndarray | None, nodes: np.ndarray) -> np.ndarray:
     """Column or row of some nodes, NaN in a fabric without coordinates."""
     return np.full(len(nodes), np.nan) if place is None else place[nodes]
-
-

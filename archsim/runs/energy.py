@@ -79,7 +79,8 @@ class Coefficients(NamedTuple):
         return self.energy.named() | self.area.named() | self.cost.named()
 
     def changed(self, changes: Mapping[str, float]) -> Coefficients:
-        """The coefficients with a user's values. Raises SpecError for an unknown name or a value that is not positive.
+        """The coefficients with a user's values. Raises SpecError for an unknown name or a value that
+        is not positive.
         """
         known = self.named()
         for name, value in changes.items():

@@ -40,6 +40,7 @@ from microarch.fabric.topology import ROW_MAJOR
 
 # ---- capacity
 
+
 class MemoryUse(NamedTuple):
     """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
 
@@ -359,6 +360,7 @@ class Contexts:
 
 # ---- machine_measures
 # Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
+
 
 class PartMeasures:
     """Functions for the names of ``archsim.specs.plan.CONSTRAINT_MEASURES``. Measures that depend on parts alone are

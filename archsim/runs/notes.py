@@ -226,6 +226,7 @@ def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str
 # ---- memory_notes
 # Notes on the model of a run: what of it is not modelled, and what it was taken to keep in HBM.
 
+
 def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each model of which something is not modelled, or that does not say what it keeps beside experts,
     and where the KV cache was left out. rows: of results.
@@ -290,12 +291,16 @@ def _under_way(rows: list[Mapping[str, Any]]) -> list[str]:
     late = [row for row in rows if row.get("under_way_bytes")]
     shares = [row["under_way_bytes"] / (row["under_way_bytes"] + row["migrated_bytes"]) for row in late]
     names = _listed(dict.fromkeys(str(row["policy"]) for row in late))
-    return [] if not late else [
-        f"{_runs(len(late), len(rows), 'ends', 'end')} while weights are under way that rebalancing moves (policies "
-        f"{names}, up to {max(shares):.0%} of the weights, column under_way_bytes). What has not arrived counts "
-        "neither as moved nor in energy, and its placement is never used. More workload.decode_steps show what it "
-        "brings."
-    ]
+    return (
+        []
+        if not late
+        else [
+            f"{_runs(len(late), len(rows), 'ends', 'end')} while weights are under way that rebalancing moves "
+            f"(policies {names}, up to {max(shares):.0%} of the weights, column under_way_bytes). What has not arrived counts "
+            "neither as moved nor in energy, and its placement is never used. More workload.decode_steps show what it "
+            "brings."
+        ]
+    )
 
 
 LUCK = 0.03  # of a step: greedy plans for one die faster (tests/engine/test_as_built_runs.py; 2.2 % was the most)
@@ -446,6 +451,7 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
 
 # ---- limit_notes
 
+
 def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every system whose limits of power or heat lower a clock: which limit, and by how much."""
     slow: dict[str, list[Mapping[str, Any]]] = {}
@@ -465,7 +471,8 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
         names = [name for name in ("clock", "prefill_clock") if row.get(name) is not None]
         clocks.setdefault(row["policy"], []).extend(row[name] for name in names)
     said = ", ".join(
-        f"{min(each):.0%} (policy {policy})" if min(each) == max(each)
+        f"{min(each):.0%} (policy {policy})"
+        if min(each) == max(each)
         else f"{min(each):.0%} to {max(each):.0%} (policy {policy})"
         for policy, each in clocks.items()
     )
@@ -479,15 +486,20 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
 
 # ---- result_notes
 
+
 def law_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every law of physics that rows disobey, and how many do (``archsim.runs.physical_laws``)."""
     rows = list(rows)
     broken = [row for row in rows if row.get("broken_laws")]
-    return [] if not broken else [
-        f"{_runs(len(broken), len(rows), 'disobeys', 'disobey')} a law of physics, by a defect of archsim: do not use "
-        f"these numbers (column broken_laws). {_place(broken[0])}, policy {broken[0]['policy']}: "
-        f"{broken[0]['broken_laws']}."
-    ]
+    return (
+        []
+        if not broken
+        else [
+            f"{_runs(len(broken), len(rows), 'disobeys', 'disobey')} a law of physics, by a defect of archsim: do not "
+            f"use these numbers (column broken_laws). {_place(broken[0])}, policy {broken[0]['policy']}: "
+            f"{broken[0]['broken_laws']}."
+        ]
+    )
 
 
 def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, GemmSource]]) -> list[str]:
@@ -546,9 +558,13 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             continue
         most, least = max(errors), min(errors)
         note += f" The standard error is {least[0]:.1%}"
-        note += " (column layers_error)." if most[1] == least[1] else (
-            f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that differ "
-            "by less may change places with other layers."
+        note += (
+            " (column layers_error)."
+            if most[1] == least[1]
+            else (
+                f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that "
+                "differ by less may change places with other layers."
+            )
         )
         if ran < _FEW_LAYERS:
             note += f" It is itself uncertain, as only {ran} layers ran."

@@ -318,6 +318,7 @@ class RunQueue(Generic[AnyJob]):
 
 # ---- processes
 
+
 def simulate_all(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
@@ -434,6 +435,7 @@ class Worker:
 
 # ---- copies
 # Work whose tasks depend on each other's results, in processes that begin as copies of this one.
+
 
 def in_copies(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time.

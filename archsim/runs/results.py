@@ -47,9 +47,7 @@ CSV, PARQUET, STEPS, FRAMES = "results.csv", "results.parquet", "steps.parquet",
 FILES = MappingProxyType({"dies": DIE_COLUMNS, "links": LINK_COLUMNS, "pairs": PAIR_COLUMNS, "timings": TIMING_COLUMNS})
 TABLES = ("runs", *FILES, "steps")
 _KEPT_FOR_FEW = "; they are for few runs, or with details: kept in the experiment"
-AGAIN = (
-    f"This archsim reads layout {LAYOUT} of results. To make them again, run `archsim sweep manifest.yaml` there"
-)
+AGAIN = f"This archsim reads layout {LAYOUT} of results. To make them again, run `archsim sweep manifest.yaml` there"
 _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of each die and link
 
 Row = Mapping[str, Any]
@@ -137,7 +135,8 @@ class Results(Shown):
         return self.runs.to_pandas()
 
     def in_memory(self) -> Results:
-        """The same tables, read now: they need the folder no more. Steps, which are many, stay packed until asked for.
+        """The same tables, read now: they need the folder no more. Steps, which are many, stay packed
+        until asked for.
         """
         tables = self._kept()
         steps = self.folder / STEPS if self.folder else None
@@ -264,7 +263,8 @@ def collect(records: Sequence[Record], columns: Kinds = RUN_COLUMNS) -> Results:
 
 
 def spread(record: Record, of: str) -> Iterator[Row]:
-    """One row for every die, link, pair of dies or step (``of``: ``dies``, ``links``, ``pairs`` or ``steps``) of a run.
+    """One row for every die, link, pair of dies or step (``of``: ``dies``, ``links``, ``pairs`` or
+    ``steps``) of a run.
     """
     of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
     columns = unpacked(record[of]) if of == "steps" else record[of]
@@ -306,7 +306,8 @@ def in_part(layers: Layers) -> Layers:
 
 
 def layers_told(layers: Layers) -> str:
-    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run had all of them.
+    """``3 of 58 MoE layers of deepseek-v3, all MoE layers of qwen3``; ``MoE layers of …`` if every run
+    had all of them.
     """
     if not in_part(layers):
         return f"MoE layers of {', '.join(layers)}"

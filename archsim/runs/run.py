@@ -146,6 +146,7 @@ class Job(Protocol):
 
 # ---- run
 
+
 @dataclass(frozen=True)
 class DemandSpec:
     """What a demand is built from.

@@ -155,7 +155,8 @@ class Simulator:
         return record if details else {name: record[name] for name in ROW}
 
     def _outcome_of(self, run: Run) -> tuple[RunOutcome, float]:
-        """The outcome, simulated or of a run that differs only in how results are counted; wall time of the simulation.
+        """The outcome, simulated or of a run that differs only in how results are counted; wall time
+        of the simulation.
         """
         if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]

@@ -96,6 +96,7 @@ from archsim.workload.traffic_presets import preset_digest
 # bits is 5 to 8 % off FP8 (medians; TensorRT-LLM on H100, B200 and GB200, vLLM's Triton and FlashInfer kernels on B200
 # and GB200), that of FP8 in blocks 7 to 35 %.
 
+
 class Narrow(NamedTuple):
     """``like``: dtype of the tables; ``compute``: rate of products relative to theirs."""
 
@@ -351,7 +352,8 @@ class Host(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond are written as 0.
+        """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond
+        are written as 0.
         """
         names = ("iteration", "sequence", "prompt", "request", "front_end")
         times = {name: getattr(self, f"{name}_ns") for name in names}
@@ -405,7 +407,10 @@ ALONE = Overlap()
 
 
 def prepare(
-    laws: IterationLaws, host: Host, most_requests: int, overlap: Overlap = ALONE,
+    laws: IterationLaws,
+    host: Host,
+    most_requests: int,
+    overlap: Overlap = ALONE,
     offloaded_ns: np.ndarray | float = 0.0,
 ) -> TabulatedTimes:
     """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
@@ -651,9 +656,7 @@ class ServingEngine(NamedTuple):
         if self.static is not None:
             return memory.Budget(self.hbm_bytes - self.static.reserve_bytes, 1.0, exact=True)
         exact = self.rates is not None
-        return memory.Budget(
-            self.hbm_bytes, self.utilisation, self.library, self.utilised, self.parallel.ranks, exact
-        )
+        return memory.Budget(self.hbm_bytes, self.utilisation, self.library, self.utilised, self.parallel.ranks, exact)
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -772,9 +775,7 @@ def with_host(
         notes = (*notes, f"Copies between stages take the times of {overlap.hops_of}, {own}.")
     if engine.shares_prompts:
         overlap = sharing_of(engine, laws.sizes)
-    table, errors, extrapolated = prepare(
-        laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws)
-    )
+    table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws))
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
     told = (engine.offload.told if engine.offload is not None else "", doubt_of(engine, scheduler))

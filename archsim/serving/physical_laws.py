@@ -34,8 +34,10 @@ def broken_laws(served: Served, measures: Measures, devices: int, drawn: bool = 
         yield f"{inside:,.2f} requests of {served.concurrency:,} clients are under way on average"
     most = 1 + ROUNDING
     shares = {
-        "KV": measures.kv_peak, "KV on average over its peak": measures.kv_mean / max(measures.kv_peak, 1e-300),
-        "prompts found": measures.prefix_hits, "requests within the limits": measures.within_slo,
+        "KV": measures.kv_peak,
+        "KV on average over its peak": measures.kv_mean / max(measures.kv_peak, 1e-300),
+        "prompts found": measures.prefix_hits,
+        "requests within the limits": measures.within_slo,
         "goodput": measures.goodput_per_s / measures.requests_per_s if measures.requests_per_s else 0.0,
         "balance": measures.balancedness,
         "tokens of devices": measures.output_tokens_per_s_device * devices / max(measures.output_tokens_per_s, 1e-300),

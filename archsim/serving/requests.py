@@ -24,6 +24,7 @@ from archsim.workload.traffic_presets import generated_traffic
 
 # ---- requests
 
+
 class Rejected(NamedTuple):
     """Requests that a server answers with an error as they come. ``number``: how many; ``first``: where the first one
     was read, in words; ``why``: in words.
@@ -145,8 +146,14 @@ def _blocks(
 
 
 def in_sessions(
-    arrival_ns: np.ndarray, turns: np.ndarray, added: np.ndarray, output: np.ndarray, think_ns: np.ndarray,
-    before: np.ndarray, which: np.ndarray, outputs_kept: bool = True,
+    arrival_ns: np.ndarray,
+    turns: np.ndarray,
+    added: np.ndarray,
+    output: np.ndarray,
+    think_ns: np.ndarray,
+    before: np.ndarray,
+    which: np.ndarray,
+    outputs_kept: bool = True,
 ) -> Requests:
     """Turns of sessions: those of ``arrival_ns`` (float64[session]) and ``turns``, in their order. A prompt has the
     ``before`` tokens of prefix ``which`` (int64[session]), all tokens of the session so far, and ``added``

@@ -49,6 +49,7 @@ from archsim.specs.serving import ARGUMENTS, is_function
 # ---- scheduling
 # Parts of a scheduler: queues, admission, preemption, and what the clock sums up.
 
+
 @inner
 def uncomputed(state: ServingState, r):
     """Known tokens without KV: 1 of a request that decodes."""
@@ -311,6 +312,7 @@ def _first_lines(error: Exception) -> str:
 
 MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOKENS there
 
+
 def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
@@ -352,6 +354,7 @@ def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
 #
 # So nothing is preempted (GUARANTEED_NO_EVICT).
 
+
 def trtllm(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """Running requests, then those whose whole output has room."""
     state, limits = reference(state), reference(limits)
@@ -392,6 +395,7 @@ def _outstanding_blocks(state: ServingState, r, limits: SchedulerLimits):
 # All within one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
 # (vllm/v1/core/sched/scheduler.py). A prompt is admitted when the blocks of all of it are free, also if its first chunk
 # would fit (``scheduler_reserve_full_isl``, on by default since 2026: vllm-project/vllm#37307; 0: as before).
+
 
 def vllm_v1(state: ServingState, k, now_ns, limits: SchedulerLimits):
     """Running requests, then waiting ones."""

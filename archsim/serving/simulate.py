@@ -56,6 +56,7 @@ from archsim.specs.serving import BY_HASHES, SCHEDULERS, SchedulerSpec, is_funct
 # ---- progress
 # How far a run of serving is: called with what it does, and the share that is done.
 
+
 class Progress(NamedTuple):
     """``say(text, share)``: what is going on, and how much of it is done."""
 
@@ -531,6 +532,7 @@ def _ranks(
 
 
 # ---- faults
+
 
 class Failed(NamedTuple):
     """A fault that was: ``lost``: requests that had KV there."""

@@ -207,6 +207,7 @@ def read_speeds(path: str) -> tuple[tuple[float, float], ...]:
 
 # ---- resolved
 
+
 class AsBuilt(NamedTuple):
     """The machine of a system as it is built. Sites are numbers of dies as made; dies those of the machine.
 
@@ -495,9 +496,7 @@ def _refuse_spares(system: SystemSpec) -> None:
         if not kept:
             continue
         if system.mesh is None or system.topology.name not in _GRIDS:
-            raise KeyProblem(
-                ("spares", key), f"{system.shape_as_made} has no {key}; expected spares: {{dies: {kept}}}"
-            )
+            raise KeyProblem(("spares", key), f"{system.shape_as_made} has no {key}; expected spares: {{dies: {kept}}}")
         most = getattr(system.mesh, side) - 1
         if kept > most:
             raise KeyProblem(

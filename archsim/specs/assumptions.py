@@ -30,6 +30,7 @@ from archsim.specs.system import Efficiency
 # of which its method ``counted()`` gives the values; ``bytes_per_die(system, model, batch)``, what it keeps in HBM
 # beside weights and KV; ``refuse_undeployed(scenario)``, in place of the usual checks of parallel sizes.
 
+
 def own_execution(name: str) -> Any:
     """The class or function that an assumption ``execution`` names; None for a shipped one. Raises ValueError."""
     return import_function(name) if ":" in name else None

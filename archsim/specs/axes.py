@@ -909,14 +909,16 @@ class Objective(NamedTuple):
     sense: str
 
 
-OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType({
-    "throughput": Objective("tokens_per_s", "max"),
-    "time": Objective("decode_ns", "min"),
-    "energy": Objective("energy_per_token_j", "min"),
-    "power": Objective("power_w", "min"),
-    "area": Objective("silicon_mm2", "min"),
-    "cost": Objective("cost_usd", "min"),
-})
+OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
+    {
+        "throughput": Objective("tokens_per_s", "max"),
+        "time": Objective("decode_ns", "min"),
+        "energy": Objective("energy_per_token_j", "min"),
+        "power": Objective("power_w", "min"),
+        "area": Objective("silicon_mm2", "min"),
+        "cost": Objective("cost_usd", "min"),
+    }
+)
 _OPPOSITE = {"max": "min", "min": "max"}
 
 
@@ -987,9 +989,7 @@ def sense_of(objective: str) -> str:
     return sense
 
 
-def with_expressions(
-    values: Mapping[str, float], objectives: Iterable[str], slower: Any = None
-) -> dict[str, float]:
+def with_expressions(values: Mapping[str, float], objectives: Iterable[str], slower: Any = None) -> dict[str, float]:
     """The values of OBJECTIVES, and of those objectives that are expressions of them, or risks. ``slower``:
     float64[sample], by what the time of each world is longer; None where it is not known, where a risk has the value of
     what it is a risk of, or 1 over it, so that better is better.

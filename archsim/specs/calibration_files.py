@@ -1,4 +1,5 @@
-"""Calibrations by name or path: found, read once until the file changes, and identified by a digest of their content.
+"""Calibrations by name or path: found, read once until the file changes, and identified by a digest of
+their content.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def named_files(kind: str, beside: Path | None = None) -> dict[str, Path]:
 
 
 def known_calibration(name: str | None) -> str | None:
-    """Return a calibration's name or path unchanged. Raises ValueError if the name is unknown or the file is missing.
+    """Return a calibration's name or path unchanged. Raises ValueError if the name is unknown or the
+    file is missing.
     """
     if name is None or os.path.isfile(name):  # unlike Path.is_file, false for names that are too long
         return name

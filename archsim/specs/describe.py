@@ -39,8 +39,11 @@ def summary(spec: Spec) -> str:
     if not isinstance(spec, ExperimentSpec):
         return f"ok, a valid {next(name for name, kind in SPECS.items() if kind is type(spec))}"
     counts = {
-        "system": len(spec.systems), "model": len(spec.models), "batch": len(spec.workload.batch),
-        "policy": len(spec.policies), "assumption set": len(spec.assumptions),
+        "system": len(spec.systems),
+        "model": len(spec.models),
+        "batch": len(spec.workload.batch),
+        "policy": len(spec.policies),
+        "assumption set": len(spec.assumptions),
     }
     runs = 1
     for each in counts.values():
@@ -142,12 +145,19 @@ def _systems() -> str:
     rows: list[tuple[str, ...]] = [("name", "dies", "HBM", "capacity", "D2D", "NIC", "compute", "dtype", "file")]
     for name, file in named_files("systems").items():
         system = load_system(name)
-        rows.append((
-            name, system.shape, format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
-            format_quantity(system.hbm.capacity_bytes, SIZE),
-            format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH), _nic(system),
-            format_quantity(system.compute.peak_flop_per_s, COMPUTE), system.compute.dtype, display(file),
-        ))
+        rows.append(
+            (
+                name,
+                system.shape,
+                format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
+                format_quantity(system.hbm.capacity_bytes, SIZE),
+                format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),
+                _nic(system),
+                format_quantity(system.compute.peak_flop_per_s, COMPUTE),
+                system.compute.dtype,
+                display(file),
+            )
+        )
     return aligned(rows)
 
 

@@ -263,6 +263,7 @@ class WorkloadSpec(Spec):
 
 # ---- experiment
 
+
 class ExperimentSpec(Spec):
     """What ``archsim sweep`` runs, with every reference resolved."""
 
@@ -377,6 +378,7 @@ def layers_problem(model: ModelSpec, workload: WorkloadSpec) -> str | None:
 
 # ---- scenario
 # A scenario: one machine serving one model's traffic under one policy and one assumption set.
+
 
 @dataclass(frozen=True)
 class Scenario:

@@ -33,34 +33,49 @@ from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
 # Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
-SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType({
-    EXPERIMENT: ExperimentSpec,
-    "system": SystemSpec,
-    "model": ModelSpec,
-    "assumption set": NamedSet,
-    "calibration": CalibrationSpec,
-    "calibration of a fabric": FabricFile,
-    "paper": PaperSpec,
-    "file of widths": UncertaintySpec,
-})
+SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
+    {
+        EXPERIMENT: ExperimentSpec,
+        "system": SystemSpec,
+        "model": ModelSpec,
+        "assumption set": NamedSet,
+        "calibration": CalibrationSpec,
+        "calibration of a fabric": FabricFile,
+        "paper": PaperSpec,
+        "file of widths": UncertaintySpec,
+    }
+)
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
 # Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
-    "name", "source", "groups", "top_groups", "tables", "tasks", "kinds", "kind_spread", "taste_size", "weights",
-    "prompt_tokens", "subjects", "spread",
+    "name",
+    "source",
+    "groups",
+    "top_groups",
+    "tables",
+    "tasks",
+    "kinds",
+    "kind_spread",
+    "taste_size",
+    "weights",
+    "prompt_tokens",
+    "subjects",
+    "spread",
 )
-_BELONGS = MappingProxyType({
-    EXPERIMENT: "`archsim sweep` takes it",
-    SERVE: "`archsim serve` takes it",
-    "system": "an experiment names it under `systems:`",
-    "model": "an experiment names it under `models:`",
-    "assumption set": "an experiment names it under `assumptions:`",
-    "paper": "`archsim compare --papers` takes it",
-    "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
-    "calibration": "a system names it under `compute.calibration`",
-    "calibration of a fabric": "`archsim calibrate --validate --mesh --with` and `archsim run --law` take it",
-    TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
-})
+_BELONGS = MappingProxyType(
+    {
+        EXPERIMENT: "`archsim sweep` takes it",
+        SERVE: "`archsim serve` takes it",
+        "system": "an experiment names it under `systems:`",
+        "model": "an experiment names it under `models:`",
+        "assumption set": "an experiment names it under `assumptions:`",
+        "paper": "`archsim compare --papers` takes it",
+        "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
+        "calibration": "a system names it under `compute.calibration`",
+        "calibration of a fabric": "`archsim calibrate --validate --mesh --with` and `archsim run --law` take it",
+        TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+    }
+)
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
@@ -243,7 +258,8 @@ def _damage(source: Source, error: SpecError) -> str:
 
 
 def tree_of(source: Source) -> Tree:
-    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``. Raises SpecError.
+    """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``.
+    Raises SpecError.
     """
     if isinstance(source, Mapping):
         try:

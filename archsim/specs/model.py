@@ -1,4 +1,5 @@
-"""The MoE model: the shape of its expert layers, and that of attention, dense layers and embeddings, which take memory.
+"""The MoE model: the shape of its expert layers, and that of attention, dense layers and embeddings,
+which take memory.
 """
 
 from collections import Counter
@@ -27,6 +28,7 @@ from archsim.base.sums import sum
 
 # ---- layers
 # Sets of layers of a model: spaced evenly, or listed.
+
 
 class LayerSet(Spec):
     """Layers ``first``, ``first + every``, … up to ``last``, or a list of layers; layer ids start at 0."""
@@ -86,19 +88,21 @@ class LayerSet(Spec):
 # model file gives; what it takes to run is told by ``archsim.iteration.attention.Kind``, the base of all of them.
 
 _HERE = "archsim.iteration"
-KINDS = MappingProxyType({
-    "grouped": f"{_HERE}.softmax:Grouped",
-    "latent": f"{_HERE}.softmax:Latent",
-    "sparse": f"{_HERE}.softmax:Sparse",
-    "block_sparse": f"{_HERE}.softmax:BlockSparse",
-    "compressed": f"{_HERE}.softmax:Compressed",
-    "gated_delta_net": f"{_HERE}.linear:GatedDeltaNet",
-    "kda": f"{_HERE}.linear:KimiDelta",
-    "short_conv": f"{_HERE}.linear:ShortConv",
-    "lightning": f"{_HERE}.linear:Lightning",
-    "mamba": f"{_HERE}.linear:Mamba",
-    "mamba2": f"{_HERE}.linear:Mamba2",
-})
+KINDS = MappingProxyType(
+    {
+        "grouped": f"{_HERE}.softmax:Grouped",
+        "latent": f"{_HERE}.softmax:Latent",
+        "sparse": f"{_HERE}.softmax:Sparse",
+        "block_sparse": f"{_HERE}.softmax:BlockSparse",
+        "compressed": f"{_HERE}.softmax:Compressed",
+        "gated_delta_net": f"{_HERE}.linear:GatedDeltaNet",
+        "kda": f"{_HERE}.linear:KimiDelta",
+        "short_conv": f"{_HERE}.linear:ShortConv",
+        "lightning": f"{_HERE}.linear:Lightning",
+        "mamba": f"{_HERE}.linear:Mamba",
+        "mamba2": f"{_HERE}.linear:Mamba2",
+    }
+)
 """Kind of attention → its class."""
 
 
@@ -217,7 +221,8 @@ Attention = Annotated[
 
 @lru_cache(maxsize=64)
 def counted(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
-    """Every attention of a model and how many of it there are; see ``archsim.specs.model.ModelSpec.attention_layers``.
+    """Every attention of a model and how many of it there are; see
+    ``archsim.specs.model.ModelSpec.attention_layers``.
     """
     found = Counter(kind for kind in by_layer(kinds, layers) if kind is not None)
     return tuple((kind, kind.per_layer * number) for kind, number in found.items())
@@ -250,7 +255,8 @@ UNMODELLED = (
 
 
 class ModelSpec(Spec):
-    """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden × expert_ffn weights.
+    """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden ×
+    expert_ffn weights.
     """
 
     name: Name

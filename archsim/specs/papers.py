@@ -354,6 +354,7 @@ class PaperSpec(Spec):
 # ---- papers
 # Files of ``configs/papers``, by name or path.
 
+
 def paper_names() -> tuple[str, ...]:
     """The names of all papers that ship with archsim or lie in ``./configs/papers``."""
     return tuple(named_files("papers"))

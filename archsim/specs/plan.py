@@ -73,7 +73,12 @@ class Maker:
     """
 
     def __init__(
-        self, kind: str, raw: Sequence[dict], axes: Sequence[Axis], groups: Sequence[int], base: Sequence[Variant],
+        self,
+        kind: str,
+        raw: Sequence[dict],
+        axes: Sequence[Axis],
+        groups: Sequence[int],
+        base: Sequence[Variant],
         folder: Path | None,
     ):
         order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
@@ -481,13 +486,19 @@ class SweepPlan:
 
     def resolved(self, point: Point) -> dict[str, Any]:
         """An experiment with only this point, everything written out; see ``ExperimentSpec.resolved``."""
-        one = self.experiment.model_copy(update={
-            "name": f"{self.experiment.name[:60]}.{point.index}",
-            "systems": (point.system,), "models": (point.model,),
-            "workload": point.workload.model_copy(update={"batch": (point.batch,)}),
-            "policies": (point.policy,), "assumptions": (point.assumptions,), "engine": point.engine,
-            "parallel": point.deployment.parallel, "precision": point.deployment.precision,
-        })
+        one = self.experiment.model_copy(
+            update={
+                "name": f"{self.experiment.name[:60]}.{point.index}",
+                "systems": (point.system,),
+                "models": (point.model,),
+                "workload": point.workload.model_copy(update={"batch": (point.batch,)}),
+                "policies": (point.policy,),
+                "assumptions": (point.assumptions,),
+                "engine": point.engine,
+                "parallel": point.deployment.parallel,
+                "precision": point.deployment.precision,
+            }
+        )
         return one.resolved()
 
     def value(self, point: Point, path: tuple[str, ...]) -> Any:

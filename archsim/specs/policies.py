@@ -22,6 +22,7 @@ from archsim.base.own_code import import_function
 # ---- rules
 # A rule of a policy by name: what it does, and its parameters with defaults, ranges and meanings.
 
+
 class Parameter(NamedTuple):
     """A parameter of a rule: default (None: absent unless given), range and meaning."""
 
@@ -89,8 +90,13 @@ class Rule(NamedTuple):
 # ruff: noqa: E501  (one row a rule: a table is read across)
 
 
-
-_NEEDS = {"needs": NamedChoice(None, ("speeds",), "what it asks beside loads: the speed of every die, and the links between them; null: nothing")}
+_NEEDS = {
+    "needs": NamedChoice(
+        None,
+        ("speeds",),
+        "what it asks beside loads: the speed of every die, and the links between them; null: nothing",
+    )
+}
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 
@@ -105,90 +111,169 @@ def _called(every: int, window: int) -> dict[str, Parameter]:
 
 
 PLACEMENT: Mapping[str, Rule] = {
-    "redundant": Rule("slot i holds expert i mod E, what engines start from: `slots` replicas a die in every layer", {"slots": Parameter(1, 0, 1024, _SLOTS)}),
-    "from_file": Rule("as a file says: of `archsim place`, or SGLang's, vLLM's or TensorRT-LLM's, with a rank for every die", {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")}),
+    "redundant": Rule(
+        "slot i holds expert i mod E, what engines start from: `slots` replicas a die in every layer",
+        {"slots": Parameter(1, 0, 1024, _SLOTS)},
+    ),
+    "from_file": Rule(
+        "as a file says: of `archsim place`, or SGLang's, vLLM's or TensorRT-LLM's, with a rank for every die",
+        {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")},
+    ),
 }
 ALLOCATION: Mapping[str, Rule] = {
-    "even": Rule("an expert's tokens are divided evenly among its holders; with `needs: speeds` by their speeds", _NEEDS),
+    "even": Rule(
+        "an expert's tokens are divided evenly among its holders; with `needs: speeds` by their speeds", _NEEDS
+    ),
     "hashed": Rule("every token takes a holder of its expert by a hash: even, but for chance"),
     "nearest": Rule("every die's tokens go to the nearest holder by hops"),
     "static": Rule("every die uses one fixed holder of an expert: itself, else one of the nearest, spread over dies"),
     "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)", _NEEDS),
-    "libra": Rule("tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)", {
-        "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
-        "rule": NamedChoice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
-    }),
-    "harmoeny": Rule("overloaded dies pass tokens to the least loaded, which fetch the expert (HarMoEny)", {
-        "threshold": Parameter(150, 0, 1e9, "fewest tokens for which an expert is fetched"),
-        "rule": NamedChoice("released", ("released", "paper"), "the published code, or Algorithm 2"),
-    }),
+    "libra": Rule(
+        "tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)",
+        {
+            "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
+            "rule": NamedChoice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
+        },
+    ),
+    "harmoeny": Rule(
+        "overloaded dies pass tokens to the least loaded, which fetch the expert (HarMoEny)",
+        {
+            "threshold": Parameter(150, 0, 1e9, "fewest tokens for which an expert is fetched"),
+            "rule": NamedChoice("released", ("released", "paper"), "the published code, or Algorithm 2"),
+        },
+    ),
 }
 REBALANCING: Mapping[str, Rule] = {
-    "eplb": Rule("replicas to the largest load per instance, instances to the least loaded die (EPLB); slots stay as placed", {
-        **_called(64, 64),
-        "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
-        "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
-        **_NEEDS,
-    }),
-    "craft": Rule("replicas to the layers that gain most (CRAFT)", {
-        **_called(0, 64),
-        "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
-        "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
-        **_NEEDS,
-    }),
+    "eplb": Rule(
+        "replicas to the largest load per instance, instances to the least loaded die (EPLB); slots stay as placed",
+        {
+            **_called(64, 64),
+            "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
+            "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
+            **_NEEDS,
+        },
+    ),
+    "craft": Rule(
+        "replicas to the layers that gain most (CRAFT)",
+        {
+            **_called(0, 64),
+            "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
+            "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
+            **_NEEDS,
+        },
+    ),
     "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _called(0, 64)),
-    "dup": Rule("contiguous experts, and replicas where they lower the largest load most (Dup)", {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")}),
+    "dup": Rule(
+        "contiguous experts, and replicas where they lower the largest load most (Dup)",
+        {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")},
+    ),
 }
 _PASS = Parameter(8192, 1, 1e9, "most tokens of a forward pass, to which the capacity applies")
 _GAMMA = Parameter(1.5, 0, 1e6, "capacity of an expert, of its mean number of tokens", float)
 ROUTING: Mapping[str, Rule] = {
     "as_chosen": Rule("every chosen pair of token and expert is executed"),
-    "drop": Rule("an expert drops its tokens above a capacity (Token Drop)", {
-        "gamma": _GAMMA,
-        "keep": NamedChoice("score", ("score", "order", "reverse_order", "random"), "which tokens are kept"),
-        "pass_tokens": _PASS,
-        "seed": _SEED,
-    }),
-    "reroute": Rule("tokens that an expert rejects choose again among the others (Token Reroute)", {"gamma": _GAMMA, "rounds": Parameter(2, 1, 100, "rounds of choosing"), "pass_tokens": _PASS, "seed": _SEED}),
-    "expert_drop": Rule("the least loaded experts are not executed (Expert Drop)", {
-        "share": Parameter(0.1, 0, 1, "share of the experts that is dropped, rounded down", float),
-        "pass_tokens": _PASS,
-        "seed": _SEED,
-    }),
+    "drop": Rule(
+        "an expert drops its tokens above a capacity (Token Drop)",
+        {
+            "gamma": _GAMMA,
+            "keep": NamedChoice("score", ("score", "order", "reverse_order", "random"), "which tokens are kept"),
+            "pass_tokens": _PASS,
+            "seed": _SEED,
+        },
+    ),
+    "reroute": Rule(
+        "tokens that an expert rejects choose again among the others (Token Reroute)",
+        {"gamma": _GAMMA, "rounds": Parameter(2, 1, 100, "rounds of choosing"), "pass_tokens": _PASS, "seed": _SEED},
+    ),
+    "expert_drop": Rule(
+        "the least loaded experts are not executed (Expert Drop)",
+        {
+            "share": Parameter(0.1, 0, 1, "share of the experts that is dropped, rounded down", float),
+            "pass_tokens": _PASS,
+            "seed": _SEED,
+        },
+    ),
 }
 REPLICATION: Mapping[str, Rule] = {
     "none": Rule("a layer runs on the holders that the placement gives"),
-    "libra": Rule("every die fetches experts for the next layer, predicted by a look-ahead of stated accuracy (Libra)", {
-        "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
-        "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
-        "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
-        "rule": NamedChoice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
-        "host_ns": Parameter(0, 0, 1e9, "ns of broadcasting, metadata and sharding of a layer, which run beside a die's local experts", float),
-        "local_pair_ns": Parameter(0, 0, 1e6, "ns that local experts take for a pair of token and expert, and hide of `host_ns`", float),
-        "seed": _SEED,
-    }),
-    "lina": Rule("every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)", {
-        "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
-        "path_length": Parameter(4, 1, 16, "layers of a path"),
-        "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
-        "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
-        "pair_ns": Parameter(0, 0, 1e6, "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a rank", float),
-        "seed": _SEED,
-    }),
+    "libra": Rule(
+        "every die fetches experts for the next layer, predicted by a look-ahead of stated accuracy (Libra)",
+        {
+            "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
+            "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
+            "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
+            "rule": NamedChoice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
+            "host_ns": Parameter(
+                0,
+                0,
+                1e9,
+                "ns of broadcasting, metadata and sharding of a layer, which run beside a die's local experts",
+                float,
+            ),
+            "local_pair_ns": Parameter(
+                0, 0, 1e6, "ns that local experts take for a pair of token and expert, and hide of `host_ns`", float
+            ),
+            "seed": _SEED,
+        },
+    ),
+    "lina": Rule(
+        "every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)",
+        {
+            "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
+            "path_length": Parameter(4, 1, 16, "layers of a path"),
+            "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
+            "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
+            "pair_ns": Parameter(
+                0,
+                0,
+                1e6,
+                "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a rank",
+                float,
+            ),
+            "seed": _SEED,
+        },
+    ),
 }
 SHARED: Mapping[str, Rule] = {
     "local": Rule("every die runs the shared expert for its own tokens"),
-    "waterfill": Rule("tokens' shared experts fill the less loaded dies up to a common waterline (Waterfill)", {"least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local")}),
+    "waterfill": Rule(
+        "tokens' shared experts fill the less loaded dies up to a common waterline (Waterfill)",
+        {"least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local")},
+    ),
 }
 BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
-    ("eplb", "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"}),
-    ("lplb", "LPLB: redundant slots as they are; the best shares among replicas", {"placement": "redundant", "allocation": "lplb"}),
-    ("eplb+lplb", "EPLB's replicas with LPLB's shares", {"placement": "redundant", "allocation": "lplb", "rebalancing": "eplb"}),
+    (
+        "eplb",
+        "EPLB: redundant slots, filled anew by recent loads; tokens divided evenly among replicas",
+        {"placement": "redundant", "allocation": "even", "rebalancing": "eplb"},
+    ),
+    (
+        "lplb",
+        "LPLB: redundant slots as they are; the best shares among replicas",
+        {"placement": "redundant", "allocation": "lplb"},
+    ),
+    (
+        "eplb+lplb",
+        "EPLB's replicas with LPLB's shares",
+        {"placement": "redundant", "allocation": "lplb", "rebalancing": "eplb"},
+    ),
     ("waterfill", "expert parallelism; shared experts fill less loaded dies", {"shared": "waterfill"}),
-    ("eplb+waterfill", "EPLB, and shared experts fill less loaded dies", {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"}),
+    (
+        "eplb+waterfill",
+        "EPLB, and shared experts fill less loaded dies",
+        {"placement": "redundant", "allocation": "even", "rebalancing": "eplb", "shared": "waterfill"},
+    ),
     ("craft", "CRAFT: a few replicas, for the layers that gain most", {"allocation": "even", "rebalancing": "craft"}),
-    ("lina", "Lina: the next layer's popular experts replicated, predicted from paths", {"allocation": "even", "replication": "lina"}),
-    ("libra", "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded", {"allocation": "libra", "replication": "libra"}),
+    (
+        "lina",
+        "Lina: the next layer's popular experts replicated, predicted from paths",
+        {"allocation": "even", "replication": "lina"},
+    ),
+    (
+        "libra",
+        "Libra: the next layer's experts replicated by look-ahead, remote tokens sharded",
+        {"allocation": "libra", "replication": "libra"},
+    ),
     ("harmoeny", "HarMoEny: overloaded dies pass tokens on, which fetch the expert", {"allocation": "harmoeny"}),
     ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
     ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),
@@ -202,8 +287,6 @@ BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
 # ---- policies
 
 # ruff: noqa: E501  (one row a rule: a table is read across)
-
-
 
 
 _BLOCK = "tokens per block; experts with more are split, the remainder joins the last block"
@@ -258,7 +341,14 @@ _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
 )
 NEEDS = "needs"  # parameter of a rule, also of a user's own: what it is given beside loads
-_CONSUMED = MappingProxyType({"allocation": (NEEDS,), "rebalancing": (EVERY_STEPS, NEEDS), "routing": ("pass_tokens",), "replication": ("slots",)})
+_CONSUMED = MappingProxyType(
+    {
+        "allocation": (NEEDS,),
+        "rebalancing": (EVERY_STEPS, NEEDS),
+        "routing": ("pass_tokens",),
+        "replication": ("slots",),
+    }
+)
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
@@ -270,12 +360,24 @@ NEUTRAL: Mapping[str, str] = {
 """The rule of each part that a preset leaves out: expert parallelism."""
 
 _PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
-    ("base", "baseline of the paper: dies take experts in order of appearance, wherever their weights are", {"allocation": "first_seen"}),
+    (
+        "base",
+        "baseline of the paper: dies take experts in order of appearance, wherever their weights are",
+        {"allocation": "first_seen"},
+    ),
     ("ep", "expert parallelism: every expert runs on its home die", {}),
-    ("allo", "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)", {"allocation": "isca26"}),
+    (
+        "allo",
+        "allocation of the paper: blocks of tokens go to holders or neighbours that finish earliest (its code)",
+        {"allocation": "isca26"},
+    ),
     ("allo-paper", "allocation as the paper's text has it", {"allocation": "paper"}),
     ("allo-lp", "allocation by linear programming", {"allocation": "lp"}),
-    ("pred", "base, and dies keep copies of experts that a heatmap predicts to follow", {"allocation": "first_seen", "prediction": "heatmap"}),
+    (
+        "pred",
+        "base, and dies keep copies of experts that a heatmap predicts to follow",
+        {"allocation": "first_seen", "prediction": "heatmap"},
+    ),
     ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
     *BALANCER_PRESETS,
 )
@@ -394,7 +496,10 @@ def arguments_of(rule_type: str, function: Callable[..., Any], params: Mapping[s
         with suppress(TypeError, ValueError):  # of a function without Python code
             parameters = inspect.signature(function).parameters.values()
             needed = [each for each in parameters if each.default is each.empty and each.name not in params]
-            if [each.kind for each in needed] in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD]):
+            if [each.kind for each in needed] in (
+                [inspect.Parameter.POSITIONAL_ONLY],
+                [inspect.Parameter.POSITIONAL_OR_KEYWORD],
+            ):
                 return 1
     return _ARGUMENTS[rule_type]
 

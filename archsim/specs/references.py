@@ -266,6 +266,7 @@ def _aliases(file: Path) -> list[str]:
 # ---- overrides
 # ``--set key.path=value``: puts values into the raw tree of an experiment before validation.
 
+
 def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:
     """Apply ``key.path=value`` texts in order; list items are addressed by number.
 

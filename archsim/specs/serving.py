@@ -46,29 +46,35 @@ class ShippedScheduler(NamedTuple):
     by_length: bool = False
 
 
-SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType({
-    "vllm_v1": ShippedScheduler(
-        "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
-        "recomputation",
-        MappingProxyType({
-            "reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk"),
-        }),
-        by_length=True,
-    ),
-    "sglang": ShippedScheduler(
-        "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
-        MappingProxyType({
-            "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
-            "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
-        }),
-    ),
-    "trtllm": ShippedScheduler(
-        "as vllm_v1, but an admission reserves the blocks of its whole output, so that nothing is preempted "
-        "(GUARANTEED_NO_EVICT); takes prompts whole unless `chunked_prefill: true`",
-        chunked=False,
-        preempts=False,
-    ),
-})
+SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
+    {
+        "vllm_v1": ShippedScheduler(
+            "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
+            "recomputation",
+            MappingProxyType(
+                {
+                    "reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk"),
+                }
+            ),
+            by_length=True,
+        ),
+        "sglang": ShippedScheduler(
+            "prompts go before decodes and are not mixed with them; an admission keeps room for output still to come",
+            MappingProxyType(
+                {
+                    "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
+                    "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
+                }
+            ),
+        ),
+        "trtllm": ShippedScheduler(
+            "as vllm_v1, but an admission reserves the blocks of its whole output, so that nothing is preempted "
+            "(GUARANTEED_NO_EVICT); takes prompts whole unless `chunked_prefill: true`",
+            chunked=False,
+            preempts=False,
+        ),
+    }
+)
 OWN = ShippedScheduler("a user's own function", by_length=True)
 
 

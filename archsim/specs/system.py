@@ -146,12 +146,14 @@ class FirmwareSpec(Spec):
 
 
 # YAML key → attribute and dimension of the values that a calibration can give.
-_PATH = MappingProxyType({
-    "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
-    "pcie_latency": ("pcie_latency_ns", TIME),
-    "launch": ("launch_ns", TIME),
-    "sync": ("sync_ns", TIME),
-})
+_PATH = MappingProxyType(
+    {
+        "pcie_bandwidth": ("pcie_bandwidth_bytes_per_s", BANDWIDTH),
+        "pcie_latency": ("pcie_latency_ns", TIME),
+        "launch": ("launch_ns", TIME),
+        "sync": ("sync_ns", TIME),
+    }
+)
 
 
 def _fitted(value: float, dimension: Dimension) -> str:
@@ -263,6 +265,7 @@ class DecisionSpec(Spec):
 # the law of one-way copies between two GPUs of a server node, with its rate as a share of the link's nominal rate. A
 # run has slices of one size, and its links use the rate around that size, so that a slice takes the time of a measured
 # copy. ``archsim.laws`` chooses the tables and evaluates the laws.
+
 
 class FromCalibration(NamedTuple):
     """What a calibration gives to ``hbm`` or ``d2d``: the keys, and a note on their source; without keys, ``why``
@@ -606,6 +609,7 @@ class ComputeSpec(Spec):
 
 AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
 
+
 class PowerSpec(Spec):
     """What a machine and each of its dies may draw, HBM included; at a limit clock and voltage fall
     (``archsim.runs.energy``). A decode iteration and a prefill each have their own clock, which all dies share, or with
@@ -853,6 +857,7 @@ class SystemSpec(Spec):
 
 # ---- plausible
 # Values of a machine that a unit mistyped by a thousand may explain: taken as they are, and told on every page.
+
 
 class Usual(NamedTuple):
     """Ends between which the machines of 2017 to 2027 lie, with a factor of three or more to spare."""

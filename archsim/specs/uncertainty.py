@@ -140,4 +140,3 @@ def _checked(shape: str, ends: Range, key: str) -> None:
         Distribution(shape, low, min(max(1.0, low), high), high)
     except ValueError as error:
         raise KeyProblem(("distribution",), str(error)) from None
-

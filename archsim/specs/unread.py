@@ -107,8 +107,7 @@ def _stays(run: Chosen) -> bool:
 
 
 def _weighs(run: Chosen) -> bool:
-    """Whether the allocation weighs rates of the machine (`archsim.policies.registry.COSTLESS` has those that do not).
-    """
+    """Whether the allocation weighs rates of the machine (`archsim.policies.registry.COSTLESS` has those that do not)."""
     return run.policy.allocation.name not in ("first_seen", "home", "even", "hashed", "nearest", "static")
 
 
@@ -122,8 +121,9 @@ def _calibration(run: Chosen) -> str:
 
 
 def _measured_transfers(run: Chosen) -> str:
-    if run.system.d2d.copies is not None or (run.system.launch == "gpu" and not _stays(run)
-                                             and run.assumptions.transfer_software == "charged"):
+    if run.system.d2d.copies is not None or (
+        run.system.launch == "gpu" and not _stays(run) and run.assumptions.transfer_software == "charged"
+    ):
         return ""
     return "no time of a measured transfer is charged"
 
@@ -256,7 +256,9 @@ class WrittenKeys(NamedTuple):
     @classmethod
     def of(cls, tree: Tree, of_manifest: bool = False) -> WrittenKeys:
         """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
-        return cls(frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest)
+        return cls(
+            frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest
+        )
 
     def with_files(self, tree: Tree) -> WrittenKeys:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
@@ -275,8 +277,7 @@ def _is_own(place: Place, of_manifest: bool) -> bool:
 
 
 def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
-    """Keys of all values below mappings, and below the lists of an experiment's parts; a number with its range is one.
-    """
+    """Keys of all values below mappings, and below the lists of an experiment's parts; a number with its range is one."""
     if isinstance(value, dict) and value and without_range(value) is value:
         for key, each in value.items():
             yield from _leaves(each, (*keys, key))
@@ -314,8 +315,12 @@ def unread_keys(plan: SweepPlan, written: WrittenKeys, engine: str | None = None
 
 
 def unread_of_serving(
-    spec: ServeSpec, system: SystemSpec, model: ModelSpec, assumptions: AssumptionsSpec,
-    policies: Sequence[PolicySpec], written: Iterable[Keys],
+    spec: ServeSpec,
+    system: SystemSpec,
+    model: ModelSpec,
+    assumptions: AssumptionsSpec,
+    policies: Sequence[PolicySpec],
+    written: Iterable[Keys],
 ) -> tuple[str, ...]:
     """Sentences that name the keys that a file of ``archsim serve`` reads under none of its policies, and say why."""
     asked = [(str(keys[0]), None, keys[1:]) for keys in sorted(written, key=str)]
@@ -332,7 +337,9 @@ def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapp
         except SpecError:  # values that do not go together: no run
             continue
         places, rest = {}, number
-        for kind, size in zip(("policy", "assumptions", "batch", "model", "system"), reversed(plan.sizes), strict=False):
+        for kind, size in zip(
+            ("policy", "assumptions", "batch", "model", "system"), reversed(plan.sizes), strict=False
+        ):
             rest, places[kind] = divmod(rest, size)
         chosen = point.system, point.model, point.assumptions, point.policy, point.workload, engine or point.engine
         yield Chosen(*chosen), places
@@ -367,8 +374,10 @@ def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[UnreadKeys]) -> list[U
 
 
 def _told(
-    wanted: Sequence[tuple[str, int | None, Keys]], rows: Sequence[UnreadKeys],
-    runs: Iterable[tuple[Chosen, Mapping[str, int]]], experiment: ExperimentSpec | None = None,
+    wanted: Sequence[tuple[str, int | None, Keys]],
+    rows: Sequence[UnreadKeys],
+    runs: Iterable[tuple[Chosen, Mapping[str, int]]],
+    experiment: ExperimentSpec | None = None,
 ) -> Iterator[str]:
     whys: dict[tuple, dict[str, None]] = {each: {} for each in wanted}
     matching = {each: _rows_of(each, rows) for each in wanted}

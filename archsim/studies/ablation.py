@@ -201,7 +201,11 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
 
 
 def ablate(
-    experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec, out: str | Path, jobs: int | None = None,
+    experiment: ExperimentSpec,
+    start: AssumptionsSpec,
+    end: AssumptionsSpec,
+    out: str | Path,
+    jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Ablation:
     """Run what is missing in ``out`` and compute the effects. Raises as :func:`archsim.runs.sweep.sweep`."""
@@ -286,8 +290,13 @@ def csv_of(found: Ablation) -> str:
 def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
     context = {
         "notes": notes,
-        "name": name, "found": found, "layers": layers_told(found.layers), "start": found.start.label,
-        "end": found.end.label, "groups": list(groups_of(found)), "worth": list(worth_of(found)),
+        "name": name,
+        "found": found,
+        "layers": layers_told(found.layers),
+        "start": found.start.label,
+        "end": found.end.label,
+        "groups": list(groups_of(found)),
+        "worth": list(worth_of(found)),
         "meanings": [
             (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after])
             for link in _links_of(found)

@@ -139,9 +139,7 @@ def _of_each(systems: Iterable[SystemSpec], told: Callable[[SystemSpec], Iterabl
             yield from told(system)
 
 
-def _points(
-    found: Any, of: Source, overrides: Sequence[str], say: Callable[[str], None]
-) -> tuple[str, list[str]]:
+def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str], None]) -> tuple[str, list[str]]:
     """(what its runs take, details): the checks of ``archsim sweep`` before it simulates, where they are quick, else
     what makes them.
     """
@@ -296,8 +294,9 @@ def report_of(path: Path) -> Path:
             raise ArchsimError(f"{path}: not the manifest of a report, which `archsim check --report` runs again")
         return path.parent
     if not (path / MANIFEST).is_file():
-        raise ArchsimError(f"{path}: no {MANIFEST}: not the folder of a report of `sweep` or `serve`; others are not "
-                           "run again")
+        raise ArchsimError(
+            f"{path}: no {MANIFEST}: not the folder of a report of `sweep` or `serve`; others are not run again"
+        )
     return path
 
 

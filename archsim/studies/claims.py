@@ -1,4 +1,5 @@
-"""Reproduces the numbers of a paper: it runs what is missing under each of the paper's rules, and judges the results.
+"""Reproduces the numbers of a paper: it runs what is missing under each of the paper's rules, and
+judges the results.
 """
 
 from __future__ import annotations
@@ -87,7 +88,11 @@ def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterab
 
 
 def taken(
-    quantity: str, at: Mapping[str, Any], against: Mapping[str, Any], rows: Sequence[Row], axes: Iterable[str],
+    quantity: str,
+    at: Mapping[str, Any],
+    against: Mapping[str, Any],
+    rows: Sequence[Row],
+    axes: Iterable[str],
     take: str = "mean",
 ) -> Value:
     """Like `value_of`, but for a quantity."""
@@ -577,7 +582,6 @@ def summary_sentence(claims: Sequence[Claims]) -> str:
     return " ".join(said)
 
 
-
 def answer_sentence(found: Answered) -> str:
     """The answer's sentence, with what was simulated."""
     told = {}
@@ -881,9 +885,7 @@ def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 
         popular = np.tile(np.argsort(-often, kind="stable")[: trace.top_k], (len(actual), 1))
         predicted = table.predict(top1[:, half:], trace.top_k)[-1]
         found = {"accuracy": predicted, "popular": popular}
-        rows.append(
-            {"model": name} | {key: 100 * prediction_accuracy(each, actual)[0] for key, each in found.items()}
-        )
+        rows.append({"model": name} | {key: 100 * prediction_accuracy(each, actual)[0] for key, each in found.items()})
     return rows
 
 
@@ -897,9 +899,7 @@ def _prompts(traffic: TrafficModel) -> TrafficModel:
 # ---- balancers
 
 
-def placed_by_load(
-    model: str, gpus: int, imbalance: dict[str, Any], layers: int = 8, seed: int = 0
-) -> Rows:
+def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int = 8, seed: int = 0) -> Rows:
     """A row a placement, ``default`` (contiguous), ``remap``, ``worst`` (the hottest experts together) and ``best``
     (the mean), with ``max_over_mean`` of the GPUs' tokens, mean over layers whose popularity has this ``imbalance``.
     """
@@ -1008,7 +1008,13 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 
 
 def two_stages(
-    model: str, ranks: int, tokens: int, accuracy: float, slots: int = 8, local_share: float = 0.5, layers: int = 4,
+    model: str,
+    ranks: int,
+    tokens: int,
+    accuracy: float,
+    slots: int = 8,
+    local_share: float = 0.5,
+    layers: int = 4,
     seed: int = 0,
 ) -> Rows:
     """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
@@ -1026,9 +1032,9 @@ def two_stages(
     home = np.arange(shape.experts) * ranks // shape.experts
     local, imbalance = [], []
     for layer in range(layers):
-        load = np.stack([
-            np.bincount(trace.experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)
-        ])
+        load = np.stack(
+            [np.bincount(trace.experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)]
+        )
         predicted = look_ahead(load, accuracy, np.random.default_rng([seed, layer]))
         holds = libra_plan(predicted, home, slots, int(slots * local_share)).holds > 0
         local.append(load[holds].sum() / load.sum())

@@ -247,6 +247,7 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterato
 # ---- sides
 # What the two names of a comparison mean: experiments, or policies and systems of one experiment.
 
+
 def loaded(source: Source | ExperimentSpec, overrides: Sequence[str]) -> ExperimentSpec:
     """The experiment. Raises SpecError."""
     return source if isinstance(source, ExperimentSpec) else load_experiment(source, overrides)

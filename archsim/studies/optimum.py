@@ -145,8 +145,17 @@ class ProblemBuilder:
         token_ns = SLICES * self._token_ns[tokens[expert]]
         start_ns, sure_ns = self._latencies(bool(cached.any()), float(token_ns.min()))
         return AllocationProblem(
-            self.fabric, expert, tokens[expert].astype(np.int64), home[expert], token_ns, asks, reads, fetches,
-            None if origins is None or not dispatched else origins.T[expert].astype(np.int64), base_ns, start_ns,
+            self.fabric,
+            expert,
+            tokens[expert].astype(np.int64),
+            home[expert],
+            token_ns,
+            asks,
+            reads,
+            fetches,
+            None if origins is None or not dispatched else origins.T[expert].astype(np.int64),
+            base_ns,
+            start_ns,
             sure_ns,
         )
 
@@ -430,8 +439,10 @@ def _programme(problem: AllocationProblem, chosen: np.ndarray) -> tuple[float, n
     scale = float(floor.max() + load.max())
     solved = linprog(
         np.append(np.zeros(len(row)), 1.0),
-        hstack([load / scale, csc_array(-np.ones((len(floor), 1)))], format="csc"), -floor / scale,
-        csc_array((np.ones(len(row)), (row, columns)), shape=(rows, len(row) + 1)), np.ones(rows),
+        hstack([load / scale, csc_array(-np.ones((len(floor), 1)))], format="csc"),
+        -floor / scale,
+        csc_array((np.ones(len(row)), (row, columns)), shape=(rows, len(row) + 1)),
+        np.ones(rows),
         method="highs-ds",
     )
     if solved.status != 0:
@@ -644,7 +655,12 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
 def _compare(result: StepResult, problem: AllocationProblem, bound: StepBound, hops: np.ndarray) -> StepDistance:
     times = result.times
     return StepDistance(
-        result.step, result.layer, times.end_ns - times.begin_ns, times.exposed_ns, bound, problem,
+        result.step,
+        result.layer,
+        times.end_ns - times.begin_ns,
+        times.exposed_ns,
+        bound,
+        problem,
         plan_loads(problem, times.plan, hops),
     )
 
@@ -728,9 +744,21 @@ def table_of(found: list[Measured]) -> Table:
         run = each.run
         for step in each.steps:
             values = (
-                run.system.name, run.model.name, run.batch, run.assumptions.label, run.policy.name, step.step,
-                int(each.layer_ids[step.layer]), step.bound.ns, step.plan_ns, float(step.step_ns),
-                float(step.exposed_ns), float(step.distance), *step.parts.values(), step.bound_by, step.plan_by,
+                run.system.name,
+                run.model.name,
+                run.batch,
+                run.assumptions.label,
+                run.policy.name,
+                step.step,
+                int(each.layer_ids[step.layer]),
+                step.bound.ns,
+                step.plan_ns,
+                float(step.step_ns),
+                float(step.exposed_ns),
+                float(step.distance),
+                *step.parts.values(),
+                step.bound_by,
+                step.plan_by,
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     return Table(COLUMNS, tuple(rows))
@@ -739,8 +767,12 @@ def table_of(found: list[Measured]) -> Table:
 def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "notes": notes, "name": name, "sentences": sentences(found), "layers": layers_told(_layers(found)),
-        "rows": [_row(each) for each in found], "short": list(answers(found)),
+        "notes": notes,
+        "name": name,
+        "sentences": sentences(found),
+        "layers": layers_told(_layers(found)),
+        "rows": [_row(each) for each in found],
+        "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }
     return rendered("optimum.html.j2", context)
@@ -797,10 +829,14 @@ def _row(each: Measured) -> dict:
     plan = float(np.mean([step.plan_ns / step.bound.ns - 1 for step in steps]))
     bare = float(np.mean([step.step_ns / step.bound.ns - 1 for step in steps]))
     return {
-        "system": run.system.name, "model": run.model.name, "batch": run.batch, "assumptions": run.assumptions.label,
+        "system": run.system.name,
+        "model": run.model.name,
+        "batch": run.batch,
+        "assumptions": run.assumptions.label,
         "policy": run.policy.name,
         "numbers": [(value, percent(value, 1)) for value in (*each.summary(), bare, plan)],
-        "worst": each.name_of(each.worst), "steps": len(steps),
+        "worst": each.name_of(each.worst),
+        "steps": len(steps),
         "by": ", ".join(f"{NAMES[kind]} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
     }
 
@@ -854,6 +890,7 @@ def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row
 
 
 # ---- study
+
 
 @dataclass(frozen=True)
 class Optimum(Shown):

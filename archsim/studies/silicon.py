@@ -109,6 +109,7 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
 # Stimulus of the components in RTL, recorded in a run of an experiment on the interpreted engine: what its steps ask
 # of sorter, allocator, selector, heatmap store, PDU and ATU.
 
+
 class BenchRun(NamedTuple):
     """``changes``: parameters of the component, as the run has them; ``given``: its stimulus, as a bench takes it."""
 

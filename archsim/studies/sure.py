@@ -204,8 +204,13 @@ class Sure(Shown):
 
 # ---- study
 
+
 def find_sure(
-    selection: Selection, samples: int, folder: Path | None, jobs: int | None = None, watcher: Watcher | None = None,
+    selection: Selection,
+    samples: int,
+    folder: Path | None,
+    jobs: int | None = None,
+    watcher: Watcher | None = None,
     scheduler: str | None = None,
 ) -> Sure:
     """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
@@ -221,7 +226,10 @@ def find_sure(
 
 
 def sure_of_sides(
-    sides: Mapping[str, ExperimentSpec], samples: int, folder: Path, jobs: int | None = None,
+    sides: Mapping[str, ExperimentSpec],
+    samples: int,
+    folder: Path,
+    jobs: int | None = None,
     watcher: Watcher | None = None,
 ) -> Sure:
     """How sure the order of some single combinations is, by name; page and tables are written to the folder."""
@@ -242,8 +250,15 @@ def sure_of_sides(
 
 
 def _answer(
-    name: str, runs: Sequence[Run], places_of: Callable[[Sequence[InWorlds]], Iterable[tuple[dict, dict]]],
-    point: Point, traces: Any, samples: int, folder: Path, jobs: int | None, watcher: Watcher,
+    name: str,
+    runs: Sequence[Run],
+    places_of: Callable[[Sequence[InWorlds]], Iterable[tuple[dict, dict]]],
+    point: Point,
+    traces: Any,
+    samples: int,
+    folder: Path,
+    jobs: int | None,
+    watcher: Watcher,
     scheduler: str | None = None,
 ) -> Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
@@ -260,13 +275,15 @@ def _answer(
     others = [_of_traffic(worlds)] if worlds.traffics else []
     if any(option.economics for place in places for option in place.options):
         others += economics_of(Coefficients())
-    return Sure(
-        name, samples, places, (*named.values(), *others), tuple(exact), tuple(_notes(runs, found, worlds))
-    )
+    return Sure(name, samples, places, (*named.values(), *others), tuple(exact), tuple(_notes(runs, found, worlds)))
 
 
 def sure_into(
-    selection: Selection, samples: int, folder: Path, jobs: int | None, watcher: Watcher | None = None,
+    selection: Selection,
+    samples: int,
+    folder: Path,
+    jobs: int | None,
+    watcher: Watcher | None = None,
     scheduler: str | None = None,
 ) -> Sure:
     """Like `find_sure`, but also writes the page and the tables to the folder."""
@@ -403,7 +420,10 @@ def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interv
 
 
 def measurements(
-    expansion: Expansion, rates: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], values: np.ndarray,
+    expansion: Expansion,
+    rates: Mapping[str, Expansion],
+    draws: Mapping[str, np.ndarray],
+    values: np.ndarray,
     named: Mapping[str, Quantity],
 ) -> tuple[Measurement, ...]:
     """What each command would tell of a value, the most for an hour of measuring first. Those that neither narrow its
@@ -421,6 +441,7 @@ def measurements(
 
 
 # ---- words
+
 
 def _told(
     names: Sequence[str],
@@ -541,6 +562,7 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
 
 # ---- files
 
+
 def _row(place: ComparedOptions, option: Option) -> dict[str, Any]:
     kind = "policy" if "system" in place.of else "option"
     row: dict[str, Any] = {key: str(value) for key, value in place.of.items()} | {kind: option.name}
@@ -628,6 +650,7 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 
 
 # ---- pictures
+
 
 def whiskers(place: ComparedOptions) -> Bars:
     """Time of every option: its median and its central 90 %."""

@@ -177,8 +177,6 @@ def drawing(found: Sequence[Wafers]) -> Ranges:
     )  # fmt: skip
 
 
-
-
 # ---- a die that dies
 # What a die that dies tonight costs: the step before, the step after with its experts on whoever has room, and the step
 # once the policy's own placement holds for the dies that are left; and what moves for it.
@@ -252,8 +250,16 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
     lost_bytes = lost * engine.expert_bytes
     host = system.decision.host.pcie_bandwidth_bytes_per_s
     return Death(
-        die, len(living), before_ns, after_ns, balanced_ns, lost, lost_bytes, lost_bytes / host * NS_PER_S,
-        transfer.total_bytes, transfer.ns,
+        die,
+        len(living),
+        before_ns,
+        after_ns,
+        balanced_ns,
+        lost,
+        lost_bytes,
+        lost_bytes / host * NS_PER_S,
+        transfer.total_bytes,
+        transfer.ns,
     )
 
 

@@ -56,6 +56,7 @@ class Lever:
         """``with HBM twice as fast``, ``under policy ep``."""
         return f"{'under' if self.what.startswith('policy ') else 'with'} {self.what}"
 
+
 @dataclass(frozen=True)
 class Why(Shown):
     """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the
@@ -156,7 +157,11 @@ def doing_told(row: Row, most: int = 3) -> str:
 
 
 def explain(
-    experiment: ExperimentSpec, step: int | None, layer: int | None, worst: int, chosen: Mapping[str, Any],
+    experiment: ExperimentSpec,
+    step: int | None,
+    layer: int | None,
+    worst: int,
+    chosen: Mapping[str, Any],
     told: Callable[[str], None],
 ) -> Why:
     """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.
@@ -224,7 +229,6 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
     return found.steps.rows, found.runs.rows[0]
 
 
-
 def _clock_told(row: Row) -> str:
     """A sentence on the clock of a system with limits of power or heat. '' for other systems."""
     if row.get("throttled_share") is None:
@@ -247,9 +251,7 @@ def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
     return f"layer {layer}: the run simulates no such MoE layer. It has {has}"
 
 
-def _levers(
-    selection: Selection, experiment: ExperimentSpec, row: Row, told: Callable[[str], None]
-) -> Iterator[Lever]:
+def _levers(selection: Selection, experiment: ExperimentSpec, row: Row, told: Callable[[str], None]) -> Iterator[Lever]:
     """The step with twice of what it waits for, and under the other policies of the experiment."""
     one = selection.plan.experiment
     tried: set[str] = set()

@@ -549,7 +549,12 @@ class Worth(Shown):
 
 
 def worth(
-    policy: str, loads: Sequence[Path], deployment: Any, overrides: Sequence[str], held_out: float, out: Path | None,
+    policy: str,
+    loads: Sequence[Path],
+    deployment: Any,
+    overrides: Sequence[str],
+    held_out: float,
+    out: Path | None,
     samples: int | None = None,
 ) -> Worth:
     """See ``archsim.api.worth``."""

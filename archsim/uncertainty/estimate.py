@@ -49,6 +49,7 @@ def interval(samples: np.ndarray) -> Interval:
 
 # ---- fidelity
 
+
 def corrected(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few].
 
@@ -92,6 +93,7 @@ def agreement(low: np.ndarray, high: np.ndarray) -> float:
 
 # ---- order
 
+
 class OptionPair(NamedTuple):
     """Two options. ``ratio``: time of ``slower`` over that of ``faster``; ``probability``: that the order is this one,
     by more than NO_DIFFERENCE; ``reverse``: that it is the other.
@@ -128,6 +130,7 @@ def fastest_shares(ns: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 # ---- expansion
+
 
 class Index(NamedTuple):
     """First-order and total Sobol' index of a draw, each with its standard error."""
@@ -321,6 +324,7 @@ def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> 
 
 # ---- information
 
+
 def narrowed(
     expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray, known: Sequence[str]
 ) -> Interval:
@@ -330,9 +334,7 @@ def narrowed(
     return interval(left - np.median(left) + np.median(values))
 
 
-def worth_knowing(
-    expansions: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], known: Sequence[str]
-) -> float:
+def worth_knowing(expansions: Mapping[str, Expansion], draws: Mapping[str, np.ndarray], known: Sequence[str]) -> float:
     """Expected value of knowing some draws before the option is chosen, as a share of the throughput of the best option
     without. ``expansions``: of throughput, by option.
     """

@@ -71,6 +71,7 @@ class SystemQuantity(NamedTuple):
 
 # ---- quantities
 
+
 def quantities_of(
     scenario: Scenario, engine: str = "event", widths: UncertaintySpec | None = None
 ) -> list[SystemQuantity]:
@@ -104,9 +105,7 @@ def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list
 
 def _unread(scenario: Scenario, engine: str) -> list[str]:
     """Patterns of the keys that the run does not read."""
-    run = Chosen(
-        scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine
-    )
+    run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
     return [pattern for row in ROWS if row.told(run) for pattern in row.keys]
 
 
@@ -286,6 +285,7 @@ def economics_of(coefficients: Coefficients) -> list[Quantity]:
 
 # ---- draws
 
+
 def refuse_few(samples: int) -> None:
     """Raise ArchsimError for samples of which 5 % cannot be told."""
     if samples < LEAST_SAMPLES:
@@ -447,8 +447,13 @@ def planned(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
 
 
 def propagate(
-    runs: Sequence[Run], worlds: Worlds, folder: Path, traces: dict[tuple[str, str], Trace], jobs: int | None,
-    watcher: Watcher, scheduler: str | None = None,
+    runs: Sequence[Run],
+    worlds: Worlds,
+    folder: Path,
+    traces: dict[tuple[str, str], Trace],
+    jobs: int | None,
+    watcher: Watcher,
+    scheduler: str | None = None,
 ) -> list[InWorlds]:
     """The runs in all worlds. ``folder``: of the records, which a later call finds; ``scheduler``: address of a Dask
     cluster that simulates, in place of ``jobs`` processes. Raises FailedRuns.

@@ -125,6 +125,7 @@ def _append(file: Path, steps: np.ndarray) -> None:
 
 # ---- demand
 
+
 class DemandObserver(Protocol):
     """Sees the routing of a batch while it is summed."""
 

@@ -161,9 +161,16 @@ class SyntheticTraffic:
             for position, token in _rows(len(requests), tokens, rows_per_piece(len(self.layer_ids), self.top_k)):
                 experts = np.empty((len(position), len(self.layer_ids), self.top_k), np.int16)
                 _generate_synthetic(
-                    np.uint64(seed), requests[position], token, position, self.layer_ids, alias,
+                    np.uint64(seed),
+                    requests[position],
+                    token,
+                    position,
+                    self.layer_ids,
+                    alias,
                     np.uint64(round(spec.stickiness * (1 << 20))),
-                    np.uint64(round((1 - spec.request_taste) * (1 << 20))), last, experts,
+                    np.uint64(round((1 - spec.request_taste) * (1 << 20))),
+                    last,
+                    experts,
                 )
                 yield StepTokens(iteration, position, experts)
 
@@ -338,8 +345,13 @@ class GenerativeTraffic:
     """
 
     def __init__(
-        self, model: TrafficModel, requests: int, seed: int, mix: Mapping[str, float] | None = None,
-        lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
+        self,
+        model: TrafficModel,
+        requests: int,
+        seed: int,
+        mix: Mapping[str, float] | None = None,
+        lengths: np.ndarray | None = None,
+        request_task: np.ndarray | None = None,
     ):
         self.model, self.requests, self.seed = model, requests, seed
         self.layer_ids, self.num_experts, self.top_k = model.layer_ids, model.experts, model.top_k
@@ -755,7 +767,8 @@ def _component_of(pick, limits, script):
 
 @inner
 def _follow(count, picks, proposed, limits, script, paths, before):
-    """Fill in the experts proposed by what follows (``paths`` [expert, expert]) those of the token at the layer before.
+    """Fill in the experts proposed by what follows (``paths`` [expert, expert]) those of the token at
+    the layer before.
     """
     for at in range(count):
         if _component_of(picks[at], limits, script) == np.uint64(_PATH):
@@ -924,8 +937,13 @@ class SubjectTraffic:
     """Routing generated from `SeveralSubjects`; a `TokenSource`. Arguments: as those of `GenerativeTraffic`."""
 
     def __init__(
-        self, model: SeveralSubjects, requests: int, seed: int, mix: Mapping[str, float] | None = None,
-        lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
+        self,
+        model: SeveralSubjects,
+        requests: int,
+        seed: int,
+        mix: Mapping[str, float] | None = None,
+        lengths: np.ndarray | None = None,
+        request_task: np.ndarray | None = None,
     ) -> None:
         self.model, self.requests, self.seed = model, requests, seed
         share = dict(mix) if mix else dict(zip(model.models, model.shares, strict=True))
@@ -994,8 +1012,12 @@ Traffic = GenerativeTraffic | SubjectTraffic
 
 
 def traffic_of(
-    model: TrafficModel | SeveralSubjects, requests: int, seed: int, mix: Mapping[str, float] | None = None,
-    lengths: np.ndarray | None = None, request_task: np.ndarray | None = None,
+    model: TrafficModel | SeveralSubjects,
+    requests: int,
+    seed: int,
+    mix: Mapping[str, float] | None = None,
+    lengths: np.ndarray | None = None,
+    request_task: np.ndarray | None = None,
 ) -> Traffic:
     """Routing generated from either kind of model; see `GenerativeTraffic`."""
     kind = SubjectTraffic if isinstance(model, SeveralSubjects) else GenerativeTraffic

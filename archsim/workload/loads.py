@@ -49,8 +49,14 @@ class Loads:
 
 
 def made_loads(
-    where: str, model: ModelSpec, counts: np.ndarray, names: Sequence[str], series: Sequence[str], phase: Sequence[int],
-    layer_ids: Any = None, rank: int | None = None,
+    where: str,
+    model: ModelSpec,
+    counts: np.ndarray,
+    names: Sequence[str],
+    series: Sequence[str],
+    phase: Sequence[int],
+    layer_ids: Any = None,
+    rank: int | None = None,
 ) -> Loads:
     """Loads, checked against a model. Raises TraceError.
 
@@ -577,8 +583,12 @@ def loads_name(path: Path) -> str:
 def read_loads(path: Path, model: ModelSpec) -> Loads:
     """The loads of one file. Raises TraceError."""
     readers = {
-        ".npz": read_npz_loads, ".npy": read_npy_loads, ".csv": read_csv,
-        ".pt": read_pt_dump, ".jsonl": read_load_stats, ".safetensors": read_statistics,
+        ".npz": read_npz_loads,
+        ".npy": read_npy_loads,
+        ".csv": read_csv,
+        ".pt": read_pt_dump,
+        ".jsonl": read_load_stats,
+        ".safetensors": read_statistics,
     }
     try:
         return readers.get(path.suffix, read_json_dump)(path, model)

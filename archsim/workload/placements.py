@@ -271,6 +271,7 @@ def vllm_options(placed: PhysicalMap, path: Path) -> str:
 
 # ---- files
 
+
 @dataclass(frozen=True)
 class PlacementFormat:
     """``written(map, model)``: text of a file. ``read(path, model, ranks)``: raises PlacementError as the engine's

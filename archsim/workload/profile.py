@@ -155,7 +155,8 @@ def max_over_mean(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: Gini coefficient of the loads; 0 where all experts are alike, 1 − 1/E where one has everything.
+    """float64[layer]: Gini coefficient of the loads; 0 where all experts are alike, 1 − 1/E where one
+    has everything.
     """
     ordered = np.sort(counts, axis=1).astype(np.float64)
     experts = counts.shape[1]
@@ -177,9 +178,13 @@ def layer_statistics(trace: Trace) -> dict[str, np.ndarray]:
     """
     counts, prefill = loads(trace), trace.iteration == 0
     found = {
-        "cross_layer_top20": coverage(cross_layer(trace)), "cross_token_top20": coverage(cross_token(trace)),
-        "max_over_mean": max_over_mean(counts), "gini": gini(counts), "load_top20": coverage(counts),
-        "same_expert": same_expert(trace), "same_expert_far": same_expert(trace, FAR),
+        "cross_layer_top20": coverage(cross_layer(trace)),
+        "cross_token_top20": coverage(cross_token(trace)),
+        "max_over_mean": max_over_mean(counts),
+        "gini": gini(counts),
+        "load_top20": coverage(counts),
+        "same_expert": same_expert(trace),
+        "same_expert_far": same_expert(trace, FAR),
     }
     if prefill.any() and not prefill.all():
         found["prefill_decode_spearman"] = spearman(loads(trace, prefill), loads(trace, ~prefill))
@@ -194,7 +199,10 @@ def subset(trace: Trace, requests: np.ndarray) -> Trace:
     offsets = np.concatenate([[0], np.cumsum(length)])
     row = np.repeat(trace.request_offsets[requests] - offsets[:-1], length) + np.arange(offsets[-1])
     return replace(
-        trace, experts=trace.experts[row], request_offsets=offsets, iteration=trace.iteration[row],
+        trace,
+        experts=trace.experts[row],
+        request_offsets=offsets,
+        iteration=trace.iteration[row],
         request_subject=trace.request_subject[requests],
     )
 
@@ -203,7 +211,9 @@ def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
     """The trace of the tokens where bool[token] `rows`; a request may be left with none."""
     before = np.concatenate([[0], np.cumsum(rows)])
     return replace(
-        trace, experts=trace.experts[rows], iteration=trace.iteration[rows],
+        trace,
+        experts=trace.experts[rows],
+        iteration=trace.iteration[rows],
         request_offsets=before[trace.request_offsets],
     )
 

@@ -23,6 +23,7 @@ from archsim.base.errors import TraceError
 # only things that are called; objects, methods, extensions and every other opcode are refused. Keys of dictionaries are
 # text or numbers, so that no hostile nesting is ever hashed.
 
+
 class RefusedPickle(ValueError):
     """A pickle that holds more than plain values, is truncated, or contradicts itself."""
 

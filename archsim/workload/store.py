@@ -262,8 +262,11 @@ def check_index(where: str, index: dict[str, np.ndarray], facts: dict, manifest:
         if type(given) is not list or not all(type(each) is str and each.isprintable() for each in given):
             raise TraceError(f"{where}: {name}: expected a list of printable names")
     limits: list[tuple[str, int, Any]] = [
-        ("dataset", 0, len(facts["datasets"]) - 1), ("subject", 0, len(facts["subjects"]) - 1), ("number", 0, MOST),
-        ("rows", 1, MOST), ("prefill_rows", 0, index["rows"]),
+        ("dataset", 0, len(facts["datasets"]) - 1),
+        ("subject", 0, len(facts["subjects"]) - 1),
+        ("number", 0, MOST),
+        ("rows", 1, MOST),
+        ("prefill_rows", 0, index["rows"]),
     ]
     for name, least, most in limits:
         bad = np.flatnonzero((index[name] < least) | (index[name] > most))
@@ -762,6 +765,7 @@ def _subjects(store: Store) -> str:
 # ---- verify
 # Reads a whole store and compares its checksums and content with the manifest.
 
+
 def _place(file: Path, layers: tuple[int, ...], row: int, column: int) -> str:
     return f"{file}: token {row}, layer {layers[column]}"
 
@@ -791,7 +795,8 @@ FILE_TOKENS = 8192
 
 @contextmanager
 def writing(out: Path, replace: bool) -> Iterator[None]:
-    """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it may be replaced.
+    """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it
+    may be replaced.
     """
     if is_store(out) and not replace:
         raise TraceError(f"{out}: is already a trace store. Give another folder, or --replace")
@@ -915,6 +920,7 @@ def _is_unfinished(out: Path) -> bool:
 
 # ---- select
 # Stores built from the requests of others: a slice of one, several merged, or a random sample.
+
 
 def slice_entries(store: Store, first: int, last: int | None, subjects: Sequence[str]) -> list[Entry]:
     """Requests first … last − 1 of the store (counted in its order), of some subjects if any are named. Raises

@@ -218,7 +218,8 @@ def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
 
 
 def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, seed: int) -> bool:
-    """Whether a batch consists of the first requests of the batch ``of`` of another source, and they are routed alike.
+    """Whether a batch consists of the first requests of the batch ``of`` of another source, and they
+    are routed alike.
     """
     first = draw_requests(whole.requests, of, seed)[:batch]
     same = np.array_equal(draw_requests(source.requests, batch, seed), first)

@@ -153,7 +153,8 @@ def _followed(pairs: np.ndarray, top_k: int) -> np.ndarray:
 
 
 def simulate(model: TrafficModel, lengths: np.ndarray, task: np.ndarray, seed: int) -> Trace:
-    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of given requests.
+    """Generated routing with the lengths int64[request, 2] and tasks int64[request] (of the model) of
+    given requests.
     """
     return collect(GenerativeTraffic(model, len(task), seed, lengths=lengths, request_task=task))
 
@@ -253,7 +254,8 @@ def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) ->
         stays = np.clip(stays + 0.7 * pace * (wanted.followed - found.followed), -MOST_STAY, MOST_STAY)
         kind_weights = _moved_weights(kind_weights[None], TASTE, 1.5 * pace * far.mean())[0]
     mutual = np.insert(_relative(wanted.mutual, found.mutual), 0, 0)
-    return replace(model, 
+    return replace(
+        model,
         repeats=repeats * min(1, MOST_WEIGHT / max(repeats.sum(), 1e-9)),
         repeated=repeated,
         stays=stays,
@@ -364,6 +366,7 @@ def _sharpened(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarra
 
 # ---- densities
 # Counting for fits of generated routing: kinds of tokens, and how probable components make what was chosen.
+
 
 @allocating
 def reweight(density, weights):

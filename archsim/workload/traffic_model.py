@@ -249,8 +249,14 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     coded: dict[str, Any] = {name: _coded(name, array) for name, array in model.arrays.items()}
     np.savez_compressed(tables, **coded)
     head = {
-        "name": model.name, **({"model": of} if of else {}), "source": model.source, "top_k": int(model.top_k),
-        "groups": model.groups, "top_groups": model.top_groups, "tasks": list(model.task_names), "tables": tables.name,
+        "name": model.name,
+        **({"model": of} if of else {}),
+        "source": model.source,
+        "top_k": int(model.top_k),
+        "groups": model.groups,
+        "top_groups": model.top_groups,
+        "tasks": list(model.task_names),
+        "tables": tables.name,
     }
     path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
 
@@ -262,8 +268,13 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     read = read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
     arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
     model = TrafficModel(
-        name=head.name, source=head.source, groups=head.groups, top_groups=head.top_groups, top_k=head.top_k,
-        task_names=head.tasks, **arrays,
+        name=head.name,
+        source=head.source,
+        groups=head.groups,
+        top_groups=head.top_groups,
+        top_k=head.top_k,
+        task_names=head.tasks,
+        **arrays,
     )
     _check(model)
     return model
@@ -272,8 +283,11 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
 def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
     """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay alike."""
     return {
-        "paths": np.zeros((0, experts, experts)), "repeats": np.zeros(0), "repeated": np.zeros(layers),
-        "stays": np.zeros((0, experts)), "script": np.zeros(phases),
+        "paths": np.zeros((0, experts, experts)),
+        "repeats": np.zeros(0),
+        "repeated": np.zeros(layers),
+        "stays": np.zeros((0, experts)),
+        "script": np.zeros(phases),
     }
 
 

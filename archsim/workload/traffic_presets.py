@@ -412,7 +412,8 @@ def of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path | str) -> T
     if missing:
         raise TraceError(f"{file}: no parameters of layer {missing[0]}; there are those of {len(at)} layers")
     rows = [at[int(layer)] for layer in layer_ids]
-    return replace(found, 
+    return replace(
+        found,
         layer_ids=layer_ids,
         weights=found.weights[rows],
         taste_size=found.taste_size[rows],
@@ -543,6 +544,7 @@ def _of_all_layers(mean: np.ndarray, layer_ids: np.ndarray, wanted: tuple[int, .
 
 # ---- files
 # Generated routing in files: parameters fitted to a recording, and a trace drawn from them.
+
 
 def fit_preset(source: str, model: ModelSpec, out: Path, seed: int) -> Path:
     """Write the traffic preset of a trace, or of a matrix of loads, to ``out``; its tables lie beside it as .npz."""

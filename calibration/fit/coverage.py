@@ -88,6 +88,7 @@ class TableResiduals(NamedTuple):
 
 # ---- residuals
 
+
 class _CoveredSection(NamedTuple):
     """Of a calibration. ``kind``: of measurements; ``table``: columns that tell tables apart; ``shape``: columns of a
     shape; ``ask(laws, points)``: ns, float64[point]; ``thin``: a table without every other point of its shapes, and the
@@ -310,10 +311,7 @@ def _by_shape(section: str, points: pd.DataFrame, calibration: CalibrationSpec) 
     """Residuals of points of several shapes, each asked for alone."""
     given = SECTIONS[section]
     laws = Laws(calibration)
-    found = [
-        _asked(partial(given.ask, laws, own), own)
-        for _, own in points.groupby(given.shape, sort=True)
-    ]
+    found = [_asked(partial(given.ask, laws, own), own) for _, own in points.groupby(given.shape, sort=True)]
     return np.concatenate(found) if found else np.zeros(0)
 
 
@@ -376,6 +374,7 @@ def _text(value: Any) -> str:
 
 
 # ---- widths
+
 
 def levels_of(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
     """(common, shape): factors at the quantiles `KNOTS` of both levels; see the module."""
@@ -464,6 +463,7 @@ def bounds(common: np.ndarray, own: np.ndarray, level: float) -> tuple[float, fl
 
 # ---- coverage
 
+
 class Coverage(NamedTuple):
     """The coverage of one section and one way to predict it. ``within``: share of points inside the interval of each of
     `LEVELS`, tables counting equally; ``width``: median ratio of the 90 % interval's ends; ``pit``: where in its
@@ -501,8 +501,13 @@ def judged(tables: list[TableResiduals]) -> Coverage:
         weights.append(weight)
     first = tables[0]
     return Coverage(
-        first.section, first.how, len(tables), sum(len(each.of) for each in tables),
-        tuple(float(np.mean(each)) for each in within), float(np.median(widths)), np.concatenate(pits),
+        first.section,
+        first.how,
+        len(tables),
+        sum(len(each.of) for each in tables),
+        tuple(float(np.mean(each)) for each in within),
+        float(np.median(widths)),
+        np.concatenate(pits),
         np.concatenate(weights),
     )
 
@@ -562,17 +567,19 @@ def reliability(found: list[Coverage]) -> str:
         for at in (0.0, 0.5, 0.9)
     ]
     whole = side + 2 * edge
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {whole + 10}" font-family="sans-serif" '
-        'font-size="11">',
-        f'<rect x="{edge}" y="{edge}" width="{side}" height="{side}" fill="none" stroke="#999"/>',
-        f'<line x1="{edge}" y1="{edge + side}" x2="{edge + side}" y2="{edge}" stroke="#999" stroke-dasharray="4"/>',
-        *lines,
-        *marks,
-        f'<text x="{edge + side / 2}" y="{whole}" text-anchor="middle">stated interval</text>',
-        f'<text x="{edge}" y="{edge - 10}">measured points inside it</text>',
-        "</svg>\n",
-    ])
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {whole + 10}" font-family="sans-serif" '
+            'font-size="11">',
+            f'<rect x="{edge}" y="{edge}" width="{side}" height="{side}" fill="none" stroke="#999"/>',
+            f'<line x1="{edge}" y1="{edge + side}" x2="{edge + side}" y2="{edge}" stroke="#999" stroke-dasharray="4"/>',
+            *lines,
+            *marks,
+            f'<text x="{edge + side / 2}" y="{whole}" text-anchor="middle">stated interval</text>',
+            f'<text x="{edge}" y="{edge - 10}">measured points inside it</text>',
+            "</svg>\n",
+        ]
+    )
 
 
 def with_widths(text: str, groups: Mapping[tuple[str, str], list[TableResiduals]]) -> str:

@@ -117,7 +117,10 @@ def sms_of(gpu: str) -> int:
 
 
 def fit_measurements(
-    measurements: Measurements, gpu: str, named: Nominal | None = None, kept: CalibrationSpec | None = None,
+    measurements: Measurements,
+    gpu: str,
+    named: Nominal | None = None,
+    kept: CalibrationSpec | None = None,
     only: Collection[str] = SECTIONS,
 ) -> CalibrationSpec:
     """All sections that the measurements of a GPU support. Raises CalibrationError if it has no measurements.

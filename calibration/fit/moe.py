@@ -87,7 +87,14 @@ def _errors(kriging: Kriging | None, points: tuple, corrections: np.ndarray) -> 
 # Fits the law of fused MoE layers (``MoeLaw``), and infers how their tokens were routed.
 
 NAMES = (
-    "launch_ns", "ns_per_token", "ns_per_pair", "ns_per_expert", "flop_per_s", "bytes_per_s", "order", "spread",
+    "launch_ns",
+    "ns_per_token",
+    "ns_per_pair",
+    "ns_per_expert",
+    "flop_per_s",
+    "bytes_per_s",
+    "order",
+    "spread",
     "floor_ns",
 )
 # Logs of typical values, and the width of their bounds; for the order, the log of order - 1.
@@ -272,7 +279,9 @@ def _logs(sweeps: pd.DataFrame) -> pd.Series:
 
 
 def fit_moe(
-    rows: pd.DataFrame, hbm_bytes_per_s: float = np.inf, peaks: Peak = no_peak,
+    rows: pd.DataFrame,
+    hbm_bytes_per_s: float = np.inf,
+    peaks: Peak = no_peak,
     like: Mapping[float, pd.DataFrame] = ALONE,
 ) -> tuple[MoeTable, ...]:
     """Tables of one GPU's MoE rows (of the schema), sorted.
@@ -361,7 +370,12 @@ def _table(
     kriging, errors = choose(axes(corrections), corrections.to_numpy())
     tokens, ranks = _filled(corrections)
     return MoeTable(
-        **named, law=law, routing=routing, tokens=tokens, ranks=ranks, kriging=kriging,
+        **named,
+        law=law,
+        routing=routing,
+        tokens=tokens,
+        ranks=ranks,
+        kriging=kriging,
         unseen=quantiles(np.expm1(-errors)),
     )
 

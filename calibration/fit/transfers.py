@@ -286,9 +286,7 @@ def _size_to_size(sizes: np.ndarray, times: np.ndarray):
 
 
 def _law(size, from_bytes, latency_ns, ns_per_byte) -> FittedPieces:
-    begins, latencies, slopes = (
-        tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte)
-    )
+    begins, latencies, slopes = (tuple(float(x) for x in column) for column in (from_bytes, latency_ns, ns_per_byte))
     return FittedPieces(begins, latencies, slopes, float(size.min()), float(size.max()), points=int(size.size))
 
 
@@ -405,13 +403,20 @@ def transfer_table(series: Series) -> TransferTable:
 # ---- scalars
 # Single numbers with their range: the median of the measurements, with their 5 % and 95 % quantiles.
 
+
 def scalar_table(rows: pd.DataFrame, values: ArrayLike, unit: str, of: dict[str, str]) -> ScalarTable:
     """The median of ``values`` (one for each of ``rows``, not empty), with its source."""
     low, middle, high = (float(x) for x in np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95)))
     return ScalarTable(
-        library=" ".join(sorted(set(rows["library"]))), version=" ".join(sorted(set(rows["library_version"]))),
-        source=" ".join(sorted(set(rows["file"]))), sweeps=tuple(sorted(set(rows["run_id"]))), of=of, unit=unit,
-        value=middle, low=low, high=high,
+        library=" ".join(sorted(set(rows["library"]))),
+        version=" ".join(sorted(set(rows["library_version"]))),
+        source=" ".join(sorted(set(rows["file"]))),
+        sweeps=tuple(sorted(set(rows["run_id"]))),
+        of=of,
+        unit=unit,
+        value=middle,
+        low=low,
+        high=high,
     )
 
 

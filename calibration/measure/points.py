@@ -114,9 +114,18 @@ def moe_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
             for tokens, (seen, kernel) in product(MOE_TOKENS, MOE_KERNELS.items()):
                 if tokens * model.top_k >= ep:
                     yield {
-                        "model": model.name, "dtype": "bf16", "hidden": model.hidden, "ffn": model.expert_ffn,
-                        "experts": model.experts, "top_k": model.top_k, "ep": ep, "tp": 1, "distribution": "balanced",
-                        "tokens_total": tokens, "tokens_seen": seen, "kernel": kernel,
+                        "model": model.name,
+                        "dtype": "bf16",
+                        "hidden": model.hidden,
+                        "ffn": model.expert_ffn,
+                        "experts": model.experts,
+                        "top_k": model.top_k,
+                        "ep": ep,
+                        "tp": 1,
+                        "distribution": "balanced",
+                        "tokens_total": tokens,
+                        "tokens_seen": seen,
+                        "kernel": kernel,
                     }
 
 
@@ -135,8 +144,13 @@ def p2p_points(models: Sequence[ModelSpec], gpus: int) -> Iterator[Point]:
 
 def _copy(src: int, dst: int, direction: str, size: int) -> Point:
     return {
-        "placement": "intra_node", "src": str(src), "dst": str(dst), "method": "ce", "direction": direction,
-        "concurrent_pairs": 1, "bytes": size,
+        "placement": "intra_node",
+        "src": str(src),
+        "dst": str(dst),
+        "method": "ce",
+        "direction": direction,
+        "concurrent_pairs": 1,
+        "bytes": size,
     }
 
 

@@ -62,8 +62,12 @@ class Recording:
             ("cuda", machine.driver) if self._table.kind in OF_DRIVER else (machine.library, machine.library_version)
         )
         return {
-            "run_id": self._run_id, "gpu_name": machine.gpu_name, "library": library, "library_version": version,
-            "driver": machine.driver, **point,
+            "run_id": self._run_id,
+            "gpu_name": machine.gpu_name,
+            "library": library,
+            "library_version": version,
+            "driver": machine.driver,
+            **point,
         }
 
     def _key(self, row: dict) -> tuple[str, ...]:

@@ -71,7 +71,10 @@ class Driver:
         """
         call, check = self._cuda.cuMemcpyAsync, self._check
         arguments = (
-            ctypes.c_uint64(target), ctypes.c_uint64(origin), ctypes.c_size_t(size_bytes), ctypes.c_void_p(stream)
+            ctypes.c_uint64(target),
+            ctypes.c_uint64(origin),
+            ctypes.c_size_t(size_bytes),
+            ctypes.c_void_p(stream),
         )
 
         def start() -> None:
@@ -561,8 +564,10 @@ class TorchBackend:
         a, b, c = (torch.ones(size // arrays // 4, device="cuda") if i < arrays else torch.zeros(()) for i in range(3))
         total = torch.zeros((), device="cuda")
         passes = {
-            "read": lambda i: torch.sum(a, dim=0, out=total), "write": lambda i: a.fill_(1.0),
-            "copy": lambda i: b.copy_(a), "triad": lambda i: torch.add(a, b, alpha=2.0, out=c),
+            "read": lambda i: torch.sum(a, dim=0, out=total),
+            "write": lambda i: a.fill_(1.0),
+            "copy": lambda i: b.copy_(a),
+            "triad": lambda i: torch.add(a, b, alpha=2.0, out=c),
         }
         return self._watch.graph_us(passes[op], 2), {}
 

@@ -315,7 +315,11 @@ class MeasurementProblem:
 
 
 def checked(
-    rows: pd.DataFrame, table: MeasurementKind, label: str, problems: list[MeasurementProblem], own: bool,
+    rows: pd.DataFrame,
+    table: MeasurementKind,
+    label: str,
+    problems: list[MeasurementProblem],
+    own: bool,
     peaks: "Peaks",
 ) -> pd.DataFrame:
     """Rows within the ranges of their columns and within what their GPU can do, each point once, with ``gpu``, ``file``
@@ -341,9 +345,12 @@ def checked(
         )
     for small, large in table.not_above:
         wrong = (rows[small].astype(float) > rows[large].astype(float)).to_numpy()
-        quarantine(wrong, lambda row, names=(small, large): (
-            f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}"
-        ))
+        quarantine(
+            wrong,
+            lambda row, names=(small, large): (
+                f"{names[0]}: {row[names[0]]:g} is more than {names[1]}, {row[names[1]]:g}"
+            ),
+        )
     keys = {name: gpu_key(name) for name in rows["gpu_name"].unique()}
     nameless = rows["gpu_name"].map(keys).eq("").to_numpy(bool)
     quarantine(nameless, lambda row: f"gpu_name: {row['gpu_name']!r} has no letters or digits")

@@ -309,16 +309,18 @@ class Measurements:
 
 
 # Section of a calibration → the measurements that it is fitted to.
-KINDS = MappingProxyType({
-    "gemm": ("gemm", "quantisation", "memory"),
-    "moe": ("moe",),
-    "attention": ("attention",),
-    "p2p": ("p2p",),
-    "collectives": ("collective",),
-    "pcie": ("hostpath",),
-    "hbm": ("memory",),
-    "launch": ("launch",),
-})
+KINDS = MappingProxyType(
+    {
+        "gemm": ("gemm", "quantisation", "memory"),
+        "moe": ("moe",),
+        "attention": ("attention",),
+        "p2p": ("p2p",),
+        "collectives": ("collective",),
+        "pcie": ("hostpath",),
+        "hbm": ("memory",),
+        "launch": ("launch",),
+    }
+)
 
 
 def kinds_of(sections: Sequence[str]) -> frozenset[str]:
@@ -546,9 +548,7 @@ def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, p
         while left.shape[1]:
             first = left.columns[0]
             alike = [
-                column
-                for column in left
-                if _version(column) == _version(first) or _agree(left[first], left[column])
+                column for column in left if _version(column) == _version(first) or _agree(left[first], left[column])
             ]
             pools.append(left[alike].dropna(how="all"))
             left = left.drop(columns=alike)

@@ -26,7 +26,6 @@ from archsim.laws.tables import HBM, ReferenceRates, ScaledSections
 # ruff: noqa: E501  (one row a column: a table is read across)
 
 
-
 DTYPES = tuple(KNOWN)
 IDLE_US = 1e6  # written as the time of a GPU that does nothing
 MOST_OF_NAME = 64  # characters of a GPU's name
@@ -67,7 +66,9 @@ class MeasurementKind:
         object.__setattr__(self, "required", tuple(column.name for column in self.columns if column.required))
 
 
-def _table(kind: str, meaning: str, columns: tuple[MeasuredColumn, ...], key: str, timed: bool = True) -> MeasurementKind:
+def _table(
+    kind: str, meaning: str, columns: tuple[MeasuredColumn, ...], key: str, timed: bool = True
+) -> MeasurementKind:
     return MeasurementKind(
         kind,
         meaning,
@@ -101,7 +102,10 @@ _NOTES = (
     MeasuredColumn("iters", "size", "repeats behind the median", required=False),
 )
 _NOT_ABOVE = (
-    ("top_k", "experts"), ("ep", "experts"), ("kv_heads", "heads"), ("latency_us_p10", "latency_us_median"),
+    ("top_k", "experts"),
+    ("ep", "experts"),
+    ("kv_heads", "heads"),
+    ("latency_us_p10", "latency_us_median"),
     ("latency_us_median", "latency_us_p90"),
 )
 _DTYPE = MeasuredColumn("dtype", DTYPES, "of weights and activations; fp8: per-tensor scales, fp8_block: 128-blocks")
@@ -135,9 +139,19 @@ MOE = _table(
         MeasuredColumn("tp", "size", "ranks that share each expert"),
         MeasuredColumn("distribution", "text", "balanced, or the skew of the routing"),
         MeasuredColumn("tokens_total", "size", "tokens of the whole EP group"),
-        MeasuredColumn("eplb_slots", "count", "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas", required=False),
+        MeasuredColumn(
+            "eplb_slots",
+            "count",
+            "slots over which EPLB spread replicas of experts by load; 0 or missing: no replicas",
+            required=False,
+        ),
         MeasuredColumn("kernel", "text", "kernel or back end", required=False),
-        MeasuredColumn("tokens_seen", ("group", "received"), "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on it, as behind a dispatch", required=False),
+        MeasuredColumn(
+            "tokens_seen",
+            ("group", "received"),
+            "tokens that pass this rank: group: all of the group (the default); received: those that have an expert on it, as behind a dispatch",
+            required=False,
+        ),
         MeasuredColumn("tokens_rank", "count", "tokens that this rank computes", required=False),
         MeasuredColumn("active_experts_rank", "count", "its experts that have tokens", required=False),
         MeasuredColumn("max_tokens_per_expert", "count", "tokens of its most loaded expert", required=False),
@@ -149,14 +163,20 @@ ATTENTION = _table(
     "attention of one rank, without its projections: whole prompts, or one new token of each request",
     (
         MeasuredColumn("phase", ("prefill", "decode"), "all tokens of each prompt, or one new token of each request"),
-        MeasuredColumn("kind", ("gqa", "mla", "mla_block", "mla_pre", "mla_post"), "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone"),
+        MeasuredColumn(
+            "kind",
+            ("gqa", "mla", "mla_block", "mla_pre", "mla_post"),
+            "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone",
+        ),
         _DTYPE,
         MeasuredColumn("kv_dtype", DTYPES, "of the KV cache"),
         MeasuredColumn("heads", "size", "query heads of the rank"),
         MeasuredColumn("kv_heads", "size", "KV heads of the rank; 1 for latent KV"),
         MeasuredColumn("head_dim", "size", "head size; for latent KV, of the latent vector with RoPE"),
         MeasuredColumn("window", "count", "of sliding-window attention; 0: none"),
-        MeasuredColumn("products", "text", "dtype of the projections of mla_block; empty: none in the time", required=False),
+        MeasuredColumn(
+            "products", "text", "dtype of the projections of mla_block; empty: none in the time", required=False
+        ),
         MeasuredColumn("batch", "size", "requests"),
         MeasuredColumn("tokens", "size", "context of each request, the new tokens included"),
     ),
@@ -169,7 +189,9 @@ P2P = _table(
         MeasuredColumn("placement", ("intra_node", "inter_node"), "both GPUs in one node, or in two"),
         MeasuredColumn("src", "text", "sending GPU"),
         MeasuredColumn("dst", "text", "receiving GPU"),
-        MeasuredColumn("method", ("ce", "sm", "nccl"), "ce: copy engine; sm: loads and stores of a kernel; nccl: send/recv"),
+        MeasuredColumn(
+            "method", ("ce", "sm", "nccl"), "ce: copy engine; sm: loads and stores of a kernel; nccl: send/recv"
+        ),
         MeasuredColumn("direction", ("uni", "bi", "ring"), "one way, both ways at once, or all GPUs in a ring"),
         MeasuredColumn("concurrent_pairs", "size", "pairs that copy at the same time"),
         MeasuredColumn("bytes", "size", "sent in one direction of one pair"),
@@ -180,11 +202,17 @@ COLLECTIVE = _table(
     "collective",
     "collectives, and dispatch and combine of MoE libraries",
     (
-        MeasuredColumn("op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."),
+        MeasuredColumn(
+            "op", "text", "all_to_all, all_gather, all_reduce, reduce_scatter, dispatch, combine, prepare, ..."
+        ),
         MeasuredColumn("variant", "text", "mode of the library (normal, low_latency, ...)", required=False),
         MeasuredColumn("num_gpus", "size", "ranks"),
-        MeasuredColumn("nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 if missing", required=False),
-        MeasuredColumn("bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"),
+        MeasuredColumn(
+            "nodes", "size", "server nodes (NVLink domains) that the ranks span; 1 if missing", required=False
+        ),
+        MeasuredColumn(
+            "bytes", "size", "as the library counts the message; dispatch and combine: bytes that one rank sends"
+        ),
         MeasuredColumn("dtype", "text", "element type (not limited to the GEMM dtypes)", required=False),
         MeasuredColumn("sms", "count", "SMs given to communication", required=False),
         MeasuredColumn("tokens_per_rank", "count", "of dispatch and combine", required=False),
@@ -236,7 +264,9 @@ QUANTISATION = _table(
     "dynamic quantisation of m x k activations, which some GEMM times include",
     (
         _DTYPE,
-        MeasuredColumn("op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"),
+        MeasuredColumn(
+            "op", ("compute_scale", "scale_matrix"), "finding the scale, or scaling and writing the activation"
+        ),
         MeasuredColumn("m", "size", "rows (tokens)"),
         MeasuredColumn("k", "size", "features"),
     ),
@@ -246,7 +276,9 @@ POWER = _table(
     "power",
     "power that a GPU draws at steady work; power_w is the measured column, and times are those while it is drawn",
     (
-        MeasuredColumn("work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"),
+        MeasuredColumn(
+            "work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"
+        ),
         _DTYPE,
         MeasuredColumn("m", "size", "rows of a product with square weights; 1 for other work"),
         MeasuredColumn("flop", "number", "of one operation"),
@@ -339,7 +371,9 @@ def renamed(names, known: dict[str, str]):
 TERA = 1e12
 
 
-def _tensor(bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, nvfp4: float | None = None) -> ReferenceRates:
+def _tensor(
+    bf16: float, fp8: float | None, hbm_tbytes_per_s: float, sms: int, nvfp4: float | None = None
+) -> ReferenceRates:
     of_kind = {"bf16": bf16, "fp8": fp8, "nvfp4": nvfp4}
     peaks = {
         name: peak * TERA
@@ -415,7 +449,9 @@ def peak_named(text: str) -> tuple[str, float]:
     if not equals:
         raise ValueError(f"{text!r}: expected a dtype and its peak, such as bf16=600TFLOP/s")
     if dtype not in KNOWN_DTYPES:
-        raise ValueError(f"{text!r}: unknown dtype {dtype!r}{did_you_mean(dtype, KNOWN_DTYPES)} (known: {', '.join(KNOWN_DTYPES)})")
+        raise ValueError(
+            f"{text!r}: unknown dtype {dtype!r}{did_you_mean(dtype, KNOWN_DTYPES)} (known: {', '.join(KNOWN_DTYPES)})"
+        )
     return dtype, _positive(float(parse_quantity(rate, COMPUTE)), text)
 
 
@@ -447,8 +483,10 @@ def reference_of(
     fitted = {dtype: rate for dtype, rate in fitted_flop_per_s.items() if dtype not in peaks and dtype not in same}
     bandwidth = named.hbm_bytes_per_s or (sheet.hbm_bytes_per_s if sheet else None)
     return ReferenceRates(
-        peak_flop_per_s=peaks | same | fitted, hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
-        sms=sheet.sms if sheet else UNKNOWN_SMS, fitted=(*fitted, *([] if bandwidth else [HBM])),
+        peak_flop_per_s=peaks | same | fitted,
+        hbm_bytes_per_s=bandwidth or fitted_bytes_per_s,
+        sms=sheet.sms if sheet else UNKNOWN_SMS,
+        fitted=(*fitted, *([] if bandwidth else [HBM])),
     )
 
 

@@ -13,7 +13,8 @@ MARKER, CHANGELOG = "<!-- public names -->", "<!-- changelog -->"
 
 
 def on_page_markdown(markdown: str, **_) -> str:
-    """The page's Markdown with markers expanded: to mkdocstrings directives, in alphabetical order, and the changelog.
+    """The page's Markdown with markers expanded: to mkdocstrings directives, in alphabetical order,
+    and the changelog.
     """
     if CHANGELOG in markdown:
         changes = Path(__file__).parents[2] / "CHANGELOG.md"

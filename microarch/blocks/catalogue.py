@@ -13,7 +13,11 @@ TABLES = {
     for name, block in ((block.__name__.rpartition(".")[2], block) for block in REQUEST_BLOCKS)
 } | {"local_cp": local_cp.TABLE, "global_cp": global_cp.TABLE}
 REQUEST = TransitionTable(
-    name="request", states=State, events=Event, initial=(State.LOOKUP, State.ACT_READ), final=State.DONE,
+    name="request",
+    states=State,
+    events=Event,
+    initial=(State.LOOKUP, State.ACT_READ),
+    final=State.DONE,
     steps={at: step for block in REQUEST_BLOCKS for at, step in block.STEPS.items()},
 )
 SERVED_BY = {state: unit for block in REQUEST_BLOCKS for state, unit in block.SERVES.items()} | {State.DONE: Unit.NONE}

@@ -37,15 +37,17 @@ STEPS = {
     (State.ACT_WRITE, Event.SERVED): NextState(State.DONE, None, "write arrived vectors", MOVED),
 }
 
-ROOM = np.dtype([
-    ("used_bytes", "i8"),
-    ("peak_bytes", "i8"),
-    ("limit_bytes", "i8"),
-    ("evictions", "i8"),  # slices evicted
-    ("unused", "i8"),  # of these, slices that were never read
-    ("unwritten_bytes", "i8"),  # of copies, when the last step ended (``copy_writes: background``)
-    ("hits", "i8"),  # slices of other homes that the die found in its own HBM, or in its LLC thanks to a copy
-])
+ROOM = np.dtype(
+    [
+        ("used_bytes", "i8"),
+        ("peak_bytes", "i8"),
+        ("limit_bytes", "i8"),
+        ("evictions", "i8"),  # slices evicted
+        ("unused", "i8"),  # of these, slices that were never read
+        ("unwritten_bytes", "i8"),  # of copies, when the last step ended (``copy_writes: background``)
+        ("hits", "i8"),  # slices of other homes that the die found in its own HBM, or in its LLC thanks to a copy
+    ]
+)
 
 
 @dataclass(frozen=True)

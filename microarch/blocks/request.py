@@ -128,6 +128,7 @@ class TransitionTable:
 
 # ---- request
 
+
 class State(IntEnum):
     LOOKUP = 0
     LOCAL_HBM = 1

@@ -160,6 +160,7 @@ def _detour(target: int, left: np.ndarray, around: dict[int, list[int]], followi
 
 # ---- channels
 
+
 def dependencies(graph: Graph, pair: int) -> list[tuple[int, int]]:
     """Links that follow each other on a route."""
     route = graph.route_links[graph.route_ptr[pair] : graph.route_ptr[pair + 1]].tolist()
@@ -242,6 +243,7 @@ def _leads(waits: dict[int, set[int]], begin: int, end: int) -> bool:
 
 
 # ---- what is left
+
 
 class Left(NamedTuple):
     """What is left of a machine as it is built. Detours: links of its routes, long ones counted as often as they are

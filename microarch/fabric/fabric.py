@@ -35,6 +35,7 @@ from archsim.base.units import NS_PER_S
 # ---- routes
 # Properties of all routes of a fabric: sums and minima over links, an order of links, shortest paths.
 
+
 @kernel
 def count_links(toward, link_dst, routers, length, entered):
     """Walk all routes: ``length`` counts their links, ``entered`` the first ``routers`` nodes on them, int32[die, die].
@@ -174,6 +175,7 @@ def _towards(
 
 
 # ---- fabric
+
 
 class LinkClass(NamedTuple):
     """A class of equal links. ``law``: calibration and kind (``h100/intra_node``) of a law that engines may use
@@ -345,7 +347,10 @@ class Wiring:
 
 
 def assemble(
-    kind: str, dies: int, wiring: Wiring, places: tuple[np.ndarray, np.ndarray] | None = None,
+    kind: str,
+    dies: int,
+    wiring: Wiring,
+    places: tuple[np.ndarray, np.ndarray] | None = None,
     routers: int | None = None,
 ) -> Graph:
     """Build the graph of a wiring. Links are numbered by (source, target), edges by their nodes.
@@ -367,8 +372,16 @@ def assemble(
     link_dst = np.ascontiguousarray(link_dst)
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
-        kind, dies, nodes, np.ascontiguousarray(link_src), link_dst, edge, classes[edge].astype(np.int32),
-        Routes(toward, link_dst, routers), x, y,
+        kind,
+        dies,
+        nodes,
+        np.ascontiguousarray(link_src),
+        link_dst,
+        edge,
+        classes[edge].astype(np.int32),
+        Routes(toward, link_dst, routers),
+        x,
+        y,
     )
 
 

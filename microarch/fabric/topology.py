@@ -103,6 +103,7 @@ def _step(place: np.ndarray, side: int, wrapped: bool) -> np.ndarray:
 
 # ---- topology
 
+
 class Edge(NamedTuple):
     """An edge of a list: two dies and the latency of its links in ns."""
 
@@ -169,16 +170,18 @@ def _of_one_class(edges: np.ndarray, following: np.ndarray) -> Wiring:
     return Wiring(edges, np.zeros(len(edges), np.int64), following)
 
 
-BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType({
-    "mesh": _mesh,
-    "torus": _torus,
-    "torus_x": _torus_x,
-    "torus_y": _torus_y,
-    "ring": _ring,
-    "fully_connected": _fully_connected,
-    "switch": _switch,
-    "edges": _listed,
-})
+BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
+    {
+        "mesh": _mesh,
+        "torus": _torus,
+        "torus_x": _torus_x,
+        "torus_y": _torus_y,
+        "ring": _ring,
+        "fully_connected": _fully_connected,
+        "switch": _switch,
+        "edges": _listed,
+    }
+)
 
 
 @lru_cache(maxsize=64)
@@ -515,6 +518,7 @@ def _integers(what: str, given: Any, shape: tuple[int, ...], below: int | None) 
 # ---- extent
 # Links of a fabric and on all its routes by formula: what building it takes, before it is built.
 
+
 def _row(x: int) -> float:
     """Mean distance of two places in a row, over all ordered pairs with those of a place and itself."""
     return (x * x - 1) / (3 * x)
@@ -530,27 +534,31 @@ def _around(x: int) -> int:
 
 
 # Mean links of a route over all ordered pairs of dies, those of a die and itself with none; routes are shortest.
-MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType({
-    "mesh": lambda x, y: _row(x) + _row(y),
-    "torus": lambda x, y: _circle(x) + _circle(y),
-    "torus_x": lambda x, y: _circle(x) + _row(y),
-    "torus_y": lambda x, y: _row(x) + _circle(y),
-    "ring": lambda x, y: _circle(x * y),
-    "fully_connected": lambda x, y: 1 - 1 / (x * y),
-    "switch": lambda x, y: 2 * (1 - 1 / (x * y)),
-})
+MEAN_LINKS: MappingProxyType[str, Callable[[int, int], float]] = MappingProxyType(
+    {
+        "mesh": lambda x, y: _row(x) + _row(y),
+        "torus": lambda x, y: _circle(x) + _circle(y),
+        "torus_x": lambda x, y: _circle(x) + _row(y),
+        "torus_y": lambda x, y: _row(x) + _circle(y),
+        "ring": lambda x, y: _circle(x * y),
+        "fully_connected": lambda x, y: 1 - 1 / (x * y),
+        "switch": lambda x, y: 2 * (1 - 1 / (x * y)),
+    }
+)
 
 
 # Edges between X × Y dies, each of them a link in both directions.
-EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType({
-    "mesh": lambda x, y: (x - 1) * y + x * (y - 1),
-    "torus": lambda x, y: _around(x) * y + x * _around(y),
-    "torus_x": lambda x, y: _around(x) * y + x * (y - 1),
-    "torus_y": lambda x, y: (x - 1) * y + x * _around(y),
-    "ring": lambda x, y: _around(x * y),
-    "fully_connected": lambda x, y: x * y * (x * y - 1) // 2,
-    "switch": lambda x, y: x * y if x * y > 1 else 0,
-})
+EDGES: MappingProxyType[str, Callable[[int, int], int]] = MappingProxyType(
+    {
+        "mesh": lambda x, y: (x - 1) * y + x * (y - 1),
+        "torus": lambda x, y: _around(x) * y + x * _around(y),
+        "torus_x": lambda x, y: _around(x) * y + x * (y - 1),
+        "torus_y": lambda x, y: (x - 1) * y + x * _around(y),
+        "ring": lambda x, y: _around(x * y),
+        "fully_connected": lambda x, y: x * y * (x * y - 1) // 2,
+        "switch": lambda x, y: x * y if x * y > 1 else 0,
+    }
+)
 
 
 class Extent(NamedTuple):

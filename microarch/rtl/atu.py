@@ -16,6 +16,7 @@ from microarch.rtl import Memory
 
 # ---- atu
 
+
 @dataclass(frozen=True)
 class Parameters:
     """``entries``: of the table; ``experts``: over all layers, whose numbers its tags tell apart."""

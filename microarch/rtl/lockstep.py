@@ -89,7 +89,10 @@ class Driven:
 
 
 async def place(
-    ctx: SimulatorContext, dut: allocator.Allocator, given: tables.PlacingStep, most: int,
+    ctx: SimulatorContext,
+    dut: allocator.Allocator,
+    given: tables.PlacingStep,
+    most: int,
     asks: Callable[[], bool] = never,
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """(entries of every expert as {die, tokens}, cycles in GENERATE, EVALUATE, MERGE) of a step, loads cleared first.

@@ -128,18 +128,44 @@ _ENERGY = {
     "access_32k": Coefficient(8.5, _ACCESS, _JOUPPI, (6.0, 12.0)),
     "access_1m": Coefficient(14.0, _ACCESS, _JOUPPI, (10.0, 20.0)),
     "energy_scale": Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
-    "sram_leakage": Coefficient(0.75, "nW/bit", "assumed: 1 nA per cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)),
-    "flop_cycle": Coefficient(0.82, "fJ per bit and cycle", "ASAP7, DFFHQNx1: 1.17 fJ of its clock pin a cycle (archsim hardware rtl synth), times energy_scale; no clock gating", (0.7, 0.92)),
+    "sram_leakage": Coefficient(
+        0.75, "nW/bit", "assumed: 1 nA per cell at 0.75 V and 85 °C; under 2 % of any table's power", (0.075, 2.25)
+    ),
+    "flop_cycle": Coefficient(
+        0.82,
+        "fJ per bit and cycle",
+        "ASAP7, DFFHQNx1: 1.17 fJ of its clock pin a cycle (archsim hardware rtl synth), times energy_scale; no clock gating",
+        (0.7, 0.92),
+    ),
 }
 N5 = Technology(
     name="n5",
     title="TSMC N5",
     bitcell=Coefficient(0.021, "um2", "WikiChip, TSMC 5-Nanometer Update, 2019: high-density 6T cell (IEDM 2019)"),
     port_pitch=Coefficient(0.030, "um", "WikiChip, TSMC Details 5 nm, 2020: its estimate of the metal pitch"),
-    periphery=Coefficient(1.43, "times the cells", "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)"),
-    periphery_edge=Coefficient(103.0, "times the cells, over the root of the bits", "assumed: a macro of 4 KB is half cells (0.4 to 0.6)", (43.0, 194.0)),
-    flop=Coefficient(0.233, "um2", f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})", (0.19, 0.27)),
-    flop_port=Coefficient(1.51, "times the flip-flop, per port", "synthesis of the PDU to ASAP7 (archsim hardware rtl synth): write and look-up of 512 experts take 1.51 flip-flops per bit", (1.45, 1.55)),
+    periphery=Coefficient(
+        1.43,
+        "times the cells",
+        "WikiChip, TSMC 5-Nanometer Update, 2019: about 30 % of a large array, 32 Mib/mm2 (not 45 of cells alone)",
+    ),
+    periphery_edge=Coefficient(
+        103.0,
+        "times the cells, over the root of the bits",
+        "assumed: a macro of 4 KB is half cells (0.4 to 0.6)",
+        (43.0, 194.0),
+    ),
+    flop=Coefficient(
+        0.233,
+        "um2",
+        f"ASAP7, DFFHQNx1: 0.2916 um2 in its predicted 7 nm (not looked up); 1.25 times denser ({_N5_DENSITY})",
+        (0.19, 0.27),
+    ),
+    flop_port=Coefficient(
+        1.51,
+        "times the flip-flop, per port",
+        "synthesis of the PDU to ASAP7 (archsim hardware rtl synth): write and look-up of 512 experts take 1.51 flip-flops per bit",
+        (1.45, 1.55),
+    ),
     placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
 )
@@ -148,10 +174,17 @@ SCALED = Technology(
     title="older cells shrunk as if the node's name were a length of 5 nm",
     bitcell=Coefficient(0.00365, "um2", "CACTI 6.5, technology.cc: 146 F² with F = 5 nm"),
     port_pitch=Coefficient(0.0125, "um", "CACTI 7, tech_params: 2.5 F"),
-    periphery=Coefficient(1.65, "times the cells", "fitted: area of ATUs, distribution table and heatmap cache in table II"),
+    periphery=Coefficient(
+        1.65, "times the cells", "fitted: area of ATUs, distribution table and heatmap cache in table II"
+    ),
     periphery_edge=Coefficient(0.0, "times the cells, over the root of the bits", "fitted: as periphery"),
     flop=Coefficient(0.0558, "um2", "Nangate 45 nm library, DFF_X1: 4.522 um2 times (5/45)²"),
-    flop_port=Coefficient(0.41, "times the flip-flop, per port", "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2", (0.3, 0.6)),
+    flop_port=Coefficient(
+        0.41,
+        "times the flip-flop, per port",
+        "Nangate 45 nm library: MUX2_X1 7, DFF_X1 17 sites of 0.266 um2",
+        (0.3, 0.6),
+    ),
     placement=Coefficient(1.0, "of the area is cells", "fitted: area of the prediction tables in table II"),
     **_ENERGY,
 )
@@ -159,15 +192,26 @@ TECHNOLOGIES = MappingProxyType({technology.name: technology for technology in (
 
 A72 = Core(
     name="Cortex-A72",
-    area_mm2=Coefficient(1.20, "mm2 in 16FF+", "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm; 46 % less than a Cortex-A72 in 16 nm (not looked up)", (0.9, 1.5)),
-    power_mw=Coefficient(1085.0, "mW in 16FF+", "AnandTech, HiSilicon Kirin 960, 2017: Kirin 955, mean of +1100, +1185, +970 mW per core"),
+    area_mm2=Coefficient(
+        1.20,
+        "mm2 in 16FF+",
+        "Arm at the launch of the Cortex-A73, 2016: 0.65 mm2 in 10 nm; 46 % less than a Cortex-A72 in 16 nm (not looked up)",
+        (0.9, 1.5),
+    ),
+    power_mw=Coefficient(
+        1085.0, "mW in 16FF+", "AnandTech, HiSilicon Kirin 960, 2017: Kirin 955, mean of +1100, +1185, +970 mW per core"
+    ),
     clock_hz=Coefficient(2.516e9, "Hz", "same"),
-    area_scale=Coefficient(0.24, "5 nm over 16FF+", f"TSMC on CLN7FF: 70 % smaller than CLN16FF+; then 1.25 times denser ({_N5_DENSITY})"),
+    area_scale=Coefficient(
+        0.24, "5 nm over 16FF+", f"TSMC on CLN7FF: 70 % smaller than CLN16FF+; then 1.25 times denser ({_N5_DENSITY})"
+    ),
     power_scale=Coefficient(0.28, "5 nm over 16FF+", f"TSMC on CLN7FF: 60 % less power than CLN16FF+; {_N5_POWER}"),
 )
 A76 = Core(
     name="Cortex-A76",
-    area_mm2=Coefficient(1.4, "mm2 in 7 nm", "Arm, in AnandTech, Neoverse V1 and N2, 2021: Neoverse N1 (a Cortex-A76) with 1 MB L2"),
+    area_mm2=Coefficient(
+        1.4, "mm2 in 7 nm", "Arm, in AnandTech, Neoverse V1 and N2, 2021: Neoverse N1 (a Cortex-A76) with 1 MB L2"
+    ),
     power_mw=Coefficient(1800.0, "mW in 7 nm", "same"),
     clock_hz=Coefficient(3.1e9, "Hz", "same"),
     area_scale=Coefficient(0.8, "5 nm over 7 nm", _N5_DENSITY, (0.775, 0.82)),
@@ -256,14 +300,16 @@ def parts_of(design: TableDesign, technology: Technology = N5) -> tuple[Part, ..
 # ``hammer-vlsi`` 1.2.0, whose read-me calls them dummies): 0.0488 + 0.385 / sqrt(bits) um2 a bit, within 11.5 %, over a
 # cell of 0.029 um2. Large arrays of foundries are denser: `LARGE`.
 
-CELL_UM2: Mapping[str, Coefficient] = MappingProxyType({
-    "N16": Coefficient(0.07, "um2", "TSMC, Chen et al., JSSC 50(1), 2015 (WikiChip); N12 alike"),
-    "N7": Coefficient(0.027, "um2", "TSMC, Chang et al., ISSCC 2017, 12.1 (WikiChip)"),
-    "ASAP7": Coefficient(0.029, "um2", "ASAP7, predictive 7 nm: 0.108 × 0.27 um (not looked up)", (0.027, 0.031)),
-    "N5": Coefficient(0.021, "um2", "TSMC, IEDM 2019 (WikiChip); N3E alike (IEDM 2022)"),
-    "N3B": Coefficient(0.0199, "um2", "TSMC, IEDM 2022 (WikiChip)"),
-    "N2": Coefficient(0.0175, "um2", "TSMC, IEDM 2024: 38 Mb/mm2 (Tom's Hardware)"),
-})
+CELL_UM2: Mapping[str, Coefficient] = MappingProxyType(
+    {
+        "N16": Coefficient(0.07, "um2", "TSMC, Chen et al., JSSC 50(1), 2015 (WikiChip); N12 alike"),
+        "N7": Coefficient(0.027, "um2", "TSMC, Chang et al., ISSCC 2017, 12.1 (WikiChip)"),
+        "ASAP7": Coefficient(0.029, "um2", "ASAP7, predictive 7 nm: 0.108 × 0.27 um (not looked up)", (0.027, 0.031)),
+        "N5": Coefficient(0.021, "um2", "TSMC, IEDM 2019 (WikiChip); N3E alike (IEDM 2022)"),
+        "N3B": Coefficient(0.0199, "um2", "TSMC, IEDM 2022 (WikiChip)"),
+        "N2": Coefficient(0.0175, "um2", "TSMC, IEDM 2024: 38 Mb/mm2 (Tom's Hardware)"),
+    }
+)
 LARGE = Coefficient(1.43, "times the cells", "WikiChip: 31.8 Mib/mm2 of N3E and N5-class cells, large arrays")
 MACRO = Coefficient(1.68, "times the cells", "ASAP7 macros of hammer-vlsi 1.2.0: 0.0488 um2 a bit")
 MACRO_EDGE = Coefficient(13.3, "times the cells, over the root of the bits", "the same: 0.385 um2 a bit and root")
@@ -294,13 +340,48 @@ def macro_mm2(bits: int, node: str) -> float:
 SHADOW, ORDER, ADDERS = "PDU: second register", "ATU: order of use", "Global CP: heatmap adders"
 _RTL = "area of cells over that of a flip-flop, ASAP7, pipeline of 3 (archsim hardware rtl synth)"
 LANE = Coefficient(298.0, "flip-flops per lane", f"synthesis of the allocator, 8 and 16 lanes: {_RTL}", (250.0, 350.0))
-CANDIDATE = Coefficient(255.0, "flip-flops per die", f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}", (215.0, 280.0))
-COMPARATOR = Coefficient(60.0, "flip-flops per comparator", f"synthesis of the selector, 32 comparators, its word of the heatmap in a register: 60; {_RTL}", (35.0, 100.0))
-SORTER = Coefficient(181.0, "flip-flops per comparator of a bitonic sorter", f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}", (120.0, 240.0))
-ORDER_BIT = Coefficient(2.3, "flip-flops per pair of ways of a set", f"synthesis of the ATU: its bit of the order of use, the set's choice and update, comparison of tags; {_RTL}", (2.2, 2.5))
-ADDER_BIT = Coefficient(2.43, "flip-flops per bit of the heatmap's port", f"synthesis of the heatmap's store: a bit of the word, its adder and its halving; {_RTL}", (2.4, 2.5))
-ADDER_REST = Coefficient(60.0, "flip-flops beside the heatmap's word", f"synthesis of the heatmap's store: addresses, states; {_RTL}", (50.0, 80.0))
-TOKENS = Coefficient(16.0, "flip-flops per expert, plus its id", "assumed: a count of tokens has the bits of a heatmap counter", (16.0, 24.0))
+CANDIDATE = Coefficient(
+    255.0,
+    "flip-flops per die",
+    f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}",
+    (215.0, 280.0),
+)
+COMPARATOR = Coefficient(
+    60.0,
+    "flip-flops per comparator",
+    f"synthesis of the selector, 32 comparators, its word of the heatmap in a register: 60; {_RTL}",
+    (35.0, 100.0),
+)
+SORTER = Coefficient(
+    181.0,
+    "flip-flops per comparator of a bitonic sorter",
+    f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}",
+    (120.0, 240.0),
+)
+ORDER_BIT = Coefficient(
+    2.3,
+    "flip-flops per pair of ways of a set",
+    f"synthesis of the ATU: its bit of the order of use, the set's choice and update, comparison of tags; {_RTL}",
+    (2.2, 2.5),
+)
+ADDER_BIT = Coefficient(
+    2.43,
+    "flip-flops per bit of the heatmap's port",
+    f"synthesis of the heatmap's store: a bit of the word, its adder and its halving; {_RTL}",
+    (2.4, 2.5),
+)
+ADDER_REST = Coefficient(
+    60.0,
+    "flip-flops beside the heatmap's word",
+    f"synthesis of the heatmap's store: addresses, states; {_RTL}",
+    (50.0, 80.0),
+)
+TOKENS = Coefficient(
+    16.0,
+    "flip-flops per expert, plus its id",
+    "assumed: a count of tokens has the bits of a heatmap counter",
+    (16.0, 24.0),
+)
 
 
 def atu_flops(entries: int, ways: int) -> float:
@@ -318,8 +399,10 @@ def datapath_parts(
 ) -> tuple[Part, ...]:
     """Lanes, candidates, comparators and buffers, placed; ``experts``: the number to sort; ``dies``: the candidates."""
     counted = [
-        ("lanes", fsm.lanes, LANE.value), ("candidates", dies, CANDIDATE.value),
-        ("comparators", fsm.comparators, COMPARATOR.value), ("heatmap adders", 1, heatmap_flops(fsm.heatmap_port_bits)),
+        ("lanes", fsm.lanes, LANE.value),
+        ("candidates", dies, CANDIDATE.value),
+        ("comparators", fsm.comparators, COMPARATOR.value),
+        ("heatmap adders", 1, heatmap_flops(fsm.heatmap_port_bits)),
     ]
     if fsm.sorter == "bitonic":
         counted.append(("sorter", fsm.comparators, SORTER.value))
@@ -332,8 +415,18 @@ def datapath_parts(
 
 
 SPEEDS = "Global CP: speeds of dies"
-SPEED_MULTIPLIER = Coefficient(680.0, "flip-flops per lane", f"synthesis of the allocator with and without speeds, 4 and 8 lanes: a multiplier of 24 x 16 bits and the register after it; {_RTL}", (640.0, 730.0))
-SPEED_SLOT = Coefficient(29.0, "flip-flops per die", f"the same, 25 dies: the factor of a slot, 16 bits, and its choice; {_RTL}", (25.0, 35.0))
+SPEED_MULTIPLIER = Coefficient(
+    680.0,
+    "flip-flops per lane",
+    f"synthesis of the allocator with and without speeds, 4 and 8 lanes: a multiplier of 24 x 16 bits and the register after it; {_RTL}",
+    (640.0, 730.0),
+)
+SPEED_SLOT = Coefficient(
+    29.0,
+    "flip-flops per die",
+    f"the same, 25 dies: the factor of a slot, 16 bits, and its choice; {_RTL}",
+    (25.0, 35.0),
+)
 NEIGHBOURS = 4  # of a die on a mesh: links whose costs differ
 
 
@@ -377,9 +470,13 @@ def design_of(system: SystemSpec, changes: Mapping[str, Any] = MappingProxyType(
     """The tables as the system configures them, with ``changes`` applied."""
     decision = system.decision
     configured: dict[str, Any] = {
-        "dies": system.dies, "hbm_capacity_bytes": system.hbm.capacity_bytes, "atu_entries": decision.atu_entries,
-        "table_port_bits": decision.fsm.table_port_bits, "heatmap_port_bits": decision.fsm.heatmap_port_bits,
-        "prediction_port_bits": decision.fsm.prediction_port_bits, "clock_hz": decision.local_clock_hz,
+        "dies": system.dies,
+        "hbm_capacity_bytes": system.hbm.capacity_bytes,
+        "atu_entries": decision.atu_entries,
+        "table_port_bits": decision.fsm.table_port_bits,
+        "heatmap_port_bits": decision.fsm.heatmap_port_bits,
+        "prediction_port_bits": decision.fsm.prediction_port_bits,
+        "clock_hz": decision.local_clock_hz,
     }
     return TableDesign(**(configured | dict(changes)))
 
@@ -449,14 +546,16 @@ def _in_dram(part: Part) -> bool:
 TOLERANCE = 0.25  # a larger difference gets a sentence
 # Table II: area and power of all copies, 512 experts and 25 dies. "About" 7.5, 7000, 1.1 and 1000 in the paper.
 PUBLISHED_DESIGN = TableDesign()
-PUBLISHED: Mapping[str, AreaAndPower] = MappingProxyType({
-    "prediction table": AreaAndPower(0.0020, 55.75),
-    "ATU": AreaAndPower(0.0048, 334.25),
-    "Local CP (Cortex-A72)": AreaAndPower(7.5, 7000.0),
-    "expert distribution table": AreaAndPower(0.0002, 13.94),
-    "heatmap cache": AreaAndPower(0.0278, 184.67),
-    "Global CP (Cortex-A76)": AreaAndPower(1.1, 1000.0),
-})
+PUBLISHED: Mapping[str, AreaAndPower] = MappingProxyType(
+    {
+        "prediction table": AreaAndPower(0.0020, 55.75),
+        "ATU": AreaAndPower(0.0048, 334.25),
+        "Local CP (Cortex-A72)": AreaAndPower(7.5, 7000.0),
+        "expert distribution table": AreaAndPower(0.0002, 13.94),
+        "heatmap cache": AreaAndPower(0.0278, 184.67),
+        "Global CP (Cortex-A76)": AreaAndPower(1.1, 1000.0),
+    }
+)
 PUBLISHED_TOTAL = AreaAndPower(6.13, 8588.61)
 
 

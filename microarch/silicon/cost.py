@@ -57,10 +57,13 @@ class Estimates:
         for an unknown name.
         """
         known = self.named()
-        return replace(self, **{
-            name: Estimate(value, value, value, known[name].unit, "set by the user")
-            for name, value in changes.items()
-        })
+        return replace(
+            self,
+            **{
+                name: Estimate(value, value, value, known[name].unit, "set by the user")
+                for name, value in changes.items()
+            },
+        )
 
     def at(self: Group, bound: str) -> Group:
         """The group with every value at its ``low`` or ``high`` bound."""
@@ -78,8 +81,6 @@ def _at(group: Group, bound: str) -> Group:
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
 
-
-
 GB = 1e9
 WAFER_MM = 300.0
 RETICLE_MM2 = 26.0 * 33.0  # largest die of a stepper
@@ -91,13 +92,33 @@ HBM_STACK_BYTES = 24e9  # the usual stack of eight dies
 
 @dataclass(frozen=True)
 class CostEstimates(Estimates):
-    wafer_usd: Estimate = Estimate(16988.0, 13000.0, 18000.0, "USD", "Khan and Mann, AI Chips: What They Are and Why They Matter, CSET 2020: a 5 nm wafer")
-    defects_per_cm2: Estimate = Estimate(0.10, 0.06, 0.11, "1/cm2", "TSMC Technology Symposium 2020, in AnandTech: N5 at 0.10 to 0.11, and falling")
+    wafer_usd: Estimate = Estimate(
+        16988.0,
+        13000.0,
+        18000.0,
+        "USD",
+        "Khan and Mann, AI Chips: What They Are and Why They Matter, CSET 2020: a 5 nm wafer",
+    )
+    defects_per_cm2: Estimate = Estimate(
+        0.10, 0.06, 0.11, "1/cm2", "TSMC Technology Symposium 2020, in AnandTech: N5 at 0.10 to 0.11, and falling"
+    )
     cluster: Estimate = Estimate(2.0, 2.0, 10.0, "", "ITRS: 2; chiplet cost models use up to 10")
-    test_share: Estimate = Estimate(0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die")
-    hbm_usd_per_gb: Estimate = Estimate(10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026")
-    carrier_usd: Estimate = Estimate(4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node")
-    cable_usd_per_gbit_per_s: Estimate = Estimate(0.25, 0.125, 0.5, "USD per Gbit/s each way", "assumed: passive copper cables of 400 to 800 Gbit/s at 100 to 200 USD")
+    test_share: Estimate = Estimate(
+        0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die"
+    )
+    hbm_usd_per_gb: Estimate = Estimate(
+        10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026"
+    )
+    carrier_usd: Estimate = Estimate(
+        4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node"
+    )
+    cable_usd_per_gbit_per_s: Estimate = Estimate(
+        0.25,
+        0.125,
+        0.5,
+        "USD per Gbit/s each way",
+        "assumed: passive copper cables of 400 to 800 Gbit/s at 100 to 200 USD",
+    )
     bond_loss: Estimate = Estimate(
         0.0014, 0.00002, 0.0021, "of bonds",
         "TSMC, Technology Symposium in Hsinchu, May 2026: above 98 % of CoWoS packages of 5.5 reticles are good; 12 HBM stacks and two dies are 14 bonds; low: Pal et al., Designing a 2048-Chiplet, 14336-Core Waferscale Processor, DAC 2021: 99.998 % of chiplets, with two pillars a pad; high: assumed, half as much again on a whole wafer",

@@ -33,8 +33,6 @@ from microarch.silicon.synthesis import Synthesised
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
 
-
-
 J_PER_PJ = 1e-12
 SIXTEEN_BIT = 2  # bytes of the data type of the FLOP energies
 _MIB_BITS = 8 * 2**20
@@ -63,8 +61,10 @@ _SKINNY_TFLOP_PER_S = 2.82  # products of BF16 with one row: 2 FLOP for every we
 # Rows of the smallest tile of Hopper's tensor cores (PTX ISA, wgmma: M is 64); an expert's last tile may be part empty
 TILE_ROWS = 64
 _PADDING = (
-    (_SKINNY_W - _WAITING_W - _SKINNY_TBIT_PER_S * _READ_PJ) / (_SKINNY_TFLOP_PER_S * BOOST**2)
-    / (_SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S) - 1
+    (_SKINNY_W - _WAITING_W - _SKINNY_TBIT_PER_S * _READ_PJ)
+    / (_SKINNY_TFLOP_PER_S * BOOST**2)
+    / (_SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S)
+    - 1
 ) / (TILE_ROWS - 1)
 _B200_W, _B200_TFLOP_PER_S = 1000, 2250  # NVIDIA datasheet: board power, dense BF16 peak, which it cannot sustain
 
@@ -79,8 +79,20 @@ class EnergyEstimates(Estimates):
         "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of products "
         "with one row; low: device, PHY and controller (O'Connor et al., MICRO 2017: 3.9 for HBM2 alone)",
     )
-    d2d_pj_per_bit: Estimate = Estimate(0.3, 0.25, 0.6, "pJ/bit", "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)")
-    wire_pj_per_bit_mm: Estimate = Estimate(_WIRE_PJ_PER_MM, 0.05, 0.16, "pJ/bit/mm", "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally")
+    d2d_pj_per_bit: Estimate = Estimate(
+        0.3,
+        0.25,
+        0.6,
+        "pJ/bit",
+        "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)",
+    )
+    wire_pj_per_bit_mm: Estimate = Estimate(
+        _WIRE_PJ_PER_MM,
+        0.05,
+        0.16,
+        "pJ/bit/mm",
+        "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally",
+    )
     sram_pj_per_bit: Estimate = Estimate(_SRAM_PJ, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits")
     flop_pj: Estimate = Estimate(
         _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S,
@@ -126,8 +138,14 @@ class Activity:
 
 
 def run_energy(
-    activity: Activity, *, dtype_bytes: float, die_mm2: float, dies: int, decision_w: float,
-    pieces: float = 1, estimates: EnergyEstimates | None = None,
+    activity: Activity,
+    *,
+    dtype_bytes: float,
+    die_mm2: float,
+    dies: int,
+    decision_w: float,
+    pieces: float = 1,
+    estimates: EnergyEstimates | None = None,
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
     of one die. HBM is spread evenly over pieces, and so are those that read it: between two of n in a row lie
@@ -159,6 +177,7 @@ def run_energy(
 #
 # Counted: clock pins of flip-flops and clock gates, changes of flip-flops with the pins that they drive, leakage. Not
 # counted: logic between registers, wires, the clock tree, memories.
+
 
 class Energy(NamedTuple):
     """fJ a cycle in the library's node: ``free``: the clock runs at every flip-flop; ``gated``: behind clock gates only
@@ -206,14 +225,54 @@ _MOST_ROUNDS = 2000
 class HeatEstimates(Estimates):
     """Coefficients of leakage and conduction."""
 
-    leakage_doubles_k: Estimate = Estimate(22.5, 20.0, 25.0, "K", "the range that designers of processors state; subthreshold leakage grows by 3 % a kelvin")
-    leakage_share: Estimate = Estimate(0.35, 0.15, 0.56, "of the power of a die that waits", "assumed; high: all that an H100 draws asleep, 70 of 125 W")
-    clock_share: Estimate = Estimate(0.44, 0.2, 0.44, "of the power of a die that waits", "an H100: 125 W with its clocks up, 70 W asleep; low: assumed, with gated clocks")
-    leakage_at_c: Estimate = Estimate(50.0, 35.0, 65.0, "C", "assumed: between an H100 that waits and one at its limit, by whose powers the coefficients of energy were fitted")
-    lowest_voltage: Estimate = Estimate(0.65, 0.55, 0.75, "of the voltage at full clock", "assumed: GPUs reach their least voltage at about two thirds of their highest clock")
-    silicon_w_per_mk: Estimate = Estimate(118.0, 100.0, 148.0, "W/mK", "148 at 300 K (Incropera et al., table A.1), and as T^-1.3 at 85 C")
-    silicon_mm: Estimate = Estimate(0.775, 0.1, 0.775, "mm", "a 300 mm wafer (SEMI M1), of a die and of the carrier each; low: thinned")
-    stack_share: Estimate = Estimate(0.46, 0.35, 0.7, "of the energy of an HBM bit", "3.9 of 8.4 pJ are the device's (O'Connor et al., MICRO 2017), the rest is spent on the die")
+    leakage_doubles_k: Estimate = Estimate(
+        22.5,
+        20.0,
+        25.0,
+        "K",
+        "the range that designers of processors state; subthreshold leakage grows by 3 % a kelvin",
+    )
+    leakage_share: Estimate = Estimate(
+        0.35,
+        0.15,
+        0.56,
+        "of the power of a die that waits",
+        "assumed; high: all that an H100 draws asleep, 70 of 125 W",
+    )
+    clock_share: Estimate = Estimate(
+        0.44,
+        0.2,
+        0.44,
+        "of the power of a die that waits",
+        "an H100: 125 W with its clocks up, 70 W asleep; low: assumed, with gated clocks",
+    )
+    leakage_at_c: Estimate = Estimate(
+        50.0,
+        35.0,
+        65.0,
+        "C",
+        "assumed: between an H100 that waits and one at its limit, by whose powers the coefficients of energy were fitted",
+    )
+    lowest_voltage: Estimate = Estimate(
+        0.65,
+        0.55,
+        0.75,
+        "of the voltage at full clock",
+        "assumed: GPUs reach their least voltage at about two thirds of their highest clock",
+    )
+    silicon_w_per_mk: Estimate = Estimate(
+        118.0, 100.0, 148.0, "W/mK", "148 at 300 K (Incropera et al., table A.1), and as T^-1.3 at 85 C"
+    )
+    silicon_mm: Estimate = Estimate(
+        0.775, 0.1, 0.775, "mm", "a 300 mm wafer (SEMI M1), of a die and of the carrier each; low: thinned"
+    )
+    stack_share: Estimate = Estimate(
+        0.46,
+        0.35,
+        0.7,
+        "of the energy of an HBM bit",
+        "3.9 of 8.4 pJ are the device's (O'Connor et al., MICRO 2017), the rest is spent on the die",
+    )
 
     def values(self) -> dict[str, float]:
         return {name: each.value for name, each in self.named().items()}
@@ -285,8 +344,15 @@ class DieTemperatures:
     """
 
     def __init__(
-        self, places: Sequence[tuple[int, int] | None], carriers: Sequence[int], area_mm2: Mapping[str, float],
-        stacks: int, resistance_k_per_w: float, coolant_c: float, cells: int = 1, lateral: bool = False,
+        self,
+        places: Sequence[tuple[int, int] | None],
+        carriers: Sequence[int],
+        area_mm2: Mapping[str, float],
+        stacks: int,
+        resistance_k_per_w: float,
+        coolant_c: float,
+        cells: int = 1,
+        lateral: bool = False,
         estimates: HeatEstimates | None = None,
     ):
         self._known = (estimates or HeatEstimates()).values()

@@ -228,8 +228,11 @@ def _cell(group: LibertyGroup) -> LibertyCell:
         leakage_nw=sum(powered) / len(powered) / 1000 if powered else 0.0,
         changes=tuple(
             _surface(table)
-            for pin in pins if clock and pin.value("direction") == "output"
-            for power in pin.of("internal_power") for table in power.groups if "index_2" in table.attributes
+            for pin in pins
+            if clock and pin.value("direction") == "output"
+            for power in pin.of("internal_power")
+            for table in power.groups
+            if "index_2" in table.attributes
         ),
     )
 
@@ -722,8 +725,12 @@ def side_by_side(dies: int) -> list[ComponentArea]:
     """Every component with a committed result, at its shipped parameters; ``dies``: of the wafer."""
     found = []
     for component, copies, published in (
-        ("allocator", 1, None), ("select", 1, None), ("sorter", 1, None), ("pdu", dies, "prediction table"),
-        ("atu", dies, "ATU"), ("heatmap", 1, None),
+        ("allocator", 1, None),
+        ("select", 1, None),
+        ("sorter", 1, None),
+        ("pdu", dies, "prediction table"),
+        ("atu", dies, "ATU"),
+        ("heatmap", 1, None),
     ):
         result = read_result(component)
         if result is not None:

@@ -176,9 +176,12 @@ matrix = np.random.default_rng(5).random((30, 30))
 right = np.arange(30.0)
 solve_definite(matrix @ matrix.T + np.eye(30), right)
 """
-ANSWERS = SOLVES + """
+ANSWERS = (
+    SOLVES
+    + """
 print(right.tobytes().hex())
 """
+)
 
 
 def answered(kept: Path, code: str | Path, beside=()) -> str:
@@ -281,6 +284,7 @@ def test_a_damaged_file_of_shipped_code_is_compiled_anew(asked_for, tmp_path, mo
 
 
 # ---- Functions of kernels: called by kernels, refused in Python.
+
 
 @pytest.mark.parametrize("decorate", [inner, outer])
 def test_python_is_told_that_a_function_is_for_kernels(decorate):

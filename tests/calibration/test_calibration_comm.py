@@ -31,9 +31,12 @@ from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
 
-NOTIFY_SCATTERS = pytest.mark.xfail(strict=True, reason=(
-    "dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
-))
+NOTIFY_SCATTERS = pytest.mark.xfail(
+    strict=True,
+    reason=(
+        "dispatch misses the bar: its exchange of counts takes 30 to 66 us on 2 nodes and 73 to 225 us on 8, at random"
+    ),
+)
 SIZES = np.unique(np.geomspace(1024, 2**30, 200).round())
 
 
@@ -136,7 +139,8 @@ class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
         told = [problem for found in public.values() for problem in found.problems]
         assert {(problem.file, problem.kind) for problem in told} <= {
-            ("gpu_benches_stream_vs_occupancy.csv", "warning"), ("aic_deepep_normal_internode.csv", "quarantined")
+            ("gpu_benches_stream_vs_occupancy.csv", "warning"),
+            ("aic_deepep_normal_internode.csv", "quarantined"),
         }
         congested = [problem.reason for problem in told if problem.kind == "quarantined"]
         assert all(" on 8 nodes: " in each or "_notify on 2 nodes: " in each for each in congested)
@@ -318,7 +322,8 @@ class TestMeasure:
             kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
         }
         assert versions == {
-            **dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}), "memory": {("fake", "1.0")}
+            **dict.fromkeys(("p2p", "hostpath", "launch"), {("cuda", "555")}),
+            "memory": {("fake", "1.0")},
         }
 
     def test_interrupted_and_cut_off_it_goes_on_with_what_is_missing(self, models, console, tmp_path):
@@ -421,7 +426,10 @@ LAW = PiecewiseLaw((64.0, 4096.0), (2000.0, 3000.0), (0.5, 0.1), 64.0, 2.0**20)
 
 def test_a_piece_begins_at_its_size():
     assert LAW.time_ns([64, 4095, 4096, 2**20]).tolist() == [
-        2032.0, 2000 + 4095 * 0.5, 3000 + 4096 * 0.1, 3000 + 2**20 * 0.1
+        2032.0,
+        2000 + 4095 * 0.5,
+        3000 + 4096 * 0.1,
+        3000 + 2**20 * 0.1,
     ]
     assert float(LAW.time_ns(4096)) == 3000 + 4096 * 0.1
 

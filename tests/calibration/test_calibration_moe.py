@@ -118,7 +118,8 @@ class TestFit:
             [layers(SKEWED, routing.SMALLEST_FIRST, "1.0rc1"), layers(SKEWED, routing.RANK_BY_RANK, "1.0rc2")]
         )
         assert {(t.version, t.routing) for t in fit_moe(rows)} == {
-            ("1.0rc1", routing.SMALLEST_FIRST), ("1.0rc2", routing.RANK_BY_RANK)
+            ("1.0rc1", routing.SMALLEST_FIRST),
+            ("1.0rc2", routing.RANK_BY_RANK),
         }
 
     def test_kernels_are_apart(self):

@@ -117,15 +117,20 @@ def test_all_six_files_are_read_whole(node):
     for kind in HEADS:
         assert len(found.table(kind, "h100")) == sum(1 for run in RUNS for _ in points(kind, run)), kind
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("moe.csv", 2, "warning"), ("p2p.csv", 2 + 2 * len(SIZES), "warning")
+        ("moe.csv", 2, "warning"),
+        ("p2p.csv", 2 + 2 * len(SIZES), "warning"),
     ]
     assert all("no version of the library" in problem.reason for problem in found.problems)
     versions = {
         kind: set(zip(rows["library"], rows["library_version"], strict=True)) for kind, rows in found.tables.items()
     }
     assert versions == {
-        "gemm": {("cublas", "12.4.5")}, "moe": {("cutlass", "unknown")}, "collective": {("nccl", "2.21.5")},
-        "p2p": {("cuda", DRIVER), ("nccl", "unknown")}, "hostpath": {("cuda", DRIVER)}, "launch": {("cuda", DRIVER)},
+        "gemm": {("cublas", "12.4.5")},
+        "moe": {("cutlass", "unknown")},
+        "collective": {("nccl", "2.21.5")},
+        "p2p": {("cuda", DRIVER), ("nccl", "unknown")},
+        "hostpath": {("cuda", DRIVER)},
+        "launch": {("cuda", DRIVER)},
     }
     layers = found.table("moe")[["model", "hidden", "ffn", "experts", "top_k"]].drop_duplicates()
     assert layers.values.tolist() == [["deepseek-v3", 7168, 2048, 256, 8]]
@@ -251,7 +256,13 @@ def law(*, library="torch", version="1", bytes_per_s=200e9, latency_ns=3000.0, f
 def scalar(value, version="1", **of):
     unit = "ns" if of["quantity"] == "latency_ns" else "ratio"
     return ScalarTable(
-        library="torch", version=version, source="none", of={"level": "hbm"} | of, unit=unit, value=value, low=value,
+        library="torch",
+        version=version,
+        source="none",
+        of={"level": "hbm"} | of,
+        unit=unit,
+        value=value,
+        low=value,
         high=value,
     )
 
@@ -292,9 +303,13 @@ def test_links_of_a_gpu_with_a_datasheet_are_shares_of_the_nominal_rate(links, g
 
 
 def test_the_fastest_copy_is_a_whole_one_and_not_a_short_steep_piece():
-    noisy = law().model_copy(update={
-        "from_bytes": (4096, 6144, 2**20), "latency_ns": (3000.0, 3010.0, 3000.0), "ns_per_byte": (0.0, 0.0, 0.005)
-    })
+    noisy = law().model_copy(
+        update={
+            "from_bytes": (4096, 6144, 2**20),
+            "latency_ns": (3000.0, 3010.0, 3000.0),
+            "ns_per_byte": (0.0, 0.0, 0.005),
+        }
+    )
     assert fastest_bytes_per_s(noisy) == pytest.approx(200e9, rel=1e-3)
 
 
@@ -379,7 +394,8 @@ def test_without_them_the_fitted_rates_stand_and_it_is_said(gpu_fit):
     found, said = gpu_fit()
     table = choose_table(found, "bf16")
     assert found.reference.peak_flop_per_s == {"bf16": table.law.flop_per_s} and found.reference.fitted == (
-        "bf16", "hbm"
+        "bf16",
+        "hbm",
     )
     assert found.reference.hbm_bytes_per_s == 1.8e12 and [
         table.value for table in found.hbm if table.unit == "ratio"
@@ -438,8 +454,13 @@ def test_a_die_that_is_scaled_from_fitted_rates_is_reported(gpu_fit, tmp_path):
     row = {"system": "mine", "gemm_extrapolated": 0.0}
     for more, said in (
         (("--peak", "bf16=600TFLOP/s", "--hbm", "2.4 TB/s"), []),
-        ((), ["bf16 peak: give one with `archsim calibrate --peak`.",
-              "HBM bandwidth: give one with `archsim calibrate --hbm`."]),
+        (
+            (),
+            [
+                "bf16 peak: give one with `archsim calibrate --peak`.",
+                "HBM bandwidth: give one with `archsim calibrate --hbm`.",
+            ],
+        ),
     ):
         reference = gpu_fit(*more)[0].reference
         same = GemmSource(path, None, "bf16", reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s)

@@ -170,7 +170,8 @@ def test_a_whole_series_in_another_unit_is_quarantined(tmp_path):
     found = read_measurements(written(tmp_path, HEAD, *(row for row in ROWS if row not in slow), *other))
     assert [problem.line for problem in found.problems] == list(range(14, 20))
     assert all("another unit" in problem.reason for problem in found.problems) and set(found.table("gemm")["n"]) == {
-        512, 2048
+        512,
+        2048,
     }
 
 
@@ -223,9 +224,12 @@ def test_other_ways_to_write_the_same_file(tmp_path):
     text = "\n".join([HEAD, *ROWS, ""])
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split(",")) for line in text.splitlines()) + "\n"
     files = {
-        "a.CSV": text.encode("utf-8-sig"), "b.csv": text.replace("\n", "\r\n").encode(),
-        "c.csv": text.replace("\n", "\r").encode(), "d.csv": quoted.encode(),
-        "e.csv.gz": gzip.compress(text.encode(), mtime=0), "f.csv": text.replace("\n", "\n\n").encode(),
+        "a.CSV": text.encode("utf-8-sig"),
+        "b.csv": text.replace("\n", "\r\n").encode(),
+        "c.csv": text.replace("\n", "\r").encode(),
+        "d.csv": quoted.encode(),
+        "e.csv.gz": gzip.compress(text.encode(), mtime=0),
+        "f.csv": text.replace("\n", "\n\n").encode(),
     }
     plain = read_measurements(written(tmp_path, HEAD, *ROWS)).table("gemm")
     for name, data in files.items():
@@ -242,7 +246,8 @@ def test_what_is_no_table_is_told_once(tmp_path):
     written(tmp_path, HEAD, name="nothing.csv")
     found = read_measurements(written(tmp_path, "# mine", HEAD, *ROWS, name="remark.csv"))
     assert [(problem.file, problem.line, problem.kind) for problem in found.problems] == [
-        ("broken.csv.gz", 1, "refused"), ("nothing.csv", 1, "warning")
+        ("broken.csv.gz", 1, "refused"),
+        ("nothing.csv", 1, "warning"),
     ]
     assert list(found.skipped) == ["remark.csv"] and not found.tables
 
@@ -254,11 +259,14 @@ def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
         read_measurements(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(("head", "why"), [
-    (HEAD.replace(",", ";"), "columns are not separated by commas"),
-    (HEAD.upper(), "expected the column 'run_id', not 'RUN_ID'"),
-    (HEAD.replace(",m,", ", m,"), "expected the column 'm', not ' m'"),
-])
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (HEAD.replace(",", ";"), "columns are not separated by commas"),
+        (HEAD.upper(), "expected the column 'run_id', not 'RUN_ID'"),
+        (HEAD.replace(",m,", ", m,"), "expected the column 'm', not ' m'"),
+    ],
+)
 def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why):
     written(tmp_path, head, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
@@ -344,7 +352,9 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
     """As many ranks in one node and in two, and one node by two builds, at the same sizes."""
     points = [(tokens, 10 + tokens / 10) for tokens in (1, 8, 64, 256)]
     written(
-        tmp_path, DISPATCH.format(""), *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points),
+        tmp_path,
+        DISPATCH.format(""),
+        *(f"H100,8,7168,8,256,{tokens},{time},{time}" for tokens, time in points),
         name="a.csv",
     )
     between = [
@@ -357,15 +367,19 @@ def test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled(tmp_path
         (table.version, table.of["nodes"]): law_of(table).time_ns(256 * 8 * 7168 * (1 + 4 / 128)) for table in tables
     }
     assert named == {
-        ("sglang-0.5.12", "1"): pytest.approx(35.6e3), ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
+        ("sglang-0.5.12", "1"): pytest.approx(35.6e3),
+        ("sglang-0.5.6.post2", "1"): pytest.approx(71.2e3),
         ("sglang-0.5.6.post2", "2"): pytest.approx(106.8e3),
     }
 
 
-@pytest.mark.parametrize(("nodes", "ranks", "times"), [
-    (1, 8, {"dispatch": 30, "combine": 50}),  # a node has no notify: 0 in its 23 public rows
-    (2, 16, {"dispatch": 30, "dispatch_notify": 12, "combine": 50}),
-])
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "times"),
+    [
+        (1, 8, {"dispatch": 30, "combine": 50}),  # a node has no notify: 0 in its 23 public rows
+        (2, 16, {"dispatch": 30, "dispatch_notify": 12, "combine": 50}),
+    ],
+)
 def test_a_notify_is_a_time_of_its_own_between_nodes(tmp_path, nodes, ranks, times):
     parts = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us", "combine_notify_us")
     head = (
@@ -402,7 +416,8 @@ def test_a_sweep_whose_file_names_its_version_is_apart(tmp_path):
     assert found.problems == []
     tables = fit_moe(found.table("moe"))
     assert [(table.version, table.source) for table in tables] == [
-        ("0.5.10", "sweep.csv"), ("0.5.6.post2", "sweep_sglang056.csv")
+        ("0.5.10", "sweep.csv"),
+        ("0.5.6.post2", "sweep_sglang056.csv"),
     ]
 
 
@@ -574,8 +589,7 @@ def test_one_section_reads_the_files_of_its_kind_alone(read):
 def test_the_work_of_a_block_is_that_of_attention_and_of_its_projections():
     kernel, block = (AttentionSizes(16, 1, 576, kind=kind) for kind in ("mla", "mla_block"))
     (flop, moved), (all_flop, all_moved) = (
-        work_of("decode", sizes, 4, 1, 1000, "bf16", products)
-        for sizes, products in ((kernel, ""), (block, "nvfp4"))
+        work_of("decode", sizes, 4, 1, 1000, "bf16", products) for sizes, products in ((kernel, ""), (block, "nvfp4"))
     )
     weights = 7168 * 2112 + 16 * (1536 * 192 + 512 * 256 + 128 * 7168)
     assert all_flop - flop == 2 * 4 * weights and all_moved - moved == pytest.approx(weights * 0.5625)

@@ -77,7 +77,8 @@ def test_numbers_come_back_as_they_were(shape, own):
     changed = {
         "of_dicts": {"ends": {f"{n}x64": (0.5, float(n)) for n in range(1, 20)}},
         "of_rows": {"m": tuple(float(m) for m in range(1, 2**31, 2**27))},
-        "of_texts": {"prints": ("ab" * 200, "", "é" * 100)}, "empty": {"prints": (), "ends": {}},
+        "of_texts": {"prints": ("ab" * 200, "", "é" * 100)},
+        "empty": {"prints": (), "ends": {}},
     }[shape]
     calibration = read_calibration(own)
     wanted = calibration.model_copy(update={"gemm": (table.model_copy(update=changed), table)})
@@ -97,14 +98,17 @@ def other(path: Path) -> None:
     stored.save(path, arrays | {"0": arrays["0"] ^ np.uint8(1)})
 
 
-@pytest.mark.parametrize(("file", "change", "why"), [
-    ("gemm.npz", Path.unlink, r"gemm.yaml:2: numbers.file: no such file: .*gemm.npz; fit the section again"),
-    ("gemm.npz", damaged, r"gemm.yaml:2: numbers.sha256: .*gemm.npz is damaged|holds other numbers"),
-    ("gemm.npz", other, r"gemm.yaml:2: numbers.sha256: .*gemm.npz holds other numbers \(sha256 "),
-    ("gemm.npz", lambda path: path.write_bytes(b""), r"gemm.npz is damaged"),
-    ("gemm.yaml", Path.unlink, r"h100.yaml:\d+: gemm: no such file: .*gemm.yaml"),
-    ("gemm.yaml", lambda path: path.write_text("tables: 3\n"), r"gemm.yaml:1: tables: expected a list, not"),
-])
+@pytest.mark.parametrize(
+    ("file", "change", "why"),
+    [
+        ("gemm.npz", Path.unlink, r"gemm.yaml:2: numbers.file: no such file: .*gemm.npz; fit the section again"),
+        ("gemm.npz", damaged, r"gemm.yaml:2: numbers.sha256: .*gemm.npz is damaged|holds other numbers"),
+        ("gemm.npz", other, r"gemm.yaml:2: numbers.sha256: .*gemm.npz holds other numbers \(sha256 "),
+        ("gemm.npz", lambda path: path.write_bytes(b""), r"gemm.npz is damaged"),
+        ("gemm.yaml", Path.unlink, r"h100.yaml:\d+: gemm: no such file: .*gemm.yaml"),
+        ("gemm.yaml", lambda path: path.write_text("tables: 3\n"), r"gemm.yaml:1: tables: expected a list, not"),
+    ],
+)
 def test_what_is_missing_or_damaged_is_refused_with_file_and_reason(own, file, change, why):
     change(own.parent / "h100" / file)
     for load in (load_calibration, ar.load):

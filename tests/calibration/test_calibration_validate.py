@@ -134,7 +134,8 @@ def test_a_layer_is_not_judged_by_a_model_of_the_same_name_and_other_sizes(judge
 
 def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they_lie_outside(judge):
     fitted = {
-        "gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]), "moe": layers(ep=(1, 4, 8)),
+        "gemm": gemm(m=(4, 16, 64), shapes=SHAPES[1:]),
+        "moe": layers(ep=(1, 4, 8)),
         "p2p": copies(2**e for e in range(14, 24)),
     }
     everything = {"gemm": gemm(), "moe": layers(ep=(1, 2, 4, 8, 16)), "p2p": copies(2**e for e in range(12, 26))}
@@ -164,10 +165,17 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     for name in ("a", "b"):
         assert main(["calibrate", str(folder), "--out", str(tmp_path / name / "own.yaml")]) == 0
         assert (
-            main([
-                "validate", "--quick", "--with", str(tmp_path / name / "own.yaml"), str(folder), "--out",
-                str(tmp_path / name / "page"),
-            ])
+            main(
+                [
+                    "validate",
+                    "--quick",
+                    "--with",
+                    str(tmp_path / name / "own.yaml"),
+                    str(folder),
+                    "--out",
+                    str(tmp_path / name / "page"),
+                ]
+            )
             == 0
         )
         engine = pd.read_csv(tmp_path / name / "page" / "engine.csv")
@@ -340,6 +348,7 @@ def test_ep_sizes_left_out_of_deepseek(groups):
 
 # ---- Widths of laws are learned from points that no fit saw, and cover what they say they do.
 
+
 def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     """Residuals of two levels; ``tails``: share of points whose own part is five times as wide."""
     rng = np.random.default_rng(seed)
@@ -508,11 +517,14 @@ def marks_of(gpu, section):
     return failing if gpu in AT_A_COMMIT else [pytest.mark.nightly, *failing]
 
 
-@pytest.mark.parametrize(("gpu", "section"), [
-    pytest.param(gpu, section, marks=marks_of(gpu, section))
-    for gpu in sorted(calibrations_shipped())
-    for section in SECTIONS
-])
+@pytest.mark.parametrize(
+    ("gpu", "section"),
+    [
+        pytest.param(gpu, section, marks=marks_of(gpu, section))
+        for gpu in sorted(calibrations_shipped())
+        for section in SECTIONS
+    ],
+)
 def test_few_points_of_shipped_tables_stand_apart(gpu, section):
     if each := audited(gpu).get(section):
         assert len(each.found) <= max(0.002 * each.points, 1)

@@ -33,11 +33,26 @@ BLOCKS = {
         read_kind({"kind": "sparse", **_LATENT, "own_indexer": False}),
         read_kind({"kind": "compressed", **_COMPRESSED, "ratio": 128}),
         read_kind(
-            {"kind": "compressed", **_COMPRESSED, "ratio": 4, "index_topk": 512, "index_heads": 64,
-             "index_head_dim": 128}  # fmt: skip
+            {
+                "kind": "compressed",
+                **_COMPRESSED,
+                "ratio": 4,
+                "index_topk": 512,
+                "index_heads": 64,
+                "index_head_dim": 128,
+            }  # fmt: skip
         ),
-        read_kind({"kind": "block_sparse", "heads": 64, "kv_heads": 4, "head_dim": 128, "index_heads": 64,
-                   "index_head_dim": 128, "index_topk": 2048}),  # fmt: skip
+        read_kind(
+            {
+                "kind": "block_sparse",
+                "heads": 64,
+                "kv_heads": 4,
+                "head_dim": 128,
+                "index_heads": 64,
+                "index_head_dim": 128,
+                "index_topk": 2048,
+            }
+        ),  # fmt: skip
         read_kind({"kind": "gated_delta_net", "k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 128}),
         read_kind({"kind": "kda", "heads": 32, "head_dim": 128}),
         read_kind({"kind": "mamba2", "heads": 64, "head_dim": 64, "groups": 8, "state": 128, "state_value_bytes": 4}),
@@ -91,8 +106,12 @@ def asked_moe(laws, table):
     ep, tp = shape_of(next(iter(table.ranks)))
     tokens = np.array([table.tokens[0], table.tokens[-1], 4 * table.tokens[-1]])
     how = {
-        "model": table.model, "dtype": table.dtype, "distribution": table.distribution, "kernel": table.kernel,
-        "eplb_slots": table.eplb_slots, **who(table),
+        "model": table.model,
+        "dtype": table.dtype,
+        "distribution": table.distribution,
+        "kernel": table.kernel,
+        "eplb_slots": table.eplb_slots,
+        **who(table),
     }
     times = laws.fused_moe(tokens, ep, tp, **how)
     positive(times, tokens.shape)
@@ -220,7 +239,8 @@ class TestDefaults:
 
     def test_products(self):
         assert who(laws_of("h100").gemm(64, 2048, 7168, dtype="bf16").table) == {
-            "library": "trtllm", "version": "1.3.0"
+            "library": "trtllm",
+            "version": "1.3.0",
         }
         assert laws_of("h100").gemm(64, 2048, 7168, dtype="fp8").table.quantisation == "apart"
 

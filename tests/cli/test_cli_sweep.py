@@ -70,7 +70,15 @@ def test_terminal_gets_a_bar(tmp_path):
     tiny_file(tmp_path)
     leader, follower = pty.openpty()
     arguments = [
-        sys.executable, "-m", "archsim.cli.main", "sweep", "tiny.yaml", "--jobs", "1", "--set", "workload.batch=12"
+        sys.executable,
+        "-m",
+        "archsim.cli.main",
+        "sweep",
+        "tiny.yaml",
+        "--jobs",
+        "1",
+        "--set",
+        "workload.batch=12",
     ]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "150"}
     process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
@@ -143,7 +151,9 @@ def test_run_prints_its_row(swept):
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
     assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
     assert printed["throughput"] == scaled(float(row["tokens_per_s"]), RATE_UNITS)
-    assert "one of base, ep, allo, pred, allo+pred (choose with --policy)" in ended.stdout and "None" not in ended.stdout
+    assert (
+        "one of base, ep, allo, pred, allo+pred (choose with --policy)" in ended.stdout and "None" not in ended.stdout
+    )
 
 
 @pytest.mark.parametrize("assumptions", ["published", "physical"])
@@ -172,16 +182,19 @@ def test_out_that_cannot_be_written(tmp_path, capsys):
     assert "cannot be written to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
-    (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
-    (
-        ["systems.0.compute={calibration: h100, dtype: nvfp4, peak: 1 PFLOP/s}", "assumptions=[physical]"]
-        + ["workload.context=8"],
-        "has no fused MoE table of dtype 'nvfp4'",
-    ),
-    (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["workload.trace={synthetic: {prompt_tokens: 0}}", "assumptions=[physical]"], "workload.context"),
+        (["workload.trace={synthetic: {like: deepseek-v3}}"], "traffic of 256 experts, top-2; model toy has 16, top-2"),
+        (
+            ["systems.0.compute={calibration: h100, dtype: nvfp4, peak: 1 PFLOP/s}", "assumptions=[physical]"]
+            + ["workload.context=8"],
+            "has no fused MoE table of dtype 'nvfp4'",
+        ),
+        (["systems.1.hbm.capacity=2MB", FINITE[1], "workload.context=0"], "toy does not fit on square"),
+    ],
+)
 def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
     file = tiny_file(tmp_path)
     sizes = ["attention={heads: 8, kv_heads: 8, head_dim: 64}", "vocabulary=100", "dense_ffn=512"]
@@ -193,7 +206,9 @@ def test_check_refuses_what_a_sweep_would(tmp_path, capsys, changes, said):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", [pytest.param("balancers", marks=pytest.mark.nightly), "explore_dojo", "explore_spares"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("balancers", marks=pytest.mark.nightly), "explore_dojo", "explore_spares"]
+)
 def test_every_point_of_a_shipped_sweep_can_run(name, capsys):
     """As `check` says, which asks what a sweep asks. tests/runs/test_sweeps.py has the design space, which is larger."""
     assert main(["check", name]) == 0, capsys.readouterr().err

@@ -121,13 +121,23 @@ def test_version(capsys):
 
 # ---- Completion of commands, options and names, as the scripts of the shells ask for it.
 
-@pytest.mark.parametrize(("line", "found"), [
-    ("swe", ["sweep"]), ("sweep explo", ["explore_dojo", "explore_spares"]), ("sweep dojo --sched", ["--scheduler"]),
-    ("trace im", ["import"]), ("list sys", ["systems"]), ("new mo", ["model"]),
-    ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
-    ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
-    ("place x.npz --system isca26_d", ["isca26_dojo"]), ("validate --with h2", ["h20", "h200"]), ("nothing he", []),
-])
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("swe", ["sweep"]),
+        ("sweep explo", ["explore_dojo", "explore_spares"]),
+        ("sweep dojo --sched", ["--scheduler"]),
+        ("trace im", ["import"]),
+        ("list sys", ["systems"]),
+        ("new mo", ["model"]),
+        ("run dojo --policy allo-", ["allo-paper", "allo-lp"]),
+        ("run dojo --model deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+        ("place x.npz --system isca26_d", ["isca26_dojo"]),
+        ("validate --with h2", ["h20", "h200"]),
+        ("nothing he", []),
+    ],
+)
 def test_a_word_is_completed(line, found):
     words = line.split()
     assert completions(words, len(words)) == found
@@ -165,6 +175,7 @@ def test_a_shell_is_needed(capsys):
 
 # ---- Tables in a narrow terminal.
 
+
 @pytest.mark.parametrize(
     ("width", "left_out"), [(120, ""), (40, "topology, bandwidth"), (24, "rate, topology, bandwidth")]
 )
@@ -196,9 +207,15 @@ def test_force_without_a_folder_says_what_it_needs(capsys):
 # ---- ``--out`` into a folder that archsim did not make: refused, and nothing there is touched, unless ``--force``.
 
 FOREIGN_COMMANDS = (
-    "sweep tiny.yaml", "ablate tiny.yaml --set assumptions=[published]", "optimum tiny.yaml", "compare dojo h200_node",
-    "serve serve_h200", "serve serve_h200 --search", "place loads.npz --model deepseek-v3 --system h200_node",
-    "trace profile loads.npz --model deepseek-v3", "explore explore_dojo",
+    "sweep tiny.yaml",
+    "ablate tiny.yaml --set assumptions=[published]",
+    "optimum tiny.yaml",
+    "compare dojo h200_node",
+    "serve serve_h200",
+    "serve serve_h200 --search",
+    "place loads.npz --model deepseek-v3 --system h200_node",
+    "trace profile loads.npz --model deepseek-v3",
+    "explore explore_dojo",
 )
 
 
@@ -238,11 +255,14 @@ def test_a_report_without_its_lock_is_a_report(mine):
 FULL = "/dev/full"
 
 
-@pytest.mark.parametrize("number, file, said", [
-    (errno.ENOSPC, None, "mine.yaml: No space left on device. What was finished before is kept. Make room"),
-    (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
-    (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
-])
+@pytest.mark.parametrize(
+    "number, file, said",
+    [
+        (errno.ENOSPC, None, "mine.yaml: No space left on device. What was finished before is kept. Make room"),
+        (errno.EROFS, "other.yaml", "other.yaml: cannot be read or written: Read-only file system"),
+        (errno.ENOENT, None, "mine.yaml: cannot be read or written: No such file or directory"),
+    ],
+)
 def test_what_the_machine_refuses_is_said_in_a_sentence(monkeypatch, capsys, tmp_path, number, file, said):
     def fail(args):
         raise OSError(number, os.strerror(number), file)
@@ -311,6 +331,7 @@ def test_a_draft_that_cannot_be_removed_hides_no_error(tmp_path):
 
 
 # ---- `archsim compile`: small commands that need all kernels, each in a process of its own.
+
 
 @pytest.fixture
 def asked(monkeypatch):

@@ -128,10 +128,13 @@ def test_out_is_never_required_and_its_help_says_where_it_goes_without(words):
         assert not options["--out"].required and "(default: " in options["--out"].help
 
 
-@pytest.mark.parametrize(("file", "words"), [
-    ("mixtral-8x7b.npz", ("trace", "synth", "mixtral-8x7b", "--requests", "1")),
-    ("throughput.pdf", ("sweep", "--figure", "report", "throughput")),
-])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("mixtral-8x7b.npz", ("trace", "synth", "mixtral-8x7b", "--requests", "1")),
+        ("throughput.pdf", ("sweep", "--figure", "report", "throughput")),
+    ],
+)
 def test_a_file_that_nobody_asked_to_write_again_is_left_as_it_is(here, monkeypatch, capsys, file, words):
     monkeypatch.chdir(here)
     (here / file).write_text("mine")

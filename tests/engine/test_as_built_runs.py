@@ -55,6 +55,7 @@ def test_what_is_as_it_was_meant_changes_nothing(engine):
 
 POLICIES = ("ep", "allo", "allo-paper", "lplb")
 
+
 @pytest.mark.parametrize("which", [0, 4])
 @pytest.mark.parametrize("part", ["array", "hbm"])
 def test_a_faster_die_never_slows_a_run(which, part):

@@ -321,7 +321,9 @@ def test_every_steps_is_asked_for():
 
 def test_bounds_are_refused_where_experts_have_several_holders():
     run = engine_of(
-        small_system(), small_model(), policy("ep", placement="support.placements:replicated"),
+        small_system(),
+        small_model(),
+        policy("ep", placement="support.placements:replicated"),
         load_assumptions("physical"),
     )
     with pytest.raises(ArchsimError, match="one holder"):

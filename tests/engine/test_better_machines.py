@@ -222,7 +222,10 @@ def test_no_byte_of_an_llc_counts_twice_and_more_of_it_is_more_of_both(less, mor
 BETTER = [
     (what, factor)
     for what in (
-        "llc.capacity_bytes", "hbm.bandwidth_bytes_per_s", "d2d.bandwidth_bytes_per_s", "compute.peak_flop_per_s",
+        "llc.capacity_bytes",
+        "hbm.bandwidth_bytes_per_s",
+        "d2d.bandwidth_bytes_per_s",
+        "compute.peak_flop_per_s",
     )
     for factor in (1.4, 2.0)
 ] + [("llc.capacity_bytes", 8.0)]  # a layer stays in it

@@ -136,10 +136,16 @@ def decided(states, executor, **host):
     """The outcome of a run whose allocation is a user's own, of the system that decides by ``executor``."""
     own = {"name": f"{__name__}:calls", "states": states}
     CALLS.clear()
-    return engine_of(
-        system_deciding(executor, **host), small_model(), policy("ep", allocation=own),
-        load_assumptions("physical", decision_cost="charged"),
-    ).run().decision
+    return (
+        engine_of(
+            system_deciding(executor, **host),
+            small_model(),
+            policy("ep", allocation=own),
+            load_assumptions("physical", decision_cost="charged"),
+        )
+        .run()
+        .decision
+    )
 
 
 EVERY_EXECUTOR = [("fsm", {}), ("firmware", {}), ("gpu", {}), ("host", {}), ("host", {"time_ns": 20_000.0})]
@@ -222,7 +228,9 @@ def test_a_host_whose_time_is_given_does_the_same_every_time():
 def test_only_an_allocation_takes_the_time_that_is_given_for_it():
     for name, times in (("base", 0), ("ep", 0), ("allo", 1)):
         engine = engine_of(
-            system_deciding("host", time_ns=20_000.0), small_model(), policy(name),
+            system_deciding("host", time_ns=20_000.0),
+            small_model(),
+            policy(name),
             load_assumptions("physical", decision_cost="charged"),
         )
         decision = engine.run().decision
@@ -269,8 +277,12 @@ def test_more_of_anything_never_takes_longer():
     counts = DecisionWork(25, 256, True, 200, 200, np.full(200, 7), np.full(200, 3), 400, 200, 30)
     base = global_cp.fsm_ns(counts, FsmSpec())
     for field, value in (
-        ("lanes", 16), ("comparators", 64), ("heatmap_port_bits", 1024), ("prediction_port_bits", 32),
-        ("table_port_bits", 144), ("clock_hz", 4e9),
+        ("lanes", 16),
+        ("comparators", 64),
+        ("heatmap_port_bits", 1024),
+        ("prediction_port_bits", 32),
+        ("table_port_bits", 144),
+        ("clock_hz", 4e9),
     ):
         better = global_cp.fsm_ns(counts, FsmSpec().model_copy(update={field: value}))
         assert (better <= base).all() and (field == "table_port_bits" or better.sum() < base.sum())

@@ -84,15 +84,18 @@ def test_a_padded_all_to_all_takes_the_time_of_its_largest_part():
     assert padded[0] == pytest.approx(measured[0], rel=0.03) and (padded >= plain).all() and padded[0] > 1.02 * plain[0]
 
 
-@pytest.mark.parametrize(("dispatch", "sums"), [
-    ("all_gather", "reduce_scatter"), ("all_gather_all_reduce", "all_reduce"),
-])
+@pytest.mark.parametrize(
+    ("dispatch", "sums"),
+    [
+        ("all_gather", "reduce_scatter"),
+        ("all_gather_all_reduce", "all_reduce"),
+    ],
+)
 def test_all_gather_takes_the_measured_time_whatever_the_routing(dispatch, sums):
     run = engine_of(cluster(), PLAIN, dispatch=dispatch)
     n_bytes = 8 * 512 * np.array([7168 + 4 * 56, 2 * 7168])
     measured = [
-        float(LAWS.collective(op, each, ranks=8).ns)
-        for op, each in zip(("all_gather", sums), n_bytes, strict=True)
+        float(LAWS.collective(op, each, ranks=8).ns) for op, each in zip(("all_gather", sums), n_bytes, strict=True)
     ]
     for skew in (0.0, 1.0):
         _, parts = step(run, demand_of(PLAIN, 8, 512, skew, seed=2))
@@ -349,7 +352,8 @@ def test_deepep_between_nodes(dispatch, nodes):
 
 
 def usable(op, nodes):
-    """tokens → us of what is read of a part of DeepEP's normal kernels, most SMs: not what a congested network slowed.
+    """tokens → us of what is read of a part of DeepEP's normal kernels, most SMs: not what a congested
+    network slowed.
     """
     if not (DATA / "comm" / NORMAL).is_file():
         pytest.skip(f"{DATA / 'comm' / NORMAL} is missing")
@@ -565,7 +569,9 @@ def test_a_sweep_runs_it_and_its_code_is_part_of_the_run(tmp_path):
     from support.tiny import tiny
 
     own = tiny(
-        tmp_path, "assumptions={set: physical, execution: 'test_expert_parallel:Toy'}", "policies=[ep]",
+        tmp_path,
+        "assumptions={set: physical, execution: 'test_expert_parallel:Toy'}",
+        "policies=[ep]",
         "workload.batch=[12]",
     )
     run = prepare(own).runs[0]

@@ -31,7 +31,12 @@ port_limits = st.sampled_from([None, 1.0, 0.75])
 def finish(flows, arbitration="fair", mesh=(X, Y), link=1.0, hop_ns=20.0, port=None, contention="shared"):
     """`simulate_flows` with bandwidths in bytes/ns."""
     return simulate_flows(
-        mesh, flows, link * GB_PER_S, hop_ns, contention=contention, arbitration=arbitration,
+        mesh,
+        flows,
+        link * GB_PER_S,
+        hop_ns,
+        contention=contention,
+        arbitration=arbitration,
         die_port_bytes_per_s=None if port is None else port * GB_PER_S,
     )
 
@@ -43,11 +48,15 @@ def hops(src, dst):
 # ---- against the flit-level simulator --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("arbitration", "policy", "duration_bar", "makespan_bar"), [
-    ("fair", "fq_perflow", 0.02, 0.01), ("round_robin", "rr_shared16", 0.05, 0.02),
-    ("head_of_line", "rr_shared16", 0.05, 0.02),
-    ("fair", "rr_shared16", math.inf, 0.05),
-])
+@pytest.mark.parametrize(
+    ("arbitration", "policy", "duration_bar", "makespan_bar"),
+    [
+        ("fair", "fq_perflow", 0.02, 0.01),
+        ("round_robin", "rr_shared16", 0.05, 0.02),
+        ("head_of_line", "rr_shared16", 0.05, 0.02),
+        ("fair", "rr_shared16", math.inf, 0.05),
+    ],
+)
 def test_errors_against_flit_level_simulation(shared, arbitration, policy, duration_bar, makespan_bar):
     sets = json.loads((shared / "reference/contention/flows.json").read_text())
     assert sets
@@ -256,8 +265,11 @@ def test_round_robin_recomputes_only_the_component_too():
 def test_rates_times_a_power_of_two_divide_times_exactly(arbitration, flows, port, power):
     factor = 2.0**power
     faster = finish(
-        [(s, d, size, start / factor) for s, d, size, start in flows], arbitration, link=1.7 * factor,
-        hop_ns=20 / factor, port=None if port is None else port * factor,
+        [(s, d, size, start / factor) for s, d, size, start in flows],
+        arbitration,
+        link=1.7 * factor,
+        hop_ns=20 / factor,
+        port=None if port is None else port * factor,
     )
     assert (faster * factor).tolist() == finish(flows, arbitration, link=1.7, port=port).tolist()
 
@@ -396,24 +408,27 @@ def test_reserved_paths_exclude_each_other_in_order_of_start():
 GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
-    ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
-    ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
-    ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
-    ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
-    ({"hop_ns": -1}, "hop_ns -1"),
-    ({"hop_ns": math.inf}, "hop_ns inf"),
-    ({"fabric": (0, 3)}, "mesh 0 x 3"),
-    ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
-    ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
-    ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
-    ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
-    ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
-    ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
-    ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
-    ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1: expected .*got 3 values"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"arbitration": "fifo"}, "arbitration 'fifo'.*'fair', 'round_robin'"),
+        ({"contention": "none"}, "contention 'none'.*'shared', 'reserved'"),
+        ({"link_bytes_per_s": 0}, "link_bytes_per_s 0"),
+        ({"link_bytes_per_s": math.nan}, "link_bytes_per_s nan"),
+        ({"die_port_bytes_per_s": -1.0}, "die_port_bytes_per_s -1.0"),
+        ({"hop_ns": -1}, "hop_ns -1"),
+        ({"hop_ns": math.inf}, "hop_ns inf"),
+        ({"fabric": (0, 3)}, "mesh 0 x 3"),
+        ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
+        ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
+        ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
+        ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
+        ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
+        ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
+        ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
+        ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1: expected .*got 3 values"),
+    ],
+)
 def test_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         simulate_flows(**(GOOD | wrong))

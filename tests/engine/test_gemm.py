@@ -326,12 +326,14 @@ def a_die(calibration="h100", dtype="bf16", library=None, peak=989e12, hbm=3.35e
     """A die that holds at most one slice in flight, and keeps none in its LLC."""
     system = load_system("isca26_dojo")
     compute = {"calibration": calibration, "dtype": dtype, "library": library, "peak_flop_per_s": peak}
-    return system.model_copy(update={
-        "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
-        "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
-        "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
-        "compute": system.compute.model_copy(update=compute),
-    })
+    return system.model_copy(
+        update={
+            "mesh": system.mesh.model_copy(update={"x": 1, "y": 1}),
+            "hbm": system.hbm.model_copy(update={"bandwidth_bytes_per_s": hbm}),
+            "llc": system.llc.model_copy(update={"capacity_bytes": llc_bytes}),
+            "compute": system.compute.model_copy(update=compute),
+        }
+    )
 
 
 def fitted_ns(system, model, tokens):
@@ -502,9 +504,7 @@ def test_block_scales_change_measured_gemms_only():
     experiment = load_experiment("configs/validate_h100.yaml", ["workload.batch=[64]", "assumptions.gemm=roofline"])
     fp8 = experiment.systems[1]
     block = fp8.model_copy(update={"compute": fp8.compute.model_copy(update={"dtype": "fp8_block"})})
-    plain, blocks = (
-        api_run(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block)
-    )
+    plain, blocks = (api_run(experiment.model_copy(update={"systems": (system,)})).runs.rows for system in (fp8, block))
     assert fp8.compute.dtype == "fp8" and len(plain) == 1
     assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]
 
@@ -539,7 +539,9 @@ def test_a_remote_read_over_calibrated_links_takes_what_a_copy_of_its_size_took(
         assert 2 * hop_ns + size / (nominal * share) * 1e9 == pytest.approx(float(law.time_ns(size)), rel=1e-9)
         of_slices = link.of_slices(int(size))
         assert (of_slices.hop_latency_ns, of_slices.efficiency, of_slices.bandwidth_bytes_per_s) == (
-            hop_ns, share, 450e9
+            hop_ns,
+            share,
+            450e9,
         )
     again = read(D2DSpec, **link.model_dump(mode="json", by_alias=True))
     assert again == link  # a manifest does not need the calibration
@@ -560,12 +562,15 @@ def test_plain_links_do_not_depend_on_slices():
     assert plain.of_slices(4096) is plain
 
 
-@pytest.mark.parametrize(("kind", "name", "problem"), [
-    (HbmSpec, "b200", "'b200' has no HBM measurements"),
-    (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
-    (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
-    (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
-])
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        (HbmSpec, "b200", "'b200' has no HBM measurements"),
+        (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
+        (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
+        (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
+    ],
+)
 def test_what_was_not_measured_is_refused(kind, name, problem):
     keys = {"bandwidth": "2 TB/s", "calibration": name} | ({"capacity": "80 GB"} if kind is HbmSpec else {})
     with pytest.raises(SpecError, match=problem) as refused:
@@ -591,12 +596,15 @@ def test_the_shipped_validation_experiments_are_one_expert_on_one_die_and_a_copy
 def test_runs_whose_slices_are_outside_of_the_measured_copies_say_so(tmp_path, capsys):
     """In the results, on the page, and on the terminal: for copies of an experiment, and for points of a sweep."""
     copies = load_experiment(CONFIGS / "validate_h100_copies.yaml")
-    some = copies.model_copy(update={
-        "models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))
-    })
+    some = copies.model_copy(
+        update={
+            "models": tuple(model for model in copies.models if model.name in ("copy_of_64_MiB", "copy_of_256_MiB"))
+        }
+    )
     rows = archsim.sweep(some, tmp_path).runs.rows
     assert [(row["model"], row["copies_extrapolated"]) for row in rows] == [
-        ("copy_of_64_MiB", 0.0), ("copy_of_256_MiB", 1.0)
+        ("copy_of_64_MiB", 0.0),
+        ("copy_of_256_MiB", 1.0),
     ]
     said = "1 of 2 runs copies slices of a size that the calibration named in d2d did not measure"
     write_report(tmp_path)

@@ -82,7 +82,10 @@ class Both:
     def __init__(self, replay, system, assumptions, routing):
         engine = replay.engine
         self.engine, self.kernel, self.machine, self.assumptions = (
-            engine, engine.execution.kernel, engine.machine, assumptions
+            engine,
+            engine.execution.kernel,
+            engine.machine,
+            assumptions,
         )
         self.stages, self.seen, self.log = 0, Counter(), []
         self.now = self.wall = self.before_ns = 0.0
@@ -231,8 +234,13 @@ def check_drained(kernel, work, reserved):
 SETS = (
     {"contention": "reserved"},
     {
-        "contention": "reserved", "ties": "heapq", "llc": "slices", "activations": "ignored", "weights": "routed",
-        "numbering": "column_major", "order": "as_created",
+        "contention": "reserved",
+        "ties": "heapq",
+        "llc": "slices",
+        "activations": "ignored",
+        "weights": "routed",
+        "numbering": "column_major",
+        "order": "as_created",
     },
     {"contention": "reserved", "llc": "slices"},
     {},
@@ -266,8 +274,10 @@ UNEQUAL = {
     "topology": {
         "name": "edges",
         "edges": (
-            EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12), EdgeSpec(dies=(1, 2), hop_latency_ns=900.0),
-            EdgeSpec(dies=(2, 3)), EdgeSpec(dies=(0, 3)),
+            EdgeSpec(dies=(0, 1), bandwidth_bytes_per_s=0.2e12),
+            EdgeSpec(dies=(1, 2), hop_latency_ns=900.0),
+            EdgeSpec(dies=(2, 3)),
+            EdgeSpec(dies=(0, 3)),
         ),
     }
 }
@@ -348,7 +358,9 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
 
 def test_a_run_without_a_log_is_the_same_and_has_none():
     system, spec, assumptions = (
-        small_system(2, 2), POLICIES["pred"], load_assumptions("physical", heatmap_update="free")
+        small_system(2, 2),
+        POLICIES["pred"],
+        load_assumptions("physical", heatmap_update="free"),
     )
     demand = demand_of(MODEL, system, spec, decode_steps=3, batch=12)
     runs = [replay(system, MODEL, spec, assumptions, demand, keep_transitions=kept) for kept in (False, True)]

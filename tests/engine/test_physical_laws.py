@@ -93,7 +93,9 @@ def test_twice_the_bandwidth_slows_no_shipped_run(name, record_property):
     before = simulate(name, system=system, model=few)[1]
     anomalies = steps = 0
     for block, field in (
-        ("hbm", "bandwidth_bytes_per_s"), ("d2d", "bandwidth_bytes_per_s"), ("compute", "peak_flop_per_s")
+        ("hbm", "bandwidth_bytes_per_s"),
+        ("d2d", "bandwidth_bytes_per_s"),
+        ("compute", "peak_flop_per_s"),
     ):
         spec = getattr(system, block)
         faster = system.model_copy(update={block: spec.model_copy(update={field: 2 * getattr(spec, field)})})

@@ -24,7 +24,8 @@ INPUTS = {
     "deepseek_synthetic": ("deepseek-v3", "reference/published/deepseek_synthetic.npz"),
     "qwen3_synthetic": ("qwen3-235b-a22b", "reference/published/qwen3_synthetic.npz"),
     "llama4_mmlu_algebra_anatomy": (
-        "llama-4-maverick", "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
+        "llama-4-maverick",
+        "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
     ),
 }
 SYSTEMS = {("5", "5"): "isca26_dojo", ("3", "8"): "isca26_tsmc_sow"}
@@ -42,9 +43,11 @@ def run(system, model, policy_spec, demand, **changes):
 def counted(outcome):
     tally = outcome.tally
     return {
-        "hop_messages": int(tally.hops[0, 0]), "local_hbm_read_bytes": int(tally.dies["local_read_bytes"].sum()),
+        "hop_messages": int(tally.hops[0, 0]),
+        "local_hbm_read_bytes": int(tally.dies["local_read_bytes"].sum()),
         "remote_hbm_read_bytes": int(tally.dies["remote_read_bytes"].sum()),
-        "local_hbm_write_bytes": int(tally.dies["write_bytes"].sum()), "events": int(tally.events[0]),
+        "local_hbm_write_bytes": int(tally.dies["write_bytes"].sum()),
+        "events": int(tally.events[0]),
     }
 
 
@@ -79,18 +82,26 @@ def random_trace(rng, model, requests, prompt, decode, layers, skew):
     experts = np.argsort(-draws, axis=2)[:, :, : model.top_k].astype(np.int16)
     iteration = np.concatenate([np.concatenate([np.zeros(prompt), np.arange(1, n - prompt + 1)]) for n in lengths])
     return Trace(
-        experts=experts, request_offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        iteration=iteration.astype(np.int16), layer_ids=np.array(model.moe_layer_ids[:layers], np.int32),
-        num_experts=model.experts, top_k=model.top_k, model="", source="random",
-        request_subject=np.zeros(requests, np.int16), subject_names=("none",),
+        experts=experts,
+        request_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        iteration=iteration.astype(np.int16),
+        layer_ids=np.array(model.moe_layer_ids[:layers], np.int32),
+        num_experts=model.experts,
+        top_k=model.top_k,
+        model="",
+        source="random",
+        request_subject=np.zeros(requests, np.int16),
+        subject_names=("none",),
     )
 
 
 @settings(max_examples=examples(25, 8))
 @given(
-    seed=st.integers(0, 2**32 - 1), strategy=st.sampled_from(STRATEGIES),
+    seed=st.integers(0, 2**32 - 1),
+    strategy=st.sampled_from(STRATEGIES),
     mesh=st.sampled_from([(5, 5), (3, 8), (1, 1), (4, 2), (1, 6)]),
-    shape=st.sampled_from([(40, 3, 20.0), (64, 8, 1.0), (24, 2, 0.3)]), prompt=st.integers(1, 3),
+    shape=st.sampled_from([(40, 3, 20.0), (64, 8, 1.0), (24, 2, 0.3)]),
+    prompt=st.integers(1, 3),
 )
 def test_equal_to_the_slow_re_telling(seed, strategy, mesh, shape, prompt):
     experts, top_k, skew = shape
@@ -103,7 +114,10 @@ def test_equal_to_the_slow_re_telling(seed, strategy, mesh, shape, prompt):
     outcome = run(system, model, policy(strategy), demand)
     table = published_utilisation(model.name)
     described = dict(
-        hidden=model.hidden, ffn=model.expert_ffn, experts=experts, u=table.hbm,
+        hidden=model.hidden,
+        ffn=model.expert_ffn,
+        experts=experts,
+        u=table.hbm,
         v=list(zip((*table.bounds, None), table.values, strict=True)),
     )
     prefill, decode, counts = simulate(

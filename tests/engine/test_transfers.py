@@ -297,7 +297,9 @@ def test_fewer_are_sent_once_than_for_every_expert(seed, tokens, top_k, dies, kn
 
 def test_the_expected_number_is_the_mean_of_random_routing():
     for sizes, ranks, published in (
-        (Sizes(256, 8), 25, 1.13), (Sizes(256, 8), 8, 1.51), (Sizes(256, 8, groups=8, top_groups=4), 8, 2.20)
+        (Sizes(256, 8), 25, 1.13),
+        (Sizes(256, 8), 8, 1.51),
+        (Sizes(256, 8, groups=8, top_groups=4), 8, 2.20),
     ):
         rng = np.random.default_rng(ranks)
         score = rng.random((20_000, sizes.experts))
@@ -356,6 +358,7 @@ def test_single_tokens_are_kept_where_they_are_asked_for(monkeypatch):
 
 
 # ---- What moved between which dies and over which links, by class, is all that moved.
+
 
 @given(dies=st.integers(1, 40), n_bytes=st.integers(0, 10**6), executor=st.sampled_from(["fsm", "gpu"]))
 def test_statistics_of_every_die_arrive(dies, n_bytes, executor):
@@ -450,7 +453,8 @@ def received_demand_of(model, dies, tokens, routed):
     np.add.at(origins[0, 0], (home[:, None], experts), 1)
     counts = origins.sum(axis=2)
     routing = {
-        "routed": experts[:, None, :].astype(np.int16), "routed_die": home.astype(np.int32),
+        "routed": experts[:, None, :].astype(np.int16),
+        "routed_die": home.astype(np.int32),
         "routed_from": np.array([0, len(home)]),
     }
     return RunDemand(

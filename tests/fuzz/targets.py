@@ -211,10 +211,12 @@ def _loads(folder):
 def _requests(folder):
     rows = [f"{at},{at * 100 + 50},{at + 10}" for at in range(5)]
     (folder / "azure.csv").write_text(
-        "\n".join([
-            "TIMESTAMP,ContextTokens,GeneratedTokens",
-            *(f"2023-11-16 18:15:{at:02d}.6805900,{at * 100 + 50},{at + 10}" for at in range(5)),
-        ])
+        "\n".join(
+            [
+                "TIMESTAMP,ContextTokens,GeneratedTokens",
+                *(f"2023-11-16 18:15:{at:02d}.6805900,{at * 100 + 50},{at + 10}" for at in range(5)),
+            ]
+        )
     )
     (folder / "plain.csv").write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]))
     lines = [{"timestamp": 1000 * at, "input_length": 600, "output_length": 5, "hash_ids": [0, at]} for at in range(5)]
@@ -244,9 +246,7 @@ _CALIBRATE = "calibrate {} --peak bf16=600TFLOP/s --hbm 2.4TB/s --out c.yaml"
 TARGETS = {
     "specs": Target(_configs, _yaml, lambda file: f"check {file}"),
     "runs": Target(_small, _yaml, lambda file: f"run {file}", shown=False),
-    "models": Target(
-        _models, mutated_config, lambda file: f"model import {file} --out made.yaml", law=_law_of_configs
-    ),
+    "models": Target(_models, mutated_config, lambda file: f"model import {file} --out made.yaml", law=_law_of_configs),
     "onnx": Target(_onnx, damaged, lambda file: f"model import {file} --out made.yaml"),
     "traces": Target(_traces, _any_text, _IMPORT.format),
     "packed": Target(_packed, damaged, _IMPORT.format),

@@ -119,7 +119,9 @@ def test_what_was_not_measured_is_a_roofline_and_says_so():
 MEASURED = ["sparse", "block_sparse", "compressed", "gated_delta_net", "kda"]
 
 
-@pytest.mark.parametrize("gpu", sampled(["h100", "h200", "b200", "gb200", "b300", "gb300"], lambda gpu: gpu[-4:] == "h100" or gpu == "gb200"))
+@pytest.mark.parametrize(
+    "gpu", sampled(["h100", "h200", "b200", "gb200", "b300", "gb300"], lambda gpu: gpu[-4:] == "h100" or gpu == "gb200")
+)
 @pytest.mark.parametrize("name", MEASURED)
 def test_measured_kinds_grow_with_requests_and_context(name, gpu):
     kind, hidden, laws = kind_of(name), GEOMETRY[name][1], Laws(calibration_named(gpu))

@@ -101,8 +101,12 @@ MODELS = st.sampled_from(["qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "llam
 
 @settings(max_examples=examples(40))
 @given(
-    model=MODELS, batch=st.integers(1, 30_000), context=st.integers(0, 20_000), more=st.integers(0, 5_000),
-    kv=st.sampled_from(["bf16", "fp8"]), weights=st.sampled_from(["replicated", "sharded"]),
+    model=MODELS,
+    batch=st.integers(1, 30_000),
+    context=st.integers(0, 20_000),
+    more=st.integers(0, 5_000),
+    kv=st.sampled_from(["bf16", "fp8"]),
+    weights=st.sampled_from(["replicated", "sharded"]),
 )
 def test_more_context_or_requests_never_leave_more_room(model, batch, context, more, kv, weights):
     said = {"kv": kv, "attention_weights": weights}
@@ -116,7 +120,9 @@ def test_more_context_or_requests_never_leave_more_room(model, batch, context, m
 
 @settings(max_examples=examples(40))
 @given(
-    model=MODELS, batch=st.integers(1, 30_000), context=st.integers(1, 20_000),
+    model=MODELS,
+    batch=st.integers(1, 30_000),
+    context=st.integers(1, 20_000),
     system=st.sampled_from(["dojo", "isca26_dojo"]),
 )
 def test_every_suggestion_makes_it_fit(model, batch, context, system):
@@ -164,12 +170,18 @@ def test_a_context_that_nothing_says_must_be_written():
     ]
 
 
-@pytest.mark.parametrize(("trace", "keys", "tokens"), [
-    ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128), ({"synthetic": {}}, {}, 16 + 127),
-    ({"synthetic": {"prompt_tokens": 100, "decode_steps": 5}}, {}, 105),
-    ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7), ({"synthetic": {"prompt_tokens": 0}}, {}, None),
-    ({"synthetic": {"like": "deepseek-v3"}}, {}, None), ("some/trace", {}, None),
-])
+@pytest.mark.parametrize(
+    ("trace", "keys", "tokens"),
+    [
+        ({"synthetic": {"prompt_tokens": 100}}, {"decode_steps": 28}, 128),
+        ({"synthetic": {}}, {}, 16 + 127),
+        ({"synthetic": {"prompt_tokens": 100, "decode_steps": 5}}, {}, 105),
+        ({"synthetic": {"prompt_tokens": 100}}, {"context": 7}, 7),
+        ({"synthetic": {"prompt_tokens": 0}}, {}, None),
+        ({"synthetic": {"like": "deepseek-v3"}}, {}, None),
+        ("some/trace", {}, None),
+    ],
+)
 def test_default_context(trace, keys, tokens):
     assert WorkloadSpec(trace=trace, batch=1, **keys).context_tokens == tokens
 
@@ -385,10 +397,13 @@ def deployment(model, system, tp, experts, engine="vllm", utilisation=0.9, **mor
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "tokens"), [
-    (deployment("qwen3-235b-a22b", "h100_node", 4, "fp8_block"), 178_880),  # vllm-project/vllm#21348, vLLM
-    (deployment("qwen3-235b-a22b", "h100_node", 4, "fp8_block", "sglang", 0.93), 367_404),  # and SGLang
-])
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        (deployment("qwen3-235b-a22b", "h100_node", 4, "fp8_block"), 178_880),  # vllm-project/vllm#21348, vLLM
+        (deployment("qwen3-235b-a22b", "h100_node", 4, "fp8_block", "sglang", 0.93), 367_404),  # and SGLang
+    ],
+)
 def test_tokens_of_kv_are_those_that_servers_logged(given, tokens):
     engine = engine_of(given, given.spec.parallel)
     assert kv_room(engine, Scheduler.of(given.spec.scheduler)).tokens == pytest.approx(tokens, rel=0.05)
@@ -472,8 +487,13 @@ def test_ranges_of_other_engines_and_gpus_hold_what_is_left_out(monkeypatch):
 
 @settings(max_examples=examples(100))
 @given(
-    engine=st.sampled_from([None, "vllm", "sglang", "trtllm"]), given=st.booleans(), ranks=st.sampled_from([1, 8]),
-    hbm=st.floats(20e9, 300e9), more=st.floats(0, 50e9), weights=st.floats(1e9, 300e9), activations=st.floats(0, 20e9),
+    engine=st.sampled_from([None, "vllm", "sglang", "trtllm"]),
+    given=st.booleans(),
+    ranks=st.sampled_from([1, 8]),
+    hbm=st.floats(20e9, 300e9),
+    more=st.floats(0, 50e9),
+    weights=st.floats(1e9, 300e9),
+    activations=st.floats(0, 20e9),
     needed=st.floats(0, 50e9),
 )
 def test_more_memory_never_leaves_less(engine, given, ranks, hbm, more, weights, activations, needed):

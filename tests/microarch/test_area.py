@@ -51,9 +51,14 @@ from microarch.silicon.area import (
 ROOT = Path(__file__).resolve().parents[2]
 KB, MB = 2**10, 2**20
 DESIGNS = st.builds(
-    TableDesign, experts=st.integers(1, 2048), layers=st.integers(1, 200), dies=st.integers(1, 200),
-    hbm_capacity_bytes=st.integers(10**6, 10**12), counter_bits=st.integers(1, 32),
-    granule_bytes=st.sampled_from([32, 64, 4096]), ports=st.integers(1, 4),
+    TableDesign,
+    experts=st.integers(1, 2048),
+    layers=st.integers(1, 200),
+    dies=st.integers(1, 200),
+    hbm_capacity_bytes=st.integers(10**6, 10**12),
+    counter_bits=st.integers(1, 32),
+    granule_bytes=st.sampled_from([32, 64, 4096]),
+    ports=st.integers(1, 4),
 )
 
 
@@ -75,19 +80,25 @@ def named(design):
 def test_published_sizes_follow_from_512_experts_25_dies_and_100_layers():
     design = TableDesign(experts=512, dies=25, layers=100, hbm_capacity_bytes=80 * 10**9)
     assert {name: table.size_bytes for name, table in named(design).items()} == {
-        "expert distribution table": 4.5 * KB, "heatmap cache": 0.5 * MB, "heatmap": 50 * MB, "prediction table": 128,
+        "expert distribution table": 4.5 * KB,
+        "heatmap cache": 0.5 * MB,
+        "heatmap": 50 * MB,
+        "prediction table": 128,
         "ATU": 4.25 * KB,
     }
 
 
-@pytest.mark.parametrize("change, bits", [
-    ({"dies": 64}, (72, 69)),  # one word of presence bits; ids of 6 bits
-    ({"dies": 65}, (8 + 128, 70)),
-    ({"dies": 300}, (16 + 320, 72)),
-    ({"hbm_capacity_bytes": 180 * 10**9}, (72, 70)),  # an address bit more, twice
-    ({"granule_bytes": 4096}, (72, 56)),  # six fewer, twice
-    ({"presence_word_bits": 1}, (8 + 25, 68)),
-])
+@pytest.mark.parametrize(
+    "change, bits",
+    [
+        ({"dies": 64}, (72, 69)),  # one word of presence bits; ids of 6 bits
+        ({"dies": 65}, (8 + 128, 70)),
+        ({"dies": 300}, (16 + 320, 72)),
+        ({"hbm_capacity_bytes": 180 * 10**9}, (72, 70)),  # an address bit more, twice
+        ({"granule_bytes": 4096}, (72, 56)),  # six fewer, twice
+        ({"presence_word_bits": 1}, (8 + 25, 68)),
+    ],
+)
 def test_bits_of_an_entry_follow_dies_hbm_and_granules(change, bits):
     tables = named(replace(TableDesign(), **change))
     assert tuple(tables[name].bits_per_entry for name in ("expert distribution table", "ATU")) == bits
@@ -161,13 +172,16 @@ def test_power_follows_the_clock_but_for_leakage():
         assert costs(fast)[part.name].power_mw == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name, storage, share", [
-    ("periphery_edge", Storage.SRAM, lambda bits: 103 / math.sqrt(bits) / (1.43 + 103 / math.sqrt(bits))),
-    ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
-    ("bitcell", Storage.SRAM, lambda bits: 1.0),
-    ("flop", Storage.REGISTERS, lambda bits: 1.0),
-    ("flop_port", Storage.REGISTERS, lambda bits: 1.51 / 2.51),
-])
+@pytest.mark.parametrize(
+    "name, storage, share",
+    [
+        ("periphery_edge", Storage.SRAM, lambda bits: 103 / math.sqrt(bits) / (1.43 + 103 / math.sqrt(bits))),
+        ("periphery", Storage.SRAM, lambda bits: 1.43 / (1.43 + 103 / math.sqrt(bits))),
+        ("bitcell", Storage.SRAM, lambda bits: 1.0),
+        ("flop", Storage.REGISTERS, lambda bits: 1.0),
+        ("flop_port", Storage.REGISTERS, lambda bits: 1.51 / 2.51),
+    ],
+)
 def test_doubling_a_coefficient_doubles_its_share_of_the_area(name, storage, share):
     twice = replace(N5, **{name: replace(getattr(N5, name), value=2 * getattr(N5, name).value)})
     tables = tables_of(TableDesign())
@@ -285,18 +299,21 @@ def cost_of(system):
     return total(part.cost for part in decision_parts(system.decision, design_of(system)))
 
 
-@pytest.mark.parametrize("less, more", [
-    ({"fsm": {"lanes": 8}}, {"fsm": {"lanes": 16}}),
-    ({"fsm": {"comparators": 32}}, {"fsm": {"comparators": 64}}),
-    ({"fsm": {"sorter": "bitonic"}}, {"fsm": {"sorter": "merge"}}),
-    ({"fsm": {"heatmap_port_bits": 64}}, {"fsm": {"heatmap_port_bits": 512}}),
-    ({"atu_ways": 4}, {"atu_ways": 8}),
-    ({"atu_entries": 512}, {"atu_entries": 1024}),
-    ({"atu_entries": 64}, {"atu_entries": 512}),
-    ({"executor": "host"}, {"executor": "fsm"}),
-    ({"executor": "fsm"}, {"executor": "firmware"}),
-    ({"executor": "firmware", "firmware": {"core": "a72"}}, {"executor": "firmware", "firmware": {"core": "a76"}}),
-])
+@pytest.mark.parametrize(
+    "less, more",
+    [
+        ({"fsm": {"lanes": 8}}, {"fsm": {"lanes": 16}}),
+        ({"fsm": {"comparators": 32}}, {"fsm": {"comparators": 64}}),
+        ({"fsm": {"sorter": "bitonic"}}, {"fsm": {"sorter": "merge"}}),
+        ({"fsm": {"heatmap_port_bits": 64}}, {"fsm": {"heatmap_port_bits": 512}}),
+        ({"atu_ways": 4}, {"atu_ways": 8}),
+        ({"atu_entries": 512}, {"atu_entries": 1024}),
+        ({"atu_entries": 64}, {"atu_entries": 512}),
+        ({"executor": "host"}, {"executor": "fsm"}),
+        ({"executor": "fsm"}, {"executor": "firmware"}),
+        ({"executor": "firmware", "firmware": {"core": "a72"}}, {"executor": "firmware", "firmware": {"core": "a76"}}),
+    ],
+)
 def test_more_of_what_decides_takes_more_area_and_power(less, more):
     small, large = cost_of(deciding(**less)), cost_of(deciding(**more))
     assert small.area_mm2 < large.area_mm2 and small.power_mw < large.power_mw
@@ -401,10 +418,16 @@ def test_design_follows_the_system_and_the_options():
     assert (design.experts, design.ports, design.clock_hz) == (1024, 2, 1e9)
 
 
-@pytest.mark.parametrize("text, problem", [
-    ("experts", "expected KEY=VALUE"), ("expert=3", "did you mean 'experts'"),
-    ("dies=3", "derived from the system"), ("ports=many", "invalid literal"), ("ports=0", "must be above 0"),
-])
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("experts", "expected KEY=VALUE"),
+        ("expert=3", "did you mean 'experts'"),
+        ("dies=3", "derived from the system"),
+        ("ports=many", "invalid literal"),
+        ("ports=0", "must be above 0"),
+    ],
+)
 def test_a_bad_design_is_refused(text, problem):
     with pytest.raises(SpecError, match=problem):
         parse_design([text])
@@ -433,7 +456,8 @@ def test_command_prints_sums_of_its_rows(capsys):
     )
     (system,) = experiment.systems
     for sums, parts in (
-        (configured, decision_parts(system.decision, design_of(system))), (published, parts_of(TableDesign()))
+        (configured, decision_parts(system.decision, design_of(system))),
+        (published, parts_of(TableDesign())),
     ):
         expected = total(part.cost for part in parts)
         assert sums == [f"{expected.area_mm2:.4f}", f"{expected.power_mw:.2f}"]
@@ -474,4 +498,3 @@ def test_sources_are_printed_for_every_coefficient(tmp_path, capsys):
     for name, coefficient in coefficients.items():
         assert name in out and f"{coefficient.value:g}" in out, name
         assert coefficient.source and coefficient.unit
-

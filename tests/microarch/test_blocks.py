@@ -78,7 +78,9 @@ def test_the_engine_takes_the_parameters_of_the_blocks(system):
     memory, cache, links = (parameters_of(block.Parameters, spec) for block in (hbm, llc, link))
     assert (machine.hbm_latency_ns, machine.hbm_bytes_per_ns) == (memory.latency_ns, memory.bytes_per_ns)
     assert (machine.llc_hit_ns, machine.llc_miss_ns, machine.llc_write_ns) == (
-        cache.hit_ns, cache.miss_ns, cache.write_ns
+        cache.hit_ns,
+        cache.miss_ns,
+        cache.write_ns,
     )
     assert (machine.hop_ns, machine.link_bytes_per_ns) == (links.hop_ns, links.bytes_per_ns)
     assert machine.request_bytes == links.request_bytes
@@ -193,11 +195,10 @@ def test_the_block_keeps_the_contract_and_the_whole_table_drains():
 
 
 def test_the_table_can_be_walked_from_the_new_state():
-    only = walk(
-        decompressor.REQUEST, At.EXPAND, lambda state: (Event.SERVED, EXPAND_NS if state == At.EXPAND else 7.0)
-    )
+    only = walk(decompressor.REQUEST, At.EXPAND, lambda state: (Event.SERVED, EXPAND_NS if state == At.EXPAND else 7.0))
     assert [(t.time, t.state, t.next) for t in only] == [
-        (EXPAND_NS, At.EXPAND, At.COMPUTE), (EXPAND_NS + 7.0, At.COMPUTE, At.DONE)
+        (EXPAND_NS, At.EXPAND, At.COMPUTE),
+        (EXPAND_NS + 7.0, At.COMPUTE, At.DONE),
     ]
 
 

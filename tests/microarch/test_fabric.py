@@ -216,7 +216,9 @@ def test_flows_take_the_bandwidth_and_latency_of_their_links():
     """Four transfers out of a node share its port of 2 bytes/ns; inside the node each has 8."""
     levels = (Level("switch", (4, 1)), Level("switch", (2, 1), "group"))
     classes = [
-        LinkClass("inside", 8e9, 10.0), LinkClass("between", 2e9, 100.0), LinkClass("", 8e9, 0.0),
+        LinkClass("inside", 8e9, 10.0),
+        LinkClass("between", 2e9, 100.0),
+        LinkClass("", 8e9, 0.0),
         LinkClass("port", 2e9, 0.0),
     ]
     fabric = build_levels(levels).with_links("node", classes)
@@ -343,6 +345,7 @@ def test_what_is_no_fabric_is_refused_with_the_name_of_the_function(which, probl
 
 # ---- Links, and those of all routes, by formula are those of the fabric that is built.
 
+
 def counted(found):
     return found._replace(route_links=round(found.route_links))
 
@@ -361,19 +364,23 @@ def test_every_named_topology_but_listed_edges_has_a_formula():
     assert 0 < least.links <= graph.links and 0 < least.route_links <= len(graph.route_links)
 
 
-@pytest.mark.parametrize("levels", [
-    (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
-    (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
-    (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
-    (Level("mesh", (3, 2)), Level("torus", (2, 3), "edge")),
-    (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
-])
+@pytest.mark.parametrize(
+    "levels",
+    [
+        (Level("switch", (8, 1)), Level("switch", (4, 1), "gpu")),
+        (Level("mesh", (3, 2)), Level("switch", (4, 1), "group")),
+        (Level("mesh", (3, 2)), Level("mesh", (2, 3), "edge")),
+        (Level("mesh", (3, 2)), Level("torus", (2, 3), "edge")),
+        (Level("fully_connected", (4, 1)), Level("ring", (3, 1), "group"), Level("switch", (2, 1), "gpu")),
+    ],
+)
 def test_so_do_those_of_levels(levels):
     graph = build_levels(levels)
     assert counted(extent_of_levels(levels)) == Extent(graph.links, len(graph.route_links))
 
 
 # ---- Fabrics with holes: routes end, use what works, and never wait for each other in a cycle on a virtual channel.
+
 
 def system(like="dojo", **keys):
     return load_experiment({

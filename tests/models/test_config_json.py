@@ -75,10 +75,13 @@ def test_what_nothing_reads_is_refused_by_name_or_noted(changed, said, tmp_path,
     assert load_model(out).approximate[0] == said
 
 
-@pytest.mark.parametrize(("config", "said"), [
-    ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 40}, None),
-    ({"layer_types": ["full_attention"] * 94}, None),
-])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 40}, None),
+        ({"layer_types": ["full_attention"] * 94}, None),
+    ],
+)
 def test_windows_by_layer(config, said, tmp_path):
     model = import_config(written(tmp_path, CONFIGS["qwen-3"] | config))
     windowed = 54 if config.get("use_sliding_window") else 0

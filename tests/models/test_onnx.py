@@ -42,7 +42,8 @@ def with_shared(layer_of, shared_ffn):
 # Model of configs/models → how a layer is written; all layers of the model are in the graph.
 FORMS = {
     "DeepSeek-V3, batched, grouped routing, shared expert": (
-        "deepseek-v3", with_shared(lambda *a: batched(*a, grouped=True), 2048)
+        "deepseek-v3",
+        with_shared(lambda *a: batched(*a, grouped=True), 2048),
     ),
     "Qwen3, fused MoE with three weights": ("qwen3-235b-a22b", fused),
     "Qwen3, fused MoE with gate and up joined": ("qwen3-235b-a22b", lambda *a: fused(*a, joined=True)),
@@ -52,7 +53,8 @@ FORMS = {
     "Mixtral, experts by shape": ("mixtral-8x7b", lambda *a: per_expert(*a, named=False)),
     "Mixtral, batched": ("mixtral-8x7b", batched),
     "Llama-4, alternating dense and MoE, joined, shared": (
-        "llama-4-maverick", with_shared(lambda *a: batched(*a, joined=True), 8192)
+        "llama-4-maverick",
+        with_shared(lambda *a: batched(*a, joined=True), 8192),
     ),
     "OLMoE, a loop over experts": ("olmoe-1b-7b", looped),
     "OLMoE, chosen experts gathered, Einsum": ("olmoe-1b-7b", gathered),

@@ -50,7 +50,11 @@ def eplb_inputs(draw):
     experts = groups * group
     replicas = -(-experts // gpus) * gpus + gpus * draw(st.integers(0, 3))
     return (
-        draw(loads(draw(st.integers(1, 3)), experts)), replicas, groups, nodes, gpus,
+        draw(loads(draw(st.integers(1, 3)), experts)),
+        replicas,
+        groups,
+        nodes,
+        gpus,
         draw(st.sampled_from([None, True, False])),
     )
 
@@ -146,10 +150,12 @@ def test_lplb_agrees_with_a_general_solver(seed, gpus, experts):
     ]
     gpu, expert = np.concatenate(holders), np.repeat(np.arange(experts), list(map(len, holders)))
     copies = np.arange(len(gpu))
-    above = csc_array((
-        np.append(np.ones(len(gpu)), -np.ones(gpus)),
-        (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu)))),
-    ))
+    above = csc_array(
+        (
+            np.append(np.ones(len(gpu)), -np.ones(gpus)),
+            (np.append(gpu, np.arange(gpus)), np.append(copies, np.full(gpus, len(gpu)))),
+        )
+    )
     once = csc_array((np.ones(len(gpu)), (expert, copies)), shape=(experts, len(gpu) + 1))
     solved = linprog(np.append(np.zeros(len(gpu)), 1.0), above, np.zeros(gpus), once, load, method="highs")
     assert balancers.lplb(load, holders, gpus).max_load == pytest.approx(solved.fun, rel=1e-6, abs=1e-9)
@@ -162,7 +168,9 @@ def gains(layers):
 
 @quick
 @given(
-    st.integers(1, 4).flatmap(gains), st.integers(0, 14), st.sampled_from(["gain", "replicas_times_gain"]),
+    st.integers(1, 4).flatmap(gains),
+    st.integers(0, 14),
+    st.sampled_from(["gain", "replicas_times_gain"]),
     st.booleans(),
 )
 def test_craft_budget_is_best_of_all_plans(gain, capacity, objective, exactly):
@@ -228,7 +236,9 @@ def routings(draw):
 
 @quick
 @given(
-    routings(), st.sampled_from(["routed", "routed_plus_local"]), st.sampled_from(["visited", "all", "sglang_dynamic"]),
+    routings(),
+    st.sampled_from(["routed", "routed_plus_local"]),
+    st.sampled_from(["visited", "all", "sglang_dynamic"]),
     seeds,
 )
 def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed):
@@ -250,7 +260,11 @@ def test_waterfill_gives_each_token_one_open_rank(given, score, candidates, seed
 
 @quick
 @given(
-    st.data(), st.integers(1, 20), small, st.integers(1, 8), st.integers(0, 12),
+    st.data(),
+    st.integers(1, 20),
+    small,
+    st.integers(1, 8),
+    st.integers(0, 12),
     st.sampled_from(["score", "order", "reverse_order", "random"]),
 )
 def test_drop_keeps_exactly_what_fits(data, count, experts, top_k, capacity, keep):
@@ -454,6 +468,7 @@ def test_balancedness_is_one_over_imbalance(load):
 
 # ---- Allocations among holders against the same rules token by token and expert by expert.
 
+
 def drawn_step(seed, experts=40, dies=12):
     """A step of random loads, some 0, on random holders, one or more."""
     rng = np.random.default_rng(seed)
@@ -517,8 +532,11 @@ def arrays_ns(step, plan):
 
 @settings(max_examples=examples(40), derandomize=True)
 @given(
-    st.integers(0, 999), st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]), st.integers(1, 40),
-    st.sampled_from([0, 1, 7, 3000]), st.booleans(),
+    st.integers(0, 999),
+    st.sampled_from([(1, 1), (2, 1), (3, 3), (5, 5)]),
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 7, 3000]),
+    st.booleans(),
 )
 def test_tokens_go_to_neighbours_of_their_home_and_to_complete_copies(seed, mesh, experts, most, copies):
     step = step_of(seed, mesh, experts, most, copies)

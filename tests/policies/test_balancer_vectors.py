@@ -311,6 +311,7 @@ def test_metrics(case):
 
 # ---- Reference vectors of the wafer's allocation by the paper's text, and of its heatmap predictor.
 
+
 def step_of(given):
     """The case as a step: the first host of an expert is its home, the others hold copies of all its slices."""
     hosts = {int(expert): dies for expert, dies in given["expert_die_map"].items()}
@@ -323,9 +324,16 @@ def step_of(given):
         home[expert] = dies[0]
         copied[expert, dies[1:]] = SLICES
     known = {
-        "tokens": tokens, "first_seen": np.full(experts, -1, np.int16), "home": home, "copied_slices": copied,
-        "hops": mesh.hops, "costs": policy_costs(load_system("dojo"), load_model("deepseek-v3")), "layer": 0, "step": 0,
-        "holders": (copied > 0) | (home[:, None] == np.arange(mesh.dies)), "pair_ns": mesh.hops.astype(float),
+        "tokens": tokens,
+        "first_seen": np.full(experts, -1, np.int16),
+        "home": home,
+        "copied_slices": copied,
+        "hops": mesh.hops,
+        "costs": policy_costs(load_system("dojo"), load_model("deepseek-v3")),
+        "layer": 0,
+        "step": 0,
+        "holders": (copied > 0) | (home[:, None] == np.arange(mesh.dies)),
+        "pair_ns": mesh.hops.astype(float),
         "pair_bytes_per_ns": np.ones(mesh.hops.shape),
     }
     return StepView(**{field: known[field] for field in StepView._fields if field in known})
@@ -364,7 +372,8 @@ def test_heatmap_update(case):
     from archsim.policies.prediction import _count_pairs
 
     experts, selections = (
-        case["input"]["num_experts"], np.array(case["input"]["selections"], np.int16)
+        case["input"]["num_experts"],
+        np.array(case["input"]["selections"], np.int16),
     )  # [token, request, k]
     length, requests, top_k = selections.shape
     tokens = selections.transpose(1, 0, 2).reshape(-1, 1, top_k)
@@ -378,6 +387,7 @@ def test_heatmap_update(case):
 
 
 # ---- What balancers refuse, with what is wrong and what would fit; and the least inputs that they take.
+
 
 @table_of(__file__, "refused")
 def test_refuses(function, given, named, said):

@@ -301,6 +301,7 @@ def test_executed_pairs_add_up():
 # ---- Laws of what the engine tells allocations: a plan takes what was told, asking changes nothing, and a rule that
 # weighs plans by it is never dearer than the plan of ``home``.
 
+
 class Fixed:
     """Charges ``row_ns`` for a token, and ``hop_ns`` for a token and hop."""
 

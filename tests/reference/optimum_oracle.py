@@ -23,7 +23,18 @@ def best_time(
         options = np.unique(
             [
                 _load(
-                    expert, given, home, token_ns, read_ns, fetch_ns, vector_ns, moved_ns, route, dies, links, copied,
+                    expert,
+                    given,
+                    home,
+                    token_ns,
+                    read_ns,
+                    fetch_ns,
+                    vector_ns,
+                    moved_ns,
+                    route,
+                    dies,
+                    links,
+                    copied,
                     cached,
                 )
                 for given in _ways(at, dies)

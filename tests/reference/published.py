@@ -176,6 +176,7 @@ class PublishedSimulator:
             def stored(stage, end):
                 self.llc_store(at, key)
                 finish(stage, end)
+
             return stored
 
         def local_read(stage, end):
@@ -208,6 +209,7 @@ class PublishedSimulator:
             def looked_away(stage, end):
                 self.count["hop_messages"] += hops
                 make(end, 200 * hops + ceil(16 / self.d2d), self.path(die, home), arrived, prio)
+
             return looked_away
 
         def to_remote_llc(stage, end):

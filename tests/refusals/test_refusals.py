@@ -113,17 +113,20 @@ DOORS = {
     "mesh": lambda given, table: load_experiment(written("tiny.yaml", TINY.replace("mesh: {x: 3, y: 2}", given))),
     "objective": lambda given, table: ar.load(yaml.safe_load(SWEPT) | {"explore": {"objectives": [given, "cost"]}}),
     "override": lambda given, table: load_experiment(written("good.yaml", GOOD), (given,)),
-    "paper": lambda given, table: load_paper(written("p.yaml", yaml.safe_dump(
-        small() | {"claims": [small()["claims"][0] | given]}))),
+    "paper": lambda given, table: load_paper(
+        written("p.yaml", yaml.safe_dump(small() | {"claims": [small()["claims"][0] | given]}))
+    ),
     "passes": passes,
     "placement": placement,
     "pt": lambda given, table: read_loads(zip_pt(Path("x.pt"), given.encode("latin-1")), TOY),
     "quantity": lambda given, table: parse_quantity(
-        given[0], next(each for each in DIMENSIONS if each.name == given[1])),
+        given[0], next(each for each in DIMENSIONS if each.name == given[1])
+    ),
     "ranged": lambda given, table: validate(SystemSpec, parse_yaml(RANGED.format(given), "small.yaml")),
     "recommend": lambda given, table: asked_of("llama-3.1-8b", **given),
     "records": lambda given, table: imported(
-        written("r.jsonl", "".join(json.dumps(RECORD | each) + "\n" for each in given)), Path("store")),
+        written("r.jsonl", "".join(json.dumps(RECORD | each) + "\n" for each in given)), Path("store")
+    ),
     "requests": lambda given, table: read_requests(written(table["into"], given), unit=table.get("unit")),
     "serve": partial(serving, ar.serve),
     "serve plan": partial(serving, ar.serve_plan),

@@ -19,7 +19,9 @@ MOST_WORDS = 4000  # visible at first
 def page(tmp_path_factory):
     chromium()
     folder = write_folder(
-        tmp_path_factory.mktemp("browser"), models=("deepseek-v3", "qwen3-235b-a22b"), batches=(4096, 16384),
+        tmp_path_factory.mktemp("browser"),
+        models=("deepseek-v3", "qwen3-235b-a22b"),
+        batches=(4096, 16384),
         assumptions=(load_assumptions("published"), load_assumptions("physical")),
     )
     return write_report(folder)

@@ -57,7 +57,9 @@ def folder(tmp_path_factory) -> Path:
         batches=(4096, 16384),
         policies=POLICIES,
         assumptions=(
-            load_assumptions("published"), load_assumptions("published", ties="sequence"), load_assumptions("physical")
+            load_assumptions("published"),
+            load_assumptions("published", ties="sequence"),
+            load_assumptions("physical"),
         ),
     )
 
@@ -78,7 +80,13 @@ def first_page(folder: Path) -> str:
 
 def test_names_everything_that_was_run(page):
     for name in (
-        *POLICIES, "dojo", "tsmc_sow", "deepseek-v3", "qwen3-235b-a22b", "published+ties=sequence", "physical"
+        *POLICIES,
+        "dojo",
+        "tsmc_sow",
+        "deepseek-v3",
+        "qwen3-235b-a22b",
+        "published+ties=sequence",
+        "physical",
     ):
         assert name in page.text
     assert "144 runs:" in page.text
@@ -438,18 +446,27 @@ def _written(row: dict) -> int:
 
 def test_numbers_are_written_for_people():
     assert [significant(value) for value in (1234.5, 12.345, 0.0123, 0, 999.9, 0.99996, 99.99)] == [
-        "1,234", "12.3", "0.0123", "0", "1,000", "1.00", "100"
+        "1,234",
+        "12.3",
+        "0.0123",
+        "0",
+        "1,000",
+        "1.00",
+        "100",
     ]
     assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
     assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
     assert scaled(-42300.0, ((1e3, "µs"), (1.0, "ns"))) == "−42.3\u00a0µs"  # a minus, no hyphen
     assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
-        "+3.1 %", "−0.42 %", "0 %"
+        "+3.1 %",
+        "−0.42 %",
+        "0 %",
     ]
 
 
 # ---- The section on balancers: winners, distance to the bound, and reasons why one does not pay.
+
 
 def row(policy, throughput, load, **more):
     of_run = {"system": "dojo", "model": "toy", "trace": "made up", "batch": 64, "assumptions": "physical"}
@@ -478,12 +495,15 @@ def test_there_is_no_section_without_ep_or_without_a_balancer():
     assert balancers_section([EP, row("my-own", 50.0, 1.1, migrated_bytes=8)]) is not None
 
 
-@pytest.mark.parametrize(("changes", "why"), [
-    ({"migration_exposed_ns": 100.0}, "waits for moves"),
-    ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
-    ({"load_max_over_mean": 2.1}, "does not balance"),
-    ({}, "load does not bound the step"),
-])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"migration_exposed_ns": 100.0}, "waits for moves"),
+        ({"decision_exposed_ns": 100.0, "prefetch_exposed_ns": 50.0}, "waits for decisions"),
+        ({"load_max_over_mean": 2.1}, "does not balance"),
+        ({}, "load does not bound the step"),
+    ],
+)
 def test_a_balancer_that_does_not_pay_has_a_reason(changes, why):
     slow = row("eplb", 90.0, 1.5) | changes
     assert reason(slow, EP) == why
@@ -503,8 +523,10 @@ def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
         for system, speed in (("dojo", 1.0), ("node", 2.0))
         for trace in ("synthetic seed=0 skew=1", "synthetic seed=0 drift=1")
         for policy, throughput, load, more in (
-            ("ep", 100.0, 2.0, {}), ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
-            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}), ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
+            ("ep", 100.0, 2.0, {}),
+            ("eplb", 100.0 * speed, 1.4, {"migrated_bytes": 8e9}),
+            ("harmoeny", 110.0, 1.2, {"remote_hbm_read_bytes": 4e9}),
+            ("capacity_drop", 900.0, 1.0, {"pairs_lost": 5}),
         )
     ]
     found = balancers_section(rows)
@@ -545,7 +567,12 @@ VARIANTS = {
 }
 # System → overhead in percent of its runs; what it exposes a step follows, for a step of 400 us.
 OVERHEAD = {
-    "dojo": 0.5, "dojo-host": 20.0, "dojo-timed": 20.0, "dojo-a72": 4.0, "dojo-slow": 0.9, "dojo-narrow": 1.5,
+    "dojo": 0.5,
+    "dojo-host": 20.0,
+    "dojo-timed": 20.0,
+    "dojo-a72": 4.0,
+    "dojo-slow": 0.9,
+    "dojo-narrow": 1.5,
     "dojo-narrow-slow": 3.0,
 }
 STEP_NS, DECODE_STEPS, LAYERS = 400e3, 2, 58
@@ -567,6 +594,7 @@ def decided(tmp_path_factory):
         tmp_path_factory.mktemp("decisions"), policies=DECISIONS_POLICIES, decode_steps=DECODE_STEPS, prefill_ns=0,
         assumptions=(load_assumptions("physical"),),
     )  # fmt: skip
+
     def on_every(rows):
         return [row | {"system": system, "run": row["run"] + system} for system in ("dojo", *VARIANTS) for row in rows]
 
@@ -752,6 +780,7 @@ def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(decided, report, 
 
 # ---- Maps of clusters: every GPU, port and NIC is drawn once, with the utilisation of its fuller direction.
 
+
 def drawn(nodes, per="gpu"):
     fabric = build_fabric(cluster(nodes, per), "row_major")
     dies = [die_row(each) for each in range(fabric.dies)]
@@ -809,6 +838,7 @@ def test_a_die_tells_its_own_clock():
 
 
 # ---- what dies and links did between iterations, for the slider of the map
+
 
 def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
     file, few = tiny_file(tmp_path), ("policies=[allo]", "workload.batch=[12]", "workload.decode_steps=6")
@@ -877,6 +907,7 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
 
 
 # ---- numbers have as many digits as their interval carries
+
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "told"),

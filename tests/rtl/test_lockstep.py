@@ -270,8 +270,9 @@ ASKS = "{name: asks, allocation: {name: paper, block_tokens: 4, needs: speeds}}"
 @pytest.mark.nightly
 def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path):
     """Speeds change plans, the multiplier takes a cycle a block, and components do both as tables do."""
+
     def run(name, made, change=""):
-        ask = (ENGINE_SMALL[ENGINE_SMALL.index("[ep, allo-paper"):].partition("\n")[0], f"[allo-paper, {ASKS}]")
+        ask = (ENGINE_SMALL[ENGINE_SMALL.index("[ep, allo-paper") :].partition("\n")[0], f"[allo-paper, {ASKS}]")
         file, out = experiment(tmp_path / name, ask), tmp_path / name / "out"
         changes = [SYSTEM % made, *((UNEQUAL, SLOW_LINK) if change else ())]
         overrides = [each for one in changes for each in ("--set", one)]
@@ -327,13 +328,16 @@ def test_a_store_in_rtl_counts_and_halves_as_its_table():
         RtlHeatmap(20, 64)(pairs[:1], same, request, twice, twice, heat, bound, changed, np.int64(4))
 
 
-@pytest.mark.parametrize(("change", "key", "said"), [
-    (("engine: interpreted", "engine: event"), "", "engine: interpreted alone, not event"),
-    (("assumptions: physical", "assumptions: published"), "", "needs decision_cost: charged, not free"),
-    (("allo-paper", "allo"), "", "an allocator for allocation: paper, not for isca26 of allo"),
-    ((), "comparators=24", "a power of two of comparators, not 24"),
-    ((), "heatmap_port_bits=24", "heatmap_port_bits that is a multiple of 16, not 24"),
-])
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        (("engine: interpreted", "engine: event"), "", "engine: interpreted alone, not event"),
+        (("assumptions: physical", "assumptions: published"), "", "needs decision_cost: charged, not free"),
+        (("allo-paper", "allo"), "", "an allocator for allocation: paper, not for isca26 of allo"),
+        ((), "comparators=24", "a power of two of comparators, not 24"),
+        ((), "heatmap_port_bits=24", "heatmap_port_bits that is a multiple of 16, not 24"),
+    ],
+)
 def test_what_has_no_rtl_is_refused_by_check_as_by_run(tmp_path, capsys, change, key, said):
     file = experiment(tmp_path / "refused", *([change] if change else []))
     further = ["--set", f"systems.0.decision.fsm.{key}"] if key else []

@@ -54,7 +54,10 @@ CALIBRATION = ("decode_ns_low", "decode_ns_high", "gemm_extrapolated", "copies_e
 OPTIONAL = {column.name for column in (*COLUMNS, *DIES) if column.optional}
 HOST_TIMES = tuple(name for name in RUN_COLUMNS if name.startswith("host_p"))
 SETS = [
-    "published", "{set: published, hops: all, weights: all}", "physical", "{set: physical, arbitration: round_robin}"
+    "published",
+    "{set: published, hops: all, weights: all}",
+    "physical",
+    "{set: physical, arbitration: round_robin}",
 ]
 ISSUE_COLUMNS = (
     "system, mesh_x, mesh_y, model, trace, batch, policy, engine, assumptions, decode_steps, prefill_ns, decode_ns, "
@@ -246,10 +249,13 @@ def test_no_base_is_no_speedup(tmp_path):
 
 
 def test_cells_are_short_and_exact(tmp_path):
-    table = Table({"name": TEXT, "end_ns": REAL, "share": REAL, "bytes": INTEGER}, (
-        {"name": "a, b", "end_ns": 3.0, "share": 1.0, "bytes": 2**60},
-        {"name": "c", "end_ns": 0.1 + 0.2, "share": None, "bytes": 0},
-    ))
+    table = Table(
+        {"name": TEXT, "end_ns": REAL, "share": REAL, "bytes": INTEGER},
+        (
+            {"name": "a, b", "end_ns": 3.0, "share": 1.0, "bytes": 2**60},
+            {"name": "c", "end_ns": 0.1 + 0.2, "share": None, "bytes": 0},
+        ),
+    )
     assert table.to_csv() == 'name,end_ns,share,bytes\n"a, b",3,1.0,1152921504606846976\nc,0.30000000000000004,,0\n'
     table.write_csv(tmp_path / "table.csv")
     assert read_csv(tmp_path / "table.csv", table.columns) == table
@@ -450,8 +456,19 @@ def test_a_user_adds_columns(own):
 
 def test_a_users_column_is_in_the_manifest_and_the_command(own):
     swept = tiny_archsim(
-        own, "sweep", tiny_file(own), "--set", "columns=[own_columns:longest_step_ns]", "--set", "workload.batch=12",
-        "--set", "policies=[base]", "--jobs", "1", "--out", "out",
+        own,
+        "sweep",
+        tiny_file(own),
+        "--set",
+        "columns=[own_columns:longest_step_ns]",
+        "--set",
+        "workload.batch=12",
+        "--set",
+        "policies=[base]",
+        "--jobs",
+        "1",
+        "--out",
+        "out",
     )
     assert swept.returncode == 0, swept.stderr
     again = tiny_archsim(own, "sweep", "out/manifest.yaml", "--jobs", "1", "--out", "again")
@@ -460,12 +477,15 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",broken_laws,longest_step_ns")
 
 
-@pytest.mark.parametrize(("function", "error", "problem"), [
-    ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
-    ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
-    ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
-    ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
-])
+@pytest.mark.parametrize(
+    ("function", "error", "problem"),
+    [
+        ("decode_ns", SpecError, "columns: 'decode_ns' is a column of the results already"),
+        ("pairs", SpecError, "columns: own_columns:pairs: returns <class 'tuple'>; a column holds int, float or str"),
+        ("fails", ArchsimError, "own_columns:fails: RuntimeError: no idea"),
+        ("faults", SpecError, "has no function 'faults'; did you mean 'fails'?"),
+    ],
+)
 def test_what_is_wrong_with_a_users_column_is_told(own, function, error, problem):
     with pytest.raises(error) as told:
         sweep(tiny(own, f"columns=[own_columns:{function}]", "workload.batch=12"), "out", jobs=1)
@@ -482,10 +502,16 @@ LENGTHS = ((5, 4), (9, 1), (2, 9))
 
 def run_of(trace, batch, model=None, assumptions="physical", **workload):
     return prepare(
-        load_experiment({
-            "name": "x", "systems": ["dojo"], "models": [model or MODEL | ATTENTION],
-            "workload": {"trace": trace, "batch": batch} | workload, "policies": ["ep"], "assumptions": assumptions,
-        })
+        load_experiment(
+            {
+                "name": "x",
+                "systems": ["dojo"],
+                "models": [model or MODEL | ATTENTION],
+                "workload": {"trace": trace, "batch": batch} | workload,
+                "policies": ["ep"],
+                "assumptions": assumptions,
+            }
+        )
     ).runs[0]
 
 

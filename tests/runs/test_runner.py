@@ -157,7 +157,9 @@ def test_trace_of_another_model_is_refused_before_anything_runs(tmp_path):
 
 def test_misfits_are_all_told_before_anything_runs(tmp_path):
     experiment = tiny(
-        tmp_path, "systems.0.hbm.capacity=1 MB", "systems.1.hbm.capacity=2 MB",
+        tmp_path,
+        "systems.0.hbm.capacity=1 MB",
+        "systems.1.hbm.capacity=2 MB",
         "assumptions=[published, {set: published, capacity: finite}]",
     )
     with pytest.raises(CapacityError) as error:
@@ -168,9 +170,16 @@ def test_misfits_are_all_told_before_anything_runs(tmp_path):
 
 
 FIELDS = [
-    "systems.0.name=other", "systems.0.mesh.x=4", "systems.0.hbm.latency=301ns", "models.0.hidden=513",
-    "policies=[{preset: base, name: base, allocation: {offset: 8}}]", "assumptions={set: published, hops: all}",
-    "workload.batch=[13]", "workload.decode_steps=5", "workload.seed=1", "workload.trace.synthetic.stickiness=0.2",
+    "systems.0.name=other",
+    "systems.0.mesh.x=4",
+    "systems.0.hbm.latency=301ns",
+    "models.0.hidden=513",
+    "policies=[{preset: base, name: base, allocation: {offset: 8}}]",
+    "assumptions={set: published, hops: all}",
+    "workload.batch=[13]",
+    "workload.decode_steps=5",
+    "workload.seed=1",
+    "workload.trace.synthetic.stickiness=0.2",
 ]
 
 
@@ -347,7 +356,8 @@ def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
     assert len(heard.ran) == 2
     details = heard.failures[0].details.splitlines()
     assert details == [
-        f'  File "{tmp_path / "faulty.py"}", line 2, in wrong', "    raise RuntimeError('no idea')",
+        f'  File "{tmp_path / "faulty.py"}", line 2, in wrong',
+        "    raise RuntimeError('no idea')",
         "RuntimeError: no idea",
     ]
     assert len((tmp_path / "out" / "results.partial.csv").read_text().splitlines()) == 1 + 4
@@ -731,6 +741,7 @@ def without_host(records):
 
 # ---- What a sweep takes is told before it is spent; what this machine cannot hold is refused.
 
+
 def plan(**changes):
     """A small experiment; ``engine``, ``assumptions``, ``batch``, ``side`` or ``topology`` changed."""
     side, topology = changes.pop("side", 4), changes.pop("topology", "mesh")
@@ -776,10 +787,16 @@ def test_what_the_machine_cannot_hold_is_refused_with_what_fits():
         refuse_unheld(point, lambda: needed - 1_000_000)
 
 
-@pytest.mark.parametrize(("assumptions", "side", "measured_gb"), [
-    ("physical", 24, 0.72), ("physical", 32, 1.81), ("physical", 40, 4.12), ("published", 24, 0.46),
-    ("published", 32, 1.04),
-])
+@pytest.mark.parametrize(
+    ("assumptions", "side", "measured_gb"),
+    [
+        ("physical", 24, 0.72),
+        ("physical", 32, 1.81),
+        ("physical", 40, 4.12),
+        ("published", 24, 0.46),
+        ("published", 32, 1.04),
+    ],
+)
 def test_links_of_fully_connected_dies_take_memory(assumptions, side, measured_gb):
     """Measured: ``benchmarks/big_fabrics.py --topology fully_connected``."""
     point = plan(side=side, topology="fully_connected", assumptions=[assumptions]).point(0)

@@ -169,8 +169,10 @@ NEGATIVE = {"benchmarks": [GUIDELLM["benchmarks"][0] | {"metrics": GUIDELLM["ben
         (WHOLE | LISTED | {"ttfts": [20.0] * 40}, "mean of ttfts: 20,000; expected at most 21"),
         (WHOLE | LISTED | {"ttfts": [-0.02] + [0.02] * 39}, "least of ttfts: -20; expected at least 0"),
         (WHOLE | LISTED | {"total_input_tokens": 8000}, "sum of input_lens: 4,000; expected at least 7,600"),
-        ({key: (each[:20] if isinstance(each, list) else each) for key, each in (WHOLE | LISTED).items()},
-         "requests in lists: 20; expected at least 38"),
+        (
+            {key: (each[:20] if isinstance(each, list) else each) for key, each in (WHOLE | LISTED).items()},
+            "requests in lists: 20; expected at least 38",
+        ),
     ],
 )
 def test_a_result_that_cannot_be_is_refused_with_both_numbers(tmp_path, found, said):
@@ -341,6 +343,7 @@ def test_rows_of_the_shared_table_are_read(tmp_path):
 
 
 # ---- The public accuracy page: cells by a rule, a look-up beside them, an alert, and the range that residuals say.
+
 
 def row(group="A", clients=4, tpot=10.0, ttft=100.0, **more):
     found = {

@@ -346,8 +346,15 @@ def test_pools_of_two_kinds(capsys):
     assert deployment.decode is not None and deployment.decode.pool.ranks == 25
     assert [each.partition(":")[0] for each in rooms_told(serving)] == ["prefill", "decode"]
     with pytest.raises(SpecError, match="dojo has 25 devices"):
-        machines_of(load_serving(APART_FILE | {"disaggregated": pools | {"decode": {"system": "dojo", "instances": 2,
-                                                                              "parallel": {"attention": {"dp": 25}}}}}))
+        machines_of(
+            load_serving(
+                APART_FILE
+                | {
+                    "disaggregated": pools
+                    | {"decode": {"system": "dojo", "instances": 2, "parallel": {"attention": {"dp": 25}}}}
+                }
+            )
+        )
 
 
 # ---- Wide expert parallelism as it is deployed, against published tokens a second and node.

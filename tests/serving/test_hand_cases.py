@@ -178,6 +178,7 @@ def test_each_class_has_limits_of_its_own():
 
 # ---- stores
 
+
 def stored(blocks, block_ms=1.0, load_ms=0.5, shared=False):
     return KvStore(blocks, shared, block_ms * MS, load_ms * MS)
 
@@ -238,6 +239,7 @@ def test_a_store_holds_as_many_blocks_as_its_capacity():
 
 # ---- faults
 
+
 def test_a_rank_that_fails_computes_its_requests_anew_elsewhere():
     # Two engines of one rank, a request each; the first fails after 21 ms and stays away for 1 s.
     requests = opened([(0.0, 64, 40), (0.0, 64, 40), (50.0, 64, 2)])
@@ -277,6 +279,7 @@ def test_experts_of_a_rank_that_fails_are_on_the_others():
 
 # ---- why a run is slow
 
+
 def outcome_of(requests, deployed_pool, scheduler):
     from types import SimpleNamespace
 
@@ -301,7 +304,7 @@ def test_a_run_says_what_requests_wait_for():
 def test_a_run_says_that_prompts_hold_up_decodes_of_all_ranks():
     # A prompt of 1,000 tokens on a rank of four every 20 ms; an iteration of decodes takes 2 ms.
     requests = opened([(20.0 * at, 1000, 60) for at in range(40)])
-    told, = outcome_of(requests, pool(blocks=4000, ranks=4), VLLM).why_slow
+    (told,) = outcome_of(requests, pool(blocks=4000, ranks=4), VLLM).why_slow
     assert "of the iterations compute prompts, and these take 12." in told
     assert "delays the decodes on every rank" in told
     alone = outcome_of(requests, pool(blocks=4000), VLLM).why_slow
@@ -320,7 +323,7 @@ def test_json_says_why(tmp_path, monkeypatch):
     requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
     assert main(["serve", str(tmp_path / "mine.yaml"), "--json"]) == 0
-    row, = lines[0]
+    (row,) = lines[0]
     assert "a rank runs at most 1 request at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
 
 
@@ -329,12 +332,13 @@ def test_a_run_says_when_times_are_as_before_a_fault():
                 "sessions": None}  # fmt: skip
     faults = [{"at": "10 s", "recovery": "5 s"}]
     outcome = serve(changed(requests=requests, faults=faults))
-    told, = (each for each in outcome.notes if each.startswith("A fault after 10.0 s"))
+    (told,) = (each for each in outcome.notes if each.startswith("A fault after 10.0 s"))
     assert "computed again. Times to first token are normal again after " in told
     assert 5 < float(told.rpartition(" after ")[2].split()[0]) < 15
 
 
 # ---- KV of outputs is found by the next turn, and requests share prefixes: cases derived by hand.
+
 
 def asked(rows, ids) -> Requests:
     """(ms, input, output), and hash ids of each."""

@@ -435,6 +435,7 @@ def test_pools_of_a_budget_with_loads_have_files_to_start(tmp_path, monkeypatch)
 
 # ---- Disaggregated points: batches by the recipes' rule, what pools are fitted to, and a choice's loss.
 
+
 def rows(precision, workers, *clients, backend="trtllm"):
     one = {"backend": backend, "precision": precision, "decode_workers": workers, "decode_attention_dp": 1}
     return [one | {"concurrency": each} for each in clients]

@@ -11,7 +11,9 @@ from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.library import tree_of
 from archsim.specs.serving import SchedulerSpec
 
-OWN = GENTLE + '''
+OWN = (
+    GENTLE
+    + """
 import numpy as np
 
 from archsim.serving.schedulers import lacking
@@ -43,7 +45,8 @@ def not_compiled(state, k, now_ns, limits):
 
 def without_rank(state):
     pass
-'''
+"""
+)
 ROWS = [(0.0, 20, 5)] * 12
 SMALL = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "block_tokens": 4}
 
@@ -66,27 +69,36 @@ def test_an_own_scheduler_admits_as_its_parameter_says():
     assert many.tobytes() == served("vllm_v1").requests.tobytes()
 
 
-@pytest.mark.parametrize(("name", "told"), sampled([
-    ("idle", "idle: gives no token to any of 12 requests that are left"),
-    ("greedy", "greedy: gives fewer than 0 tokens, or more than are left .* request 0"),
-    ("unpaid", "unpaid: gives tokens without KV blocks .* request 0"),
-    ("outside", "outside: raises an error"),
-    ("not_compiled", "not_compiled: cannot be compiled"),
-], lambda case: case[0] in ("unpaid", "not_compiled")))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    sampled(
+        [
+            ("idle", "idle: gives no token to any of 12 requests that are left"),
+            ("greedy", "greedy: gives fewer than 0 tokens, or more than are left .* request 0"),
+            ("unpaid", "unpaid: gives tokens without KV blocks .* request 0"),
+            ("outside", "outside: raises an error"),
+            ("not_compiled", "not_compiled: cannot be compiled"),
+        ],
+        lambda case: case[0] in ("unpaid", "not_compiled"),
+    ),
+)
 @pytest.mark.filterwarnings("ignore:Exception ignored")  # numba prints what compiled code raises
 def test_what_cannot_be_is_refused(name, told):
     with pytest.raises(ArchsimError, match=f"scheduler mine_schedulers:{told}|scheduler: mine_schedulers:{told}"):
         served(f"mine_schedulers:{name}")
 
 
-@pytest.mark.parametrize(("given", "told"), [
-    ({"name": "sglan"}, "unknown scheduler 'sglan'.*sglang"),
-    ({"name": "sglang", "poll_every": 0}, "out of range"),
-    ({"name": "vllm_v1", "max_num_seq": 3}, "unknown key 'max_num_seq'.*max_num_seqs"),
-    ({"name": "mine_schedulers:gently"}, "gentle"),
-    ({"name": "mine_schedulers:gentle", "mosst": 3}, "unknown parameter.*most"),
-    ({"name": "mine_schedulers:gentle", "most": "many"}, "a parameter must be a number"),
-])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "sglan"}, "unknown scheduler 'sglan'.*sglang"),
+        ({"name": "sglang", "poll_every": 0}, "out of range"),
+        ({"name": "vllm_v1", "max_num_seq": 3}, "unknown key 'max_num_seq'.*max_num_seqs"),
+        ({"name": "mine_schedulers:gently"}, "gentle"),
+        ({"name": "mine_schedulers:gentle", "mosst": 3}, "unknown parameter.*most"),
+        ({"name": "mine_schedulers:gentle", "most": "many"}, "a parameter must be a number"),
+    ],
+)
 def test_bad_keys_are_refused(given, told):
     with pytest.raises(ArchsimError, match=told):
         validate(SchedulerSpec, tree_of(given))

@@ -35,9 +35,7 @@ FILE = {
     "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
     "precision": {"products": "fp8_block", "experts": "fp8_block"},
     "engine": "none",
-    "requests": {
-        "concurrency": 4, "start": "together", "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12
-    },
+    "requests": {"concurrency": 4, "start": "together", "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12},
     "scheduler": {"max_num_seqs": 64},
     "slo": {"ttft": "2 s", "tpot": "50 ms"},
 }

@@ -210,6 +210,7 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
 
 # ---- What looks wrong in the curves over the load is explained beside them.
 
+
 def loads_of(*points):
     """Loads of (offered, goodput, TPOT in ms)."""
     return [

@@ -36,6 +36,7 @@ def served(rows, name="vllm_v1", blocks=60, ranks=1, instances=1, **more):
 
 # ---- Laws of every deployment, by a table: rows of ``DEPLOYMENTS`` × ``LAWS``.
 
+
 def tokens_and_blocks_are_conserved(found):
     requests, totals = found.requests, found.totals
     assert np.array_equal(requests["made"], requests["output"]) and requests["blocks"].sum() == 0
@@ -245,10 +246,7 @@ def test_kv_moves_to_the_instances_that_decode():
 def test_windows_and_states_move_with_a_request():
     rows = [(0.0, 100, 10)]
     transfer = KvTransfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))
-    first, moved = (
-        served(rows, decode=pool(60), transfer=each).requests[0]["first_ns"]
-        for each in (FREE, transfer)
-    )
+    first, moved = (served(rows, decode=pool(60), transfer=each).requests[0]["first_ns"] for each in (FREE, transfer))
     assert moved - first == pytest.approx(100 * 1e4 + 3e5 + 40 * 1e3 + 100 * 10)
 
 
@@ -324,8 +322,10 @@ def test_the_share_within_the_limits_is_of_the_run_whose_rates_count():
 def test_clients_are_their_rate_times_the_time_of_a_request(clients, rounds, spread):
     """Little's law, in every closed loop that is steady; the others say that they are not."""
     draw = np.random.default_rng(clients)
-    sizes = [(100 + int(draw.integers(0, spread + 1)), 40 + int(draw.integers(0, spread + 1) // 2)) for _ in
-             range(clients * rounds)]
+    sizes = [
+        (100 + int(draw.integers(0, spread + 1)), 40 + int(draw.integers(0, spread + 1) // 2))
+        for _ in range(clients * rounds)
+    ]
     found = measure(simulate(closed(sizes, clients), Scheduler(**SMALL), pool(4000), first_after=2), 1)
     inside = found.requests_per_s * found.e2e.mean / 1e3
     assert inside == pytest.approx(clients, rel=0.02) or found.unsteady

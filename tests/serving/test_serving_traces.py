@@ -21,14 +21,21 @@ SAMPLES = {
         '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [7, 9]}\n'
         '{"timestamp": 2000, "input_length": 1024, "output_length": 5, "hash_ids": [7, 8]}\n',
     ),
-    "azure": ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n2023-11-16 18:17:05.9799600,1024,5"),
+    "azure": (
+        "a.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,600,3\n2023-11-16 18:17:05.9799600,1024,5",
+    ),
     "burstgpt": (
         "b.csv",
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,600,3,603,API log\n"
         "6,GPT-4,9,0,9,API log\n7,GPT-4,1024,5,1029,API log\n",
     ),
     "vidur": ("v.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,600,3\n3.5,1024,5\n"),
-    "llmservingsim": ("l.jsonl", '{"input_toks": 600, "output_toks": 3, "arrival_time_ns": 0}\n' '{"input_toks": 1024, "output_toks": 5, "arrival_time_ns": 2000000000}\n'),
+    "llmservingsim": (
+        "l.jsonl",
+        '{"input_toks": 600, "output_toks": 3, "arrival_time_ns": 0}\n'
+        '{"input_toks": 1024, "output_toks": 5, "arrival_time_ns": 2000000000}\n',
+    ),
 }
 
 
@@ -67,12 +74,19 @@ def test_unknown_formats_are_named(tmp_path):
         read_requests(written(tmp_path, *SAMPLES["mooncake"]), "moncake")
 
 
-@pytest.mark.parametrize(("name", "requests", "tokens"), [
-    ("azure_llm_2023_code.csv", 8819, 2048), ("azure_llm_2023_conv.csv", 19366, 1155),
-    ("mooncake_conversation_trace.jsonl", 12031, 12035), ("samples/burstgpt_6col.csv", None, None),
-    ("samples/burstgpt_8col.csv", None, None), ("samples/sharegpt_conversations.json", None, None),
-    ("samples/vidur_splitwise_conv_500.csv", 500, None), ("samples/llmservingsim_flat_example.jsonl", 10, None),
-])
+@pytest.mark.parametrize(
+    ("name", "requests", "tokens"),
+    [
+        ("azure_llm_2023_code.csv", 8819, 2048),
+        ("azure_llm_2023_conv.csv", 19366, 1155),
+        ("mooncake_conversation_trace.jsonl", 12031, 12035),
+        ("samples/burstgpt_6col.csv", None, None),
+        ("samples/burstgpt_8col.csv", None, None),
+        ("samples/sharegpt_conversations.json", None, None),
+        ("samples/vidur_splitwise_conv_500.csv", 500, None),
+        ("samples/llmservingsim_flat_example.jsonl", 10, None),
+    ],
+)
 def test_published_traces_are_read(shared, name, requests, tokens):
     path = shared / "data" / "requests" / name
     if not path.is_file():
@@ -84,8 +98,17 @@ def test_published_traces_are_read(shared, name, requests, tokens):
 
 def test_every_format_has_a_reader():
     assert list(FORMATS) == [
-        "bailian", "sessions", "mooncake", "guidellm", "llmservingsim_agentic", "applied_compute", "azure", "burstgpt",
-        "sharegpt", "vidur", "llmservingsim",
+        "bailian",
+        "sessions",
+        "mooncake",
+        "guidellm",
+        "llmservingsim_agentic",
+        "applied_compute",
+        "azure",
+        "burstgpt",
+        "sharegpt",
+        "vidur",
+        "llmservingsim",
     ]
 
 
@@ -97,29 +120,45 @@ def _mooncake(*times):
     return "".join(f'{{"timestamp": {each}, "input_length": 800, "output_length": 9}}\n' for each in times)
 
 
-@pytest.mark.parametrize("times", [
-    ("2024-05-10 02:00:00+02:00", "2024-05-10 02:00:00.500000+02:00", "2024-05-10 02:00:01.250000+02:00"),
-    ("2024-05-09 19:00:00-05:00", "2024-05-09 19:00:00.5-05:00", "2024-05-10 00:00:01.25+00:00"),
-    ("2024-05-10T00:00:00Z", "2024-05-10T00:00:00.5000000Z", '"2024-05-10t00:00:01,25z"'),
-    ("2024-05-10 00:00:00 UTC", "2024-05-10 05:30:00.5+0530", "2024-05-10 09:00:01.25 +09"),
-    ("2024-05-10 00:00", "2024-05-10 00:00:00.5", "2024-05-10 00:00:01.250000000"),
-    ("1715299200", "1715299200.5", "1715299201.25"), ("1715299200000", "1715299200500", "1715299201250"),
-])
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("2024-05-10 02:00:00+02:00", "2024-05-10 02:00:00.500000+02:00", "2024-05-10 02:00:01.250000+02:00"),
+        ("2024-05-09 19:00:00-05:00", "2024-05-09 19:00:00.5-05:00", "2024-05-10 00:00:01.25+00:00"),
+        ("2024-05-10T00:00:00Z", "2024-05-10T00:00:00.5000000Z", '"2024-05-10t00:00:01,25z"'),
+        ("2024-05-10 00:00:00 UTC", "2024-05-10 05:30:00.5+0530", "2024-05-10 09:00:01.25 +09"),
+        ("2024-05-10 00:00", "2024-05-10 00:00:00.5", "2024-05-10 00:00:01.250000000"),
+        ("1715299200", "1715299200.5", "1715299201.25"),
+        ("1715299200000", "1715299200500", "1715299201250"),
+    ],
+)
 def test_dates_with_and_without_fractions_and_offsets_are_one_clock(tmp_path, times):
     assert read_requests(written(tmp_path, "a.csv", _azure(*times))).arrival_ns.tolist() == [0, 5e8, 1.25e9]
 
 
-@pytest.mark.parametrize(("times", "per_s", "told"), [
-    ((0.0, 0.4, 0.8, 1.2, 1.6), 2.5, "in s: numbers with fractions"), ((0, 60_000, 120_000), 1 / 60, "in ms: whole"),
-    ((0.0, 300.0, 600.0), 1 / 0.3, "in ms: whole"), ((1715299200.25, 1715299200.5), 4, "in s since 1970"),
-    ((1715299200250, 1715299200500), 4, "in ms since 1970"), ((5, 5), 0, "at once"),
-])
+@pytest.mark.parametrize(
+    ("times", "per_s", "told"),
+    [
+        ((0.0, 0.4, 0.8, 1.2, 1.6), 2.5, "in s: numbers with fractions"),
+        ((0, 60_000, 120_000), 1 / 60, "in ms: whole"),
+        ((0.0, 300.0, 600.0), 1 / 0.3, "in ms: whole"),
+        ((1715299200.25, 1715299200.5), 4, "in s since 1970"),
+        ((1715299200250, 1715299200500), 4, "in ms since 1970"),
+        ((5, 5), 0, "at once"),
+    ],
+)
 def test_the_unit_of_time_follows_from_digits_and_rate(tmp_path, times, per_s, told):
     found = read_requests(written(tmp_path, "t.jsonl", _mooncake(*times)))
-    assert found.offered_per_s == pytest.approx(per_s) and told in found.told and "t.jsonl is read as mooncake" in found.told
+    assert (
+        found.offered_per_s == pytest.approx(per_s)
+        and told in found.told
+        and "t.jsonl is read as mooncake" in found.told
+    )
 
 
-@pytest.mark.parametrize("times", [(0, 1, 2, 3), (0, 5, 11), (0, 1_000_000, 2_000_000), (0.0, 12.5, 31.0), (0.25, 120.5)])
+@pytest.mark.parametrize(
+    "times", [(0, 1, 2, 3), (0, 5, 11), (0, 1_000_000, 2_000_000), (0.0, 12.5, 31.0), (0.25, 120.5)]
+)
 def test_a_unit_of_which_two_are_plausible_is_asked_for(tmp_path, times):
     path = written(tmp_path, "t.jsonl", _mooncake(*times))
     with pytest.raises(TraceError, match="unit of timestamp is not clear.*requests.time_unit: s"):
@@ -138,14 +177,29 @@ def test_a_rate_that_no_trace_has_is_refused(tmp_path, name):
 
 
 def test_alibabas_traces_have_seconds_and_blocks_of_16(tmp_path):
-    rows = ({"chat_id": at, "parent_chat_id": -1, "timestamp": 7.5 * at, "input_length": 20, "output_length": 3, "type": "text", "turn": 1, "hash_ids": [2**63 + 1, at]} for at in range(3))
+    rows = (
+        {
+            "chat_id": at,
+            "parent_chat_id": -1,
+            "timestamp": 7.5 * at,
+            "input_length": 20,
+            "output_length": 3,
+            "type": "text",
+            "turn": 1,
+            "hash_ids": [2**63 + 1, at],
+        }
+        for at in range(3)
+    )
     found = read_requests(written(tmp_path, "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
     assert found.arrival_ns.tolist() == [0, 7.5e9, 1.5e10] and found.hash_tokens == 16 and "not read" not in found.told
 
 
 def test_hash_ids_of_any_size_are_identities(tmp_path):
     ids = (1, 2**32 + 1, 2**63 + 1, 2**64 - 1, -5, "0f3a")
-    rows = ({"timestamp": at * 60_000, "input_length": 512, "output_length": 3, "hash_ids": [each]} for at, each in enumerate(ids))
+    rows = (
+        {"timestamp": at * 60_000, "input_length": 512, "output_length": 3, "hash_ids": [each]}
+        for at, each in enumerate(ids)
+    )
     found = read_requests(written(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
     assert len(set(found.hash_ids.tolist())) == len(ids) and found.hash_ids.dtype == np.int64
 
@@ -169,7 +223,8 @@ def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tm
 
     assert len(asked("olmoe-1b-7b", 10, 4086)) == 1
     for model, tokens, told in (
-        ("olmoe-1b-7b", 4087, "olmoe-1b-7b has 4,096 positions,"), ("qwen3-235b-a22b", 300_000, "qwen3-235b-a22b has 40,960 positions .131,072 if"),
+        ("olmoe-1b-7b", 4087, "olmoe-1b-7b has 4,096 positions,"),
+        ("qwen3-235b-a22b", 300_000, "qwen3-235b-a22b has 40,960 positions .131,072 if"),
     ):
         said = asked(model, 10, tokens)[1]  # a server rejects it, and serves the other
         assert re.search(f"1 of 2 requests is rejected, as {told}", said)

@@ -67,7 +67,9 @@ def test_missing_file_and_directory(tmp_path):
     (tmp_path / "example" / "manifest.yaml").write_text("")
     with pytest.raises(SpecError, match=r"/exampel: no such file; did you mean '.*/example'\?$"):
         load_experiment(tmp_path / "exampel")
-    with pytest.raises(SpecError, match=r": is a directory; expected a YAML file, or the folder of a report, which has"):
+    with pytest.raises(
+        SpecError, match=r": is a directory; expected a YAML file, or the folder of a report, which has"
+    ):
         load_experiment(tmp_path)
 
 

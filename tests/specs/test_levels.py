@@ -64,7 +64,10 @@ def test_levels_multiply_are_named_and_read_back(tmp_path, shape):
     system = experiment_of(tmp_path, f"fabric: {LEVELS[shape]}").systems[0]
     fabric = build_fabric(system, "row_major")
     assert (system.dies, system.shape, fabric.dies, fabric.name) == (
-        fabric.dies, shape, np.prod([x.size for x in system.fabric.levels]), shape
+        fabric.dies,
+        shape,
+        np.prod([x.size for x in system.fabric.levels]),
+        shape,
     )
     written = system.model_dump(mode="json", by_alias=True)
     assert "mesh" not in written and "topology" not in written
@@ -261,11 +264,17 @@ def test_an_axis_may_be_files_beside_the_experiment(folder):
     assert [point.system.compute.calibration for point in plan.points({})] == ["../there/fits/my_h100.yaml", "h100"]
 
 
-@pytest.mark.parametrize(("axis", "given"), sampled([
-    ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
-    ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
-    ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
-], lambda case: case[0] == "hbm"))
+@pytest.mark.parametrize(
+    ("axis", "given"),
+    sampled(
+        [
+            ("compute", "{{peak: 989 TFLOP/s, dtype: bf16, calibration: {}}}"),
+            ("d2d", "{{bandwidth: 450 GB/s, calibration: {}}}"),
+            ("hbm", "{{bandwidth: 3.35 TB/s, capacity: 80 GB, calibration: {}}}"),
+        ],
+        lambda case: case[0] == "hbm",
+    ),
+)
 def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, given):
     more = "sweep: {{grid: {{{}: [{}]}}}}"
     system = SYSTEM.format(compute="h200", d2d="a100")
@@ -282,10 +291,13 @@ def test_an_axis_may_be_mappings_with_files_beside_the_experiment(folder, axis, 
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(folder):
-    with pytest.raises(SpecError, match=(
-        r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
-        r"directory, "
-    )):
+    with pytest.raises(
+        SpecError,
+        match=(
+            r"experiment.yaml:3: systems.0.compute.calibration: no such file: 'fits/none.yaml' \(searched the current "
+            r"directory, "
+        ),
+    ):
         load_experiment(experiment(folder, SYSTEM.format(compute="fits/none.yaml", d2d="h100")))
 
 
@@ -366,17 +378,22 @@ def test_the_best_of_several_laws_is_taken():
     assert path.pcie_bandwidth_bytes_per_s == pytest.approx(50e9)
 
 
-@pytest.mark.parametrize("pcie, launches, lacks", [
-    ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
-    ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
-    ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
-])
+@pytest.mark.parametrize(
+    "pcie, launches, lacks",
+    [
+        ([transfer("d2h")], [("stream", 1.0)], {"pcie_latency", "pcie_bandwidth"}),
+        ([transfer("d2h", first=2**29, last=2**29), transfer("h2d")], [("stream", 1.0)], {"pcie_latency"}),
+        ([transfer("d2h"), transfer("h2d")], [("graph_node", 1.0)], {"launch", "sync"}),
+    ],
+)
 def test_what_a_calibration_does_not_have_is_not_made_up(pcie, launches, lacks):
     path = path_of(calibration(pcie, launches))
     assert set(path.missing) == lacks
     values = {
-        "pcie_latency": path.pcie_latency_ns, "pcie_bandwidth": path.pcie_bandwidth_bytes_per_s,
-        "launch": path.launch_ns, "sync": path.sync_ns,
+        "pcie_latency": path.pcie_latency_ns,
+        "pcie_bandwidth": path.pcie_bandwidth_bytes_per_s,
+        "launch": path.launch_ns,
+        "sync": path.sync_ns,
     }
     assert {key for key, value in values.items() if value is None} == lacks
 

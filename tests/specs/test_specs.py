@@ -74,7 +74,10 @@ def test_shipped_cluster(name, dies, d2d_bytes_per_s, hbm_bytes_per_s, hbm_bytes
 def test_shipped_model(name, moe_layers, layers, first, hidden, ffn, experts, top_k, shared, shared_ffn):
     model = load_model(name)
     assert (model.name, len(model.moe_layer_ids), model.layers, model.moe_layer_ids[0]) == (
-        name, moe_layers, layers, first
+        name,
+        moe_layers,
+        layers,
+        first,
     )
     assert (model.hidden, model.expert_ffn, model.experts, model.top_k) == (hidden, ffn, experts, top_k)
     assert (model.shared_experts, model.shared_ffn, model.slice_weights) == (shared, shared_ffn, hidden * ffn)
@@ -132,10 +135,21 @@ def test_bytes_of_a_weight():
 @pytest.mark.parametrize(
     ("text", "dimension", "value"),
     [
-        ("3.35 TB/s", BANDWIDTH, 3.35e12), ("2TB/s", BANDWIDTH, 2e12), ("1 GiB/s", BANDWIDTH, 2.0**30),
-        ("64 MiB", SIZE, 64 * 2**20), ("80 GB", SIZE, 80e9), ("1.5 kB", SIZE, 1500), ("16 B", SIZE, 16),
-        ("1e3 B", SIZE, 1000), ("200 ns", TIME, 200), ("0.2 us", TIME, 200), ("0.2 \u00b5s", TIME, 200),
-        ("0.2 \u03bcs", TIME, 200), ("1 ms", TIME, 1e6), ("1 s", TIME, 1e9), ("989 TFLOP/s", COMPUTE, 989e12),
+        ("3.35 TB/s", BANDWIDTH, 3.35e12),
+        ("2TB/s", BANDWIDTH, 2e12),
+        ("1 GiB/s", BANDWIDTH, 2.0**30),
+        ("64 MiB", SIZE, 64 * 2**20),
+        ("80 GB", SIZE, 80e9),
+        ("1.5 kB", SIZE, 1500),
+        ("16 B", SIZE, 16),
+        ("1e3 B", SIZE, 1000),
+        ("200 ns", TIME, 200),
+        ("0.2 us", TIME, 200),
+        ("0.2 \u00b5s", TIME, 200),
+        ("0.2 \u03bcs", TIME, 200),
+        ("1 ms", TIME, 1e6),
+        ("1 s", TIME, 1e9),
+        ("989 TFLOP/s", COMPUTE, 989e12),
         ("1 PFLOP/s", COMPUTE, 1e15),
     ],
 )
@@ -249,9 +263,16 @@ def test_overrides():
     experiment = load_experiment(
         DOJO,
         [
-            "workload.batch=[64]", "systems.0.d2d.bandwidth=2TB/s", "systems.0.llc.ways=4", "models=[mixtral-8x7b]",
-            "models.0.top_k=1", "policies=[allo, base]", "policies.0.allocation.block_tokens=128",
-            "assumptions=physical", "assumptions.contention=reserved", "workload.trace.synthetic.seed=1e3",
+            "workload.batch=[64]",
+            "systems.0.d2d.bandwidth=2TB/s",
+            "systems.0.llc.ways=4",
+            "models=[mixtral-8x7b]",
+            "models.0.top_k=1",
+            "policies=[allo, base]",
+            "policies.0.allocation.block_tokens=128",
+            "assumptions=physical",
+            "assumptions.contention=reserved",
+            "workload.trace.synthetic.seed=1e3",
         ],
     )
     assert experiment.workload.batch == (64,)
@@ -402,7 +423,9 @@ def test_published_utilisation():
 ROUND_TRIPS = {
     "as shipped": [],
     "uneven numbers": [
-        "systems.0.d2d.bandwidth=1.2345678901234 TB/s", "systems.0.hbm.latency=0.1 ns", "systems.0.hbm.reserved=1 %"
+        "systems.0.d2d.bandwidth=1.2345678901234 TB/s",
+        "systems.0.hbm.latency=0.1 ns",
+        "systems.0.hbm.reserved=1 %",
     ],
     "changed assumptions": ["assumptions=[{set: published, ties: sequence}, physical]"],
     "top n": ["policies=[base, {name: on, preset: pred, prediction: {top_n: 3}}]"],
@@ -473,8 +496,11 @@ def test_what_experiments_ask_is_wrapped_not_cut(capsys):
         ("models", named_files("models")),
         ("policies", PRESETS),
         ("assumptions", [f"{field}:" for field in ASSUMPTIONS]),
-        pytest.param("calibrations", [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")],
-                     marks=pytest.mark.nightly),  # reads all of them
+        pytest.param(
+            "calibrations",
+            [file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")],
+            marks=pytest.mark.nightly,
+        ),  # reads all of them
         ("traffic", [file.stem for file in (shipped_configs() / "traffic").glob("*.yaml")]),
     ],
 )
@@ -510,10 +536,16 @@ def test_shipped_configs_are_found():
 
 # ---- A file is known by its keys: which kind it is, and where a file of another kind than asked for belongs.
 
+
 def test_every_shipped_file_is_of_the_kind_of_its_folder():
     kinds = {
-        "systems": "system", "models": "model", "assumptions": "assumption set", "calibrations": "calibration",
-        "traffic": TRAFFIC, "papers": "paper", "fabrics": "calibration of a fabric",
+        "systems": "system",
+        "models": "model",
+        "assumptions": "assumption set",
+        "calibrations": "calibration",
+        "traffic": TRAFFIC,
+        "papers": "paper",
+        "fabrics": "calibration of a fabric",
         "uncertainty": "file of widths",
     }
     every = sorted(file for file in shipped_configs().rglob("*.yaml") if file.parent.parent.name != "calibrations")
@@ -580,6 +612,7 @@ def test_a_value_over_a_shipped_mapping_is_named_by_its_own_line(tmp_path):
 
 
 # ---- Attention geometry of models: published parameter counts, hand cases of the KV cache, and what is refused.
+
 
 @table_of(__file__, "parameters")
 def test_parameters_are_the_published_count(name, published):

@@ -31,6 +31,8 @@ from microarch.fabric.topology import (
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])
+
+
 def tree_edges(dies: int) -> tuple[Edge, ...]:
     """A tree and a few more edges, with latencies."""
     rng = np.random.default_rng(dies)
@@ -290,9 +292,7 @@ def test_a_table_of_speeds_is_read_and_kept(tmp_path):
 
 def test_wafers_are_an_axis_and_equal_numbers_draw_equal_wafers():
     drawn = {"link_failure": "1 %", "wafers": 3}
-    plan = load_planned(
-        EXPERIMENT | {"systems": ["dojo", {"like": "dojo", "name": "wafer", "drawn": drawn}]}
-    )
+    plan = load_planned(EXPERIMENT | {"systems": ["dojo", {"like": "dojo", "name": "wafer", "drawn": drawn}]})
     assert plan.combinations == 6
     assert [len({id(plan.point(at).system) for at in range(first, 6, 2)}) for first in (0, 1)] == [1, 3]
 

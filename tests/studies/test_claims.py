@@ -36,8 +36,10 @@ PAPERS = paper_names()
 # -46 % as a ratio; "within 10 %" as a range; the first of a pair; 50 MB of a text; an upper limit
 RESTATED = {"h022": 0.54, "h396": [0.0, 10.0], "h276": 2.0, "h381": 50.0, "h270": 1.1}
 ROWS = [
-    {"policy": "ep", "batch": 8, "time": 4.0}, {"policy": "fast", "batch": 8, "time": 2.0},
-    {"policy": "ep", "batch": 16, "time": 9.0}, {"policy": "fast", "batch": 16, "time": 3.0},
+    {"policy": "ep", "batch": 8, "time": 4.0},
+    {"policy": "fast", "batch": 8, "time": 2.0},
+    {"policy": "ep", "batch": 16, "time": 9.0},
+    {"policy": "fast", "batch": 16, "time": 3.0},
     {"policy": "full", "batch": 8, "time": None, "refused": "no room"},
 ]
 
@@ -52,21 +54,28 @@ def row(**more) -> ClaimRow:
     return ClaimRow.model_validate({"id": "h001", "published": 2.5} | more)
 
 
-@pytest.mark.parametrize(("at", "more", "value"), [
-    ({"policy": "fast", "batch": 8}, {}, 2.0),
-    ({"policy": "fast", "batch": 16}, {}, 3.0),
-    ({"policy": "fast"}, {}, 2.5),
-    ({"policy": "fast"}, {"take": "most"}, 3.0),
-    ({"policy": "fast"}, {"take": "least"}, 2.0),
-    ({"policy": ["fast", "ep"]}, {}, 1.75),
-    ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
-    ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
-    ({"policy": "fast"}, {"take": "total"}, 13 / 5),
-    ({"policy": ["fast", "ep"]}, {"against": {"policy": {"fast": "ep", "ep": "fast"}}}, (2.0 + 3.0 + 0.5 + 1 / 3) / 4),
-    ({"policy": "full"}, {}, NO_ROOM),
-    ({"policy": "slow"}, {}, None),
-    ({"policy": "fast"}, {"quantity": "time / gone"}, None),
-])
+@pytest.mark.parametrize(
+    ("at", "more", "value"),
+    [
+        ({"policy": "fast", "batch": 8}, {}, 2.0),
+        ({"policy": "fast", "batch": 16}, {}, 3.0),
+        ({"policy": "fast"}, {}, 2.5),
+        ({"policy": "fast"}, {"take": "most"}, 3.0),
+        ({"policy": "fast"}, {"take": "least"}, 2.0),
+        ({"policy": ["fast", "ep"]}, {}, 1.75),
+        ({"policy": "fast"}, {"quantity": "100 * time - -1", "against": {}}, 251.0),
+        ({"policy": "fast", "batch": 16}, {"against": {"policy": "fast", "batch": 8}}, 2 / 3),
+        ({"policy": "fast"}, {"take": "total"}, 13 / 5),
+        (
+            {"policy": ["fast", "ep"]},
+            {"against": {"policy": {"fast": "ep", "ep": "fast"}}},
+            (2.0 + 3.0 + 0.5 + 1 / 3) / 4,
+        ),
+        ({"policy": "full"}, {}, NO_ROOM),
+        ({"policy": "slow"}, {}, None),
+        ({"policy": "fast"}, {"quantity": "time / gone"}, None),
+    ],
+)
 def test_a_quantity_is_taken_over_the_rows_that_are_meant(at, more, value):
     found = value_of(group(**more), row(at=at), ROWS, ())
     assert found == (pytest.approx(value) if isinstance(value, float) else value)
@@ -117,9 +126,16 @@ def test_an_end_of_the_interval_that_does_not_fit_is_told_and_is_not_met():
     assert found.kind == "missed" and claims.ends(found, "×") == "OOM to 2.60×"
 
 
-@pytest.mark.parametrize("values", [
-    (4.0, 3.0, 5.0), (3.0, 4.0, 5.0), (3.0, 3.0, 5.0), (4.0, NO_ROOM, 5.0), (4.0, 3.0, 3.5),
-])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (4.0, 3.0, 5.0),
+        (3.0, 4.0, 5.0),
+        (3.0, 3.0, 5.0),
+        (4.0, NO_ROOM, 5.0),
+        (4.0, 3.0, 3.5),
+    ],
+)
 def test_the_order_of_two_systems_is_a_row_of_its_own(values):
     """Published: slow 4, fast 3, slower 5; a reader expects fast to be below slow, and slower too."""
     signs = [{"of": {"policy": "fast"}, "over": {"policy": "slow"}, "guess": "below"}]
@@ -296,8 +312,11 @@ def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
     assert claims.table_of([again]).rows == claims.table_of([found]).rows
     told = json.loads(json.dumps(claims.as_json([again])))
     assert [each["verdict"] for each in told["rows"]] == ["not met", "met, as the null is"]
-    assert told["rows"][0]["null"] == "100" and told["all"]["missed"] == 1 and "A hundred times." in (
-        folder / "out/small/index.html").read_text()
+    assert (
+        told["rows"][0]["null"] == "100"
+        and told["all"]["missed"] == 1
+        and "A hundred times." in (folder / "out/small/index.html").read_text()
+    )
     assert judge_recorded(found.paper, {}).of("none") == judge_recorded(found.paper, {}).judged
 
 
@@ -336,6 +355,7 @@ def test_pages_render_in_light_dark_and_on_narrow_screens(judged):
 
 
 # ---- Rows of papers' numbers that no sweep gives.
+
 
 def test_the_published_parts_cost_what_archsim_area_prints():
     parts = {each["part"]: each for each in claims.decision_hardware("scaled")}

@@ -105,7 +105,11 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     plan, outcome = found
     point = plan.point(outcome.front[0].index)
     row = {
-        "tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0, "silicon_mm2": 1.0,
+        "tokens_per_s": 600.0,
+        "decode_ns": 100.0,
+        "energy_per_token_j": 0.5,
+        "power_w": 90.0,
+        "silicon_mm2": 1.0,
         "cost_usd": 2.0,
     }
     every = len(point.model.moe_layer_ids)
@@ -114,10 +118,15 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
     assert part["time"] == pytest.approx(whole["time"] * every)
     assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"time"}
-    few, spec = load_exploration(file, [
-        "policies=[base, ep]", "workload.layers=1", "workload.trace.synthetic.prompt_tokens=0",
-        "assumptions=physical",
-    ])
+    few, spec = load_exploration(
+        file,
+        [
+            "policies=[base, ep]",
+            "workload.layers=1",
+            "workload.trace.synthetic.prompt_tokens=0",
+            "assumptions=physical",
+        ],
+    )
     seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
     assert all(
         each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points
@@ -290,10 +299,20 @@ def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
 def test_page_of_a_sweep_over_points(file, capsys, engine):
     """Every number of the page's table is in the results, and the front is that of all points."""
     assert (
-        main([
-            "sweep", str(file), "--set", "policies=[base, ep]", "--set", f"engine={engine}", "--out",
-            str(file.parent / "swept"), "--jobs", "1",
-        ])
+        main(
+            [
+                "sweep",
+                str(file),
+                "--set",
+                "policies=[base, ep]",
+                "--set",
+                f"engine={engine}",
+                "--out",
+                str(file.parent / "swept"),
+                "--jobs",
+                "1",
+            ]
+        )
         == 0
     )
     assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out
@@ -467,11 +486,17 @@ def test_search_is_deterministic():
 
 # ---- Objectives that are expressions of others: their sense, unit and values, and what is refused.
 
-@pytest.mark.parametrize(("text", "sense", "unit"), [
-    ("throughput", "max", "tokens/s"), ("throughput / area", "max", "tokens/s/mm²"),
-    ("throughput / (cost + 20000)", "max", "tokens/s/USD"), ("energy / throughput", "min", "J/token/tokens/s"),
-    ("2 * time * power", "min", "ns·W"),
-])
+
+@pytest.mark.parametrize(
+    ("text", "sense", "unit"),
+    [
+        ("throughput", "max", "tokens/s"),
+        ("throughput / area", "max", "tokens/s/mm²"),
+        ("throughput / (cost + 20000)", "max", "tokens/s/USD"),
+        ("energy / throughput", "min", "J/token/tokens/s"),
+        ("2 * time * power", "min", "ns·W"),
+    ],
+)
 def test_an_expression_has_a_sense_and_a_unit(text, sense, unit):
     assert (sense_of(text), unit_of_objective(text)) == (sense, unit)
 
@@ -576,10 +601,11 @@ def test_a_pareto_point_has_its_numbers_and_nothing_is_cut(tmp_path):
     page = render(_found(), {}, {})
     (tmp_path / "index.html").write_text(page, encoding="utf-8")
     fits = run_in(tmp_path / "index.html", "return document.documentElement.scrollWidth <= innerWidth", 400)
-    assert fits is True and '>64 MiB</td><td>4 TB/s</td>' in page
+    assert fits is True and ">64 MiB</td><td>4 TB/s</td>" in page
 
 
 # ---- An axis that changes no number says so; one that changes any does not.
+
 
 def test_an_axis_that_changes_no_number_is_told():
     groups = [SimpleNamespace(axes=[SimpleNamespace(name=name)]) for name in ("dead", "alive")]

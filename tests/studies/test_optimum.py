@@ -64,9 +64,7 @@ def assert_bounds_hold(found):
 
 
 # Two policies under each set of assumptions, all of them in turn; all others are for Hypothesis below
-PAIRS = [
-    (POLICIES[(2 * at + i) % len(POLICIES)], *chosen) for at, chosen in enumerate(ASSUMPTIONS) for i in range(2)
-]
+PAIRS = [(POLICIES[(2 * at + i) % len(POLICIES)], *chosen) for at, chosen in enumerate(ASSUMPTIONS) for i in range(2)]
 
 
 @pytest.mark.parametrize(("name", "base", "changes"), sampled(PAIRS, lambda pair: PAIRS.index(pair) % 3 == 0), ids=str)
@@ -77,16 +75,23 @@ def test_no_step_is_shorter_than_its_bound(name, base, changes):
 
 @settings(max_examples=examples(8, 4), derandomize=True)
 @given(
-    name=st.sampled_from(POLICIES), chosen=st.sampled_from(ASSUMPTIONS),
-    mesh=st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 3), (3, 3)]), link=st.sampled_from([2e10, 3e11, 2e13]),
-    llc=st.sampled_from([2**20, 2**26, 2**30]), capacity=st.sampled_from([2**27, 2**34]),
-    hidden=st.sampled_from([256, 4096]), latency=st.sampled_from([0.0, 3000.0]), seed=st.integers(0, 99),
+    name=st.sampled_from(POLICIES),
+    chosen=st.sampled_from(ASSUMPTIONS),
+    mesh=st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 3), (3, 3)]),
+    link=st.sampled_from([2e10, 3e11, 2e13]),
+    llc=st.sampled_from([2**20, 2**26, 2**30]),
+    capacity=st.sampled_from([2**27, 2**34]),
+    hidden=st.sampled_from([256, 4096]),
+    latency=st.sampled_from([0.0, 3000.0]),
+    seed=st.integers(0, 99),
 )
 def test_no_step_of_any_machine_is_shorter_than_its_bound(
     name, chosen, mesh, link, llc, capacity, hidden, latency, seed
 ):
     system = small_system(
-        *mesh, d2d={"bandwidth_bytes_per_s": link}, llc={"capacity_bytes": llc},
+        *mesh,
+        d2d={"bandwidth_bytes_per_s": link},
+        llc={"capacity_bytes": llc},
         hbm={"capacity_bytes": capacity, "latency_ns": latency},
     )
     assumptions = load_assumptions(chosen[0], **chosen[1])
@@ -114,9 +119,11 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     """A random step of one layer, with some copies and cached slices, and the oracle's answer."""
     # Vectors, slices and GEMMs of similar cost, so that all kinds of resources matter.
     system = small_system(
-        *mesh, compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)},
+        *mesh,
+        compute={"peak_flop_per_s": 10.0 ** rng.uniform(11, 14)},
         d2d={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10, 13)},
-        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)}, llc={"segment_bytes": 2**20},
+        hbm={"bandwidth_bytes_per_s": 10.0 ** rng.uniform(10.5, 12.5)},
+        llc={"segment_bytes": 2**20},
     )
     model = small_model(hidden=256, expert_ffn=16, experts=experts, layers=4, shared_experts=0)
     assumptions = load_assumptions(
@@ -149,9 +156,19 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
     keep = [expert for expert in range(experts) if tokens[expert]]
     token_ns = 6 * 256 * 16 / (system.compute.peak_flop_per_s / 1e9 * system.compute.efficiency)
     least = best_time(
-        [at[e] for e in keep], home[keep], [token_ns] * len(keep), weights / rate[0], weights / rate[1],
-        vector / rate[0], vector / rate[1], fabric.route, dies, fabric.links, problem.base_ns + problem.start_ns,
-        [copied[e] for e in keep], [cached[e] for e in keep],
+        [at[e] for e in keep],
+        home[keep],
+        [token_ns] * len(keep),
+        weights / rate[0],
+        weights / rate[1],
+        vector / rate[0],
+        vector / rate[1],
+        fabric.route,
+        dies,
+        fabric.links,
+        problem.base_ns + problem.start_ns,
+        [copied[e] for e in keep],
+        [cached[e] for e in keep],
     )
     return problem, least
 
@@ -161,7 +178,10 @@ def tiny_problem(rng, mesh, experts, tokens, dispatched, copies):
 @pytest.mark.parametrize(
     ("mesh", "tokens"),
     [
-        ((2, 2), (1, 2, 1, 1)), ((2, 1), (3, 2, 4, 1, 2, 2)), ((3, 1), (1, 2, 3, 1, 1)), ((4, 1), (2, 1, 2, 1)),
+        ((2, 2), (1, 2, 1, 1)),
+        ((2, 1), (3, 2, 4, 1, 2, 2)),
+        ((3, 1), (1, 2, 3, 1, 1)),
+        ((4, 1), (2, 1, 2, 1)),
         ((2, 2), (1, 1, 0, 1, 1, 1)),
     ],
     ids=str,
@@ -198,11 +218,13 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
         rows = list(csv.DictReader(stream))
     assert "Layer-steps of 1 of 2 MoE layers of toy" in page
     of = {
-        policy: np.mean([
-            float(row["distance"])
-            for row in rows
-            if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)
-        ])
+        policy: np.mean(
+            [
+                float(row["distance"])
+                for row in rows
+                if (row["system"], row["batch"], row["policy"]) == ("small", "40", policy)
+            ]
+        )
         for policy in ("base", "ep")
     }
     near, far = sorted(of, key=of.get)

@@ -63,7 +63,8 @@ def test_files_have_the_engines_layer_numbers(loads, tmp_path):
     assert (record["num_slots"], record["num_redundant_experts"]) == (12, 6)
     config = yaml.safe_load(trt)
     assert config == {
-        "num_slots": 12, "layer_updates_per_iter": 0,
+        "num_slots": 12,
+        "layer_updates_per_iter": 0,
         "initial_global_assignments": dict(zip((1, 2, 3, 4), rows, strict=True)),
     }
 
@@ -120,8 +121,14 @@ def test_laws_of_every_placement(tmp_path_factory, case, policy):
     loads, ranks, slots = case
     _, layers, experts = loads.shape
     model = ModelSpec(
-        name="any", source="made up", layers=layers + 1, moe_layers={"first": 1, "last": layers}, hidden=8,
-        expert_ffn=8, experts=experts, top_k=1,
+        name="any",
+        source="made up",
+        layers=layers + 1,
+        moe_layers={"first": 1, "last": layers},
+        hidden=8,
+        expert_ffn=8,
+        experts=experts,
+        top_k=1,
     )
     rows = POLICIES[policy](loads, ranks, slots)
     found = PhysicalMap(rows.astype(np.int32), experts, ranks)

@@ -1,4 +1,5 @@
-"""Screened points have the values of single runs, whatever they differ in; without shared plans, nothing is screened.
+"""Screened points have the values of single runs, whatever they differ in; without shared plans,
+nothing is screened.
 """
 
 from dataclasses import replace

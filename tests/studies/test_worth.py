@@ -53,11 +53,15 @@ def test_no_note_names_an_option_that_worth_lacks(found):
     assert found.rows[0].experts_ms is None and not any("--tokens" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("tpot", "goodput", "said"), [
-    ((-0.05, -0.02), (0.0, 0.0), "eplb is worth it, with"), ((-0.004, 0.004), (0.0, 0.0), "eplb is not worth it"),
-    ((-0.05, 0.01), (-0.01, 0.0), "Whether eplb is worth it is undecided"),
-    ((0.02, 0.03), (0.02, 0.04), "eplb is worth it, with"),
-])
+@pytest.mark.parametrize(
+    ("tpot", "goodput", "said"),
+    [
+        ((-0.05, -0.02), (0.0, 0.0), "eplb is worth it, with"),
+        ((-0.004, 0.004), (0.0, 0.0), "eplb is not worth it"),
+        ((-0.05, 0.01), (-0.01, 0.0), "Whether eplb is worth it is undecided"),
+        ((0.02, 0.03), (0.02, 0.04), "eplb is worth it, with"),
+    ],
+)
 def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
     assert replace(found, tpot=tpot, goodput=goodput).verdict.startswith(said)
 
@@ -204,11 +208,14 @@ def test_the_verdict_follows_from_the_runs(gains, pays, said):
     )
 
 
-@pytest.mark.parametrize(("block", "executor", "policies", "said"), [
-    ("predicton", "fsm", "[allo, allo+pred]", "did you mean 'prediction'"),
-    ("prediction", "fsm", "[ep, allo]", "no two differ in prediction alone"),
-    ("prediction", "gpu", "[allo, allo+pred]", "no block of silicon"),
-])
+@pytest.mark.parametrize(
+    ("block", "executor", "policies", "said"),
+    [
+        ("predicton", "fsm", "[allo, allo+pred]", "did you mean 'prediction'"),
+        ("prediction", "fsm", "[ep, allo]", "no two differ in prediction alone"),
+        ("prediction", "gpu", "[allo, allo+pred]", "no block of silicon"),
+    ],
+)
 def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, said):
     overrides = [f"systems=[{{like: dojo, name: dojo, decision: {{executor: {executor}}}}}]", f"policies={policies}"]
     rows = _rows(("allo", 64, 1.0, 1.0), ("allo+pred", 64, 1.0, 1.0))

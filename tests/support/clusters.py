@@ -10,8 +10,14 @@ from archsim.specs.system import SystemSpec
 from archsim.workload.demand import StepDemand
 
 VALUES = {
-    "execution": "expert_parallel", "gemm": "grouped", "dispatch": "per_rank", "combine": "bf16",
-    "transfer_software": "charged", "memory": "experts", "capacity": "unbounded", "decision_cost": "free",
+    "execution": "expert_parallel",
+    "gemm": "grouped",
+    "dispatch": "per_rank",
+    "combine": "bf16",
+    "transfer_software": "charged",
+    "memory": "experts",
+    "capacity": "unbounded",
+    "decision_cost": "free",
 }
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}
 

@@ -25,7 +25,8 @@ def check_block(module, table: TransitionTable) -> None:
 
 
 def check_parameters(parameters: type) -> None:
-    """Frozen; every one with a default, its source, a spec key, and a unit in its name unless it is a count or share.
+    """Frozen; every one with a default, its source, a spec key, and a unit in its name unless it is a
+    count or share.
     """
     assert dataclasses.is_dataclass(parameters) and parameters.__dataclass_params__.frozen
     for field in dataclasses.fields(parameters):

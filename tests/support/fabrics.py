@@ -9,7 +9,11 @@ LISTED = (
     "900 ns}, [5, 0]]}"
 )
 TOPOLOGIES = [
-    "torus", "ring", "fully_connected", "switch", LISTED,
+    "torus",
+    "ring",
+    "fully_connected",
+    "switch",
+    LISTED,
     "{name: mesh, vertical: {bandwidth: 300 GB/s, hop_latency: 700 ns}}",
 ]
 NODE = "{switch: 4, bandwidth: 450 GB/s, hop_latency: 300 ns}"

@@ -78,7 +78,9 @@ OF_SYSTEM: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Of those that a file leaves out, what is written.
 PLAIN: dict[str, Any] = {
-    "compute.clock": "1.8 GHz", "decision.host.time": "4 us", "d2d.measured_factor": 1.0,
+    "compute.clock": "1.8 GHz",
+    "decision.host.time": "4 us",
+    "d2d.measured_factor": 1.0,
     **{f"compute.kernels.{each}": 1.0 for each in ("permute", "quantise", "finalise", "multiply", "single")},
 }
 
@@ -117,6 +119,7 @@ EXPERIMENT = dict(EXAMPLE) | {
 
 
 # ---- forms
+
 
 def ranged(plain: Any) -> dict[str, Any]:
     """The value with a range below it, in its unit."""
@@ -161,8 +164,11 @@ def write_experiment(folder: Path, key: Key, form: str) -> list[str]:
         system = {"like": "./base.yaml", "name": system["name"]}
         if form == "over":
             at = key.index("0") if "0" in key else len(key) - 1
-            put(system, (*key[:at], key[at]) if at == len(key) - 1 else key[:at],
-                {"value": plain} if at == len(key) - 1 else value_at(system_with(key), key[:at]))
+            put(
+                system,
+                (*key[:at], key[at]) if at == len(key) - 1 else key[:at],
+                {"value": plain} if at == len(key) - 1 else value_at(system_with(key), key[:at]),
+            )
     whole["systems"] = ["base.yaml" if form == "file" else system]
     (folder / "e.yaml").write_text(dump_yaml(whole), encoding="utf-8")
     return added

@@ -37,9 +37,7 @@ from support.small_runs import (
 )
 
 ENGINES = {"event": EventEngine, "analytical": AnalyticalEngine, "interpreted": InterpretedEngine}
-TINY = small_model(
-    experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=LayerSet(first=0, last=1)
-)
+TINY = small_model(experts=6, top_k=2, hidden=512, expert_ffn=384, shared_ffn=384, moe_layers=LayerSet(first=0, last=1))
 FOUR = small_model(moe_layers=LayerSet(first=3, last=6))
 SLOW = small_system(hbm={"capacity_bytes": 10**12}, d2d={"bandwidth_bytes_per_s": 2e10})
 SHORT = small_system(llc={"segment_bytes": 2**16})  # segments shorter than any slice of ``small_model``

@@ -133,7 +133,8 @@ def random_deployment(number: int) -> dict[str, Any]:
     requests = {
         "input": {"mean": int(np.exp(rng.uniform(4, 8.5))), "cv": float(one((0, 0.5, 1)))},
         "output": {"mean": int(np.exp(rng.uniform(1, 6))), "cv": float(one((0, 0.5, 1)))},
-        "count": int(rng.integers(20, 200)), "seed": number,
+        "count": int(rng.integers(20, 200)),
+        "seed": number,
     }
     if rng.random() < 0.5:
         requests["concurrency"] = int(np.exp(rng.uniform(0, 5)))

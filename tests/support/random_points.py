@@ -78,7 +78,9 @@ def random_point(number: int, contention: str) -> Point:
     topology = TOPOLOGIES[np.random.default_rng([number, len(contention), 1]).integers(len(TOPOLOGIES))]
     system = system.model_copy(update={"topology": TopologySpec(name=topology)})
     spec = SyntheticSpec(
-        prompt_tokens=int(rng.integers(0, 3)), decode_steps=STEPS, seed=number,
+        prompt_tokens=int(rng.integers(0, 3)),
+        decode_steps=STEPS,
+        seed=number,
         popularity_skew=float(rng.uniform(0, 1.2)),
     )
     traffic = SyntheticTraffic(model, spec, batch)
@@ -100,9 +102,11 @@ def log_uniform(rng, low: float, high: float) -> float:
 def _model(rng) -> ModelSpec:
     experts = int(rng.choice([8, 16, 32, 48, 64, 128]))
     shape: dict[str, Any] = {
-        "experts": experts, "top_k": int(rng.integers(1, min(9, experts))),
+        "experts": experts,
+        "top_k": int(rng.integers(1, min(9, experts))),
         "hidden": int(rng.choice([512, 1024, 2048, 4096, 7168])),
-        "expert_ffn": int(rng.choice([256, 512, 1024, 2048, 4096])), "shared_experts": int(rng.integers(0, 3)),
+        "expert_ffn": int(rng.choice([256, 512, 1024, 2048, 4096])),
+        "shared_experts": int(rng.integers(0, 3)),
     }
     layers = 3 + int(rng.integers(1, 4))  # the first three are dense
     deepseek = load_model("deepseek-v3")

@@ -17,14 +17,25 @@ from archsim.workload.trace import draw_requests
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
 CHOICES = {
-    "contention": ("shared", "shared", "reserved"), "arbitration": ("fair", "fair", "round_robin"),
-    "reads": ("in_order", "together"), "activations": ("dispatched", "dispatched", "ignored"),
-    "dispatch": ("per_rank", "per_token_expert"), "combine": ("bf16", "weights_dtype"),
-    "transfer_software": ("charged", "free"), "decision_cost": ("charged", "free"),
-    "heatmap_update": ("limited", "free"), "weights": ("all", "routed"), "llc": ("segments", "slices"),
-    "source": ("interleaved", "queued"), "gemm": ("roofline", "calibrated"), "numbering": ("row_major", "column_major"),
-    "order": ("local_first", "as_created"), "tables": ("finite", "unbounded"), "copy_writes": ("barrier", "background"),
-    "ties": ("sequence", "heapq"), "rate_updates": ("instant", "instant", "per_round_trip"),
+    "contention": ("shared", "shared", "reserved"),
+    "arbitration": ("fair", "fair", "round_robin"),
+    "reads": ("in_order", "together"),
+    "activations": ("dispatched", "dispatched", "ignored"),
+    "dispatch": ("per_rank", "per_token_expert"),
+    "combine": ("bf16", "weights_dtype"),
+    "transfer_software": ("charged", "free"),
+    "decision_cost": ("charged", "free"),
+    "heatmap_update": ("limited", "free"),
+    "weights": ("all", "routed"),
+    "llc": ("segments", "slices"),
+    "source": ("interleaved", "queued"),
+    "gemm": ("roofline", "calibrated"),
+    "numbering": ("row_major", "column_major"),
+    "order": ("local_first", "as_created"),
+    "tables": ("finite", "unbounded"),
+    "copy_writes": ("barrier", "background"),
+    "ties": ("sequence", "heapq"),
+    "rate_updates": ("instant", "instant", "per_round_trip"),
 }
 POLICIES = ("base", "ep", "allo", "allo-paper", "pred", "allo+pred")
 TOPOLOGIES = ("mesh", "mesh", "torus", "ring", "fully_connected", "switch")
@@ -44,8 +55,12 @@ def random_system(number):
     experts = int(rng.integers(2, 9))
     first = int(rng.integers(0, 2))
     model = small_model(
-        experts=experts, top_k=int(rng.integers(1, min(4, experts) + 1)), hidden=int(rng.choice([256, 512, 1024])),
-        expert_ffn=int(rng.choice([256, 384, 640])), shared_ffn=384, shared_experts=int(rng.integers(0, 2)),
+        experts=experts,
+        top_k=int(rng.integers(1, min(4, experts) + 1)),
+        hidden=int(rng.choice([256, 512, 1024])),
+        expert_ffn=int(rng.choice([256, 384, 640])),
+        shared_ffn=384,
+        shared_experts=int(rng.integers(0, 2)),
         moe_layers=LayerSet(first=first, last=first + 1),
     )
     slice_bytes = model.hidden * model.expert_ffn
@@ -56,7 +71,8 @@ def random_system(number):
         hbm={"bandwidth_bytes_per_s": rng.uniform(0.2, 4) * 1e12, "latency_ns": float(rng.integers(50, 500))},
         d2d={"bandwidth_bytes_per_s": rng.uniform(0.1, 3) * 1e12, "hop_latency_ns": float(rng.integers(20, 400))},
         llc={
-            "capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)), "segment_bytes": 2 ** int(rng.integers(15, 19))
+            "capacity_bytes": int(slice_bytes * rng.uniform(1.5, 12)),
+            "segment_bytes": 2 ** int(rng.integers(15, 19)),
         },
         decision={"atu_entries": int(rng.integers(1, 8))},
     )

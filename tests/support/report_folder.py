@@ -27,11 +27,17 @@ BUSY_AT_HOME = (0.7, 0.55, 0.06)
 
 
 def write_folder(
-    folder: Path, *, systems: tuple[str, ...] = ("dojo",), models: tuple[str, ...] = ("deepseek-v3",),
+    folder: Path,
+    *,
+    systems: tuple[str, ...] = ("dojo",),
+    models: tuple[str, ...] = ("deepseek-v3",),
     batches: tuple[int, ...] = (4096,),
     policies: tuple[str, ...] = ("base", "ep", "allo", "pred", "allo+pred"),
     assumptions: tuple[AssumptionsSpec, ...] | None = None,
-    trace: object = None, decode_steps: int = 4, prefill_ns: int = 12_345_678, changes: dict[str, object] | None = None,
+    trace: object = None,
+    decode_steps: int = 4,
+    prefill_ns: int = 12_345_678,
+    changes: dict[str, object] | None = None,
 ) -> Path:
     """Write the files of a sweep. ``changes``: results column → value, or function of the row, put into every row."""
     experiment = ExperimentSpec(
@@ -104,7 +110,13 @@ def _wobble(*key: object) -> float:
 
 
 def _result(
-    system: SystemSpec, model: ModelSpec, batch: int, policy: str, spec: AssumptionsSpec, steps: int, prefill_ns: int,
+    system: SystemSpec,
+    model: ModelSpec,
+    batch: int,
+    policy: str,
+    spec: AssumptionsSpec,
+    steps: int,
+    prefill_ns: int,
     base: bool,
 ) -> dict:
     key = (system.name, model.name, batch, policy, spec.label)
@@ -177,14 +189,18 @@ def _bounds(policy: str, hidden: float) -> dict:
     own = {"base": (0.02, 0.2, 0.7, 0.08), "pred": (0.02, 0.4, 0.4, 0.18)}.get(policy, (0.01, 0.55, 0.02, 0.42))
     shares = dict(zip(("llc", "hbm", "link", "compute"), (share * (1 - hidden) for share in own), strict=True))
     return {f"bound_{name}": share for name, share in shares.items()} | {
-        "bound_activations": hidden, "bound_decision": 0.0
+        "bound_activations": hidden,
+        "bound_decision": 0.0,
     }
 
 
 def _rates(batch: int, steps: int, decode_ns: float) -> dict:
     return {
-        "tokens_per_s": batch * steps / decode_ns * 1e9, "decode_step_ns": decode_ns / steps,
-        "decode_batch_token_ns": decode_ns / steps / batch, "mfu": 0.25, "hbm_bandwidth_utilisation": 0.125,
+        "tokens_per_s": batch * steps / decode_ns * 1e9,
+        "decode_step_ns": decode_ns / steps,
+        "decode_batch_token_ns": decode_ns / steps / batch,
+        "mfu": 0.25,
+        "hbm_bandwidth_utilisation": 0.125,
         "over_roofline": 4.0,
     }
 
@@ -212,9 +228,16 @@ def _dies(row: dict, system: SystemSpec, spec: AssumptionsSpec) -> Iterator[dict
     for die in range(mesh.dies):
         vary = 0.6 + 0.8 * _wobble(row["run"], die)
         yield _shared_columns(row) | {
-            "die": die, "x": mesh.x_of[die], "y": mesh.y_of[die], "compute_utilisation": min(1.0, compute * vary),
-            "hbm_utilisation": min(1.0, hbm * vary), "activation_bytes": row["activation_bytes"] * 2 // mesh.dies,
-            "prefill_tokens": 400, "prefill_hbm_bytes": 10**9, "decode_tokens": 600, "decode_hbm_bytes": 10**10 + die,
+            "die": die,
+            "x": mesh.x_of[die],
+            "y": mesh.y_of[die],
+            "compute_utilisation": min(1.0, compute * vary),
+            "hbm_utilisation": min(1.0, hbm * vary),
+            "activation_bytes": row["activation_bytes"] * 2 // mesh.dies,
+            "prefill_tokens": 400,
+            "prefill_hbm_bytes": 10**9,
+            "decode_tokens": 600,
+            "decode_hbm_bytes": 10**10 + die,
         }
 
 

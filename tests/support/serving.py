@@ -15,7 +15,15 @@ def table(base_ns: float = 2e6, token_ns: float = 1e4, attention_ns: float = 1e3
     none = np.zeros(4097)
     flat = np.log(attention_ns)
     return StepTable(
-        tokens, none, none, none, none, none, none, np.full((40, 80), flat), np.full((40, 70, 60), flat),
+        tokens,
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
+        np.full((40, 80), flat),
+        np.full((40, 70, 60), flat),
         np.array([base_ns, 0, 0, 0, 1, 1]),
     )
 

@@ -73,8 +73,17 @@ def step_view(tokens, first_seen, home, copied_slices, hops, costs, placement=No
     placement = placement or Placement.of_homes(home, 1, len(hops))
     pair_bytes_per_ns = np.full(hops.shape, costs.link_bytes_per_ns)
     return StepView(
-        tokens, first_seen, placement.home[0], copied_slices, hops, costs, 0, 1, placement.holds[0],
-        hops * costs.hop_ns, pair_bytes_per_ns,
+        tokens,
+        first_seen,
+        placement.home[0],
+        copied_slices,
+        hops,
+        costs,
+        0,
+        1,
+        placement.holds[0],
+        hops * costs.hop_ns,
+        pair_bytes_per_ns,
     )
 
 
@@ -102,19 +111,22 @@ def engine_of(system, model, spec, assumptions, seed=1):
 
 CASES = [
     (name, changes)
-    for name, changes in itertools.product(STRATEGIES, (
-        {},
-        {"contention": "reserved"},
-        {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
-        {"llc": "slices"},
-        {"activations": "ignored"},
-        {"source": "queued"},
-        {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
-        {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
-        {"arbitration": "round_robin"},
-        {"rate_updates": "per_round_trip"},
-        {"contention": "reserved", "llc": "slices", "activations": "ignored"},
-    ))
+    for name, changes in itertools.product(
+        STRATEGIES,
+        (
+            {},
+            {"contention": "reserved"},
+            {"decision_cost": "free", "heatmap_update": "free", "tables": "unbounded"},
+            {"llc": "slices"},
+            {"activations": "ignored"},
+            {"source": "queued"},
+            {"reads": "together", "gemm": "calibrated", "copy_writes": "barrier"},
+            {"dispatch": "per_token_expert", "combine": "weights_dtype", "transfer_software": "free"},
+            {"arbitration": "round_robin"},
+            {"rate_updates": "per_round_trip"},
+            {"contention": "reserved", "llc": "slices", "activations": "ignored"},
+        ),
+    )
 ]
 
 

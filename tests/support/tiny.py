@@ -67,8 +67,13 @@ def tiny_file(folder: Path) -> Path:
 def start(folder: Path, *arguments: str) -> subprocess.Popen:
     """``archsim`` with these arguments, in ``folder``; its output is captured."""
     return subprocess.Popen(
-        [sys.executable, "-m", "archsim.cli.main", *map(str, arguments)], cwd=folder, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, encoding="utf-8", env=os.environ | {"COLUMNS": "200"},
+        [sys.executable, "-m", "archsim.cli.main", *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"COLUMNS": "200"},
     )
 
 

@@ -7,7 +7,13 @@ import numpy as np
 from archsim.specs.model import ModelSpec
 
 TOY = ModelSpec(
-    name="toy", source="made up", layers=5, moe_layers={"first": 1, "last": 4}, hidden=8, expert_ffn=8, experts=6,
+    name="toy",
+    source="made up",
+    layers=5,
+    moe_layers={"first": 1, "last": 4},
+    hidden=8,
+    expert_ffn=8,
+    experts=6,
     top_k=2,
 )
 

@@ -38,8 +38,14 @@ LAYERS = [1, 2, 3, 4]
 # What is done to the second of two good requests, or to the first (a list of iterations; layer id → null or rows) → the
 # message.
 BAD_JSON = {
-    "too many ids in a row": (lambda request: request[2]["3"][0].append(5), "a/2.json: request a/2, iteration 2, layer 3: row 0 has 3 ids; expected top_k = 2 of toy"),
-    "too few ids in a row": (lambda request: request[0]["4"][1].pop(), "a/2.json: request a/2, iteration 0, layer 4: row 1 has 1 ids; expected top_k = 2 of toy"),
+    "too many ids in a row": (
+        lambda request: request[2]["3"][0].append(5),
+        "a/2.json: request a/2, iteration 2, layer 3: row 0 has 3 ids; expected top_k = 2 of toy",
+    ),
+    "too few ids in a row": (
+        lambda request: request[0]["4"][1].pop(),
+        "a/2.json: request a/2, iteration 0, layer 4: row 1 has 1 ids; expected top_k = 2 of toy",
+    ),
     "wrong top-k everywhere": (
         lambda request: [row.pop() for t in request for rows in t.values() for row in rows or []],
         "a/2.json: request a/2, iteration 0, layer 1: row 0 has 1 ids; expected top_k = 2 of toy",
@@ -48,7 +54,10 @@ BAD_JSON = {
         lambda request: request[1]["2"][0].__setitem__(1, 6),
         "a/2.json: request a/2, iteration 1, layer 2: expert id 6 at rank 1 is out of range; expected 0 to 5",
     ),
-    "negative id": (lambda request: request[3]["1"][0].__setitem__(0, -1), "a/2.json: request a/2, iteration 3, layer 1: expert id -1 at rank 0 is out of range; expected 0 to 5"),
+    "negative id": (
+        lambda request: request[3]["1"][0].__setitem__(0, -1),
+        "a/2.json: request a/2, iteration 3, layer 1: expert id -1 at rank 0 is out of range; expected 0 to 5",
+    ),
     "id that is no integer": (
         lambda request: request[3]["1"][0].__setitem__(0, 2.5),
         "a/2.json: request a/2, iteration 3, layer 1: expert id 2.5 at rank 0 of row 0; expected an integer from 0 to "
@@ -59,13 +68,22 @@ BAD_JSON = {
         "a/2.json: request a/2, iteration 1, layer 1: expert id '2' at rank 0 of row 0; expected an integer from 0 to "
         "5",
     ),
-    "missing layer": (lambda request: request[2].pop("3"), "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every iteration"),
-    "layer without routing once": (lambda request: request[2].update({"3": None}), "a/2.json: request a/2, iteration 2, layer 3: expected a list of rows, found null"),
+    "missing layer": (
+        lambda request: request[2].pop("3"),
+        "a/2.json: request a/2, iteration 2, layer 3: the layer is missing; expected layers 1, 2, 3, 4 in every iteration",
+    ),
+    "layer without routing once": (
+        lambda request: request[2].update({"3": None}),
+        "a/2.json: request a/2, iteration 2, layer 3: expected a list of rows, found null",
+    ),
     "dense layer with routing": (
         lambda request: request[2].update({"0": [[1, 2]]}),
         "a/2.json: request a/2, iteration 2, layer 0: has routing, but had none in the first iteration of the trace",
     ),
-    "ragged prefill": (lambda request: request[0]["3"].pop(), "a/2.json: request a/2, iteration 0, layer 3: 1 rows; expected 2, as in layer 1"),
+    "ragged prefill": (
+        lambda request: request[0]["3"].pop(),
+        "a/2.json: request a/2, iteration 0, layer 3: 1 rows; expected 2, as in layer 1",
+    ),
     "decode step with two rows": (
         lambda request: [rows.append(rows[0]) for rows in request[1].values() if rows],
         "a/2.json: request a/2, iteration 1, layer 1: 2 rows; expected 1 row in a decode step",
@@ -74,17 +92,38 @@ BAD_JSON = {
         lambda request: [rows.clear() for rows in request[1].values() if rows],
         "a/2.json: request a/2, iteration 1, layer 1: expected a list of rows, found nothing",
     ),
-    "iteration that is no object": (lambda request: request.__setitem__(1, [[1, 2]]), "a/2.json: request a/2, iteration 1: expected an object of layers, found a list"),
-    "no iterations": (lambda request: request.clear(), "a/2.json: request a/2: expected a list of 1 to 32767 iterations"),
+    "iteration that is no object": (
+        lambda request: request.__setitem__(1, [[1, 2]]),
+        "a/2.json: request a/2, iteration 1: expected an object of layers, found a list",
+    ),
+    "no iterations": (
+        lambda request: request.clear(),
+        "a/2.json: request a/2: expected a list of 1 to 32767 iterations",
+    ),
 }
 
 
 BAD_FIRST = {
-    "routing in a dense layer": (lambda request: request[0].update({"0": [[1, 2]]}), "iteration 0: layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4"),
-    "routing in a layer there is not": (lambda request: request[0].update({"9": [[1, 2]]}), "iteration 0: layer 9 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4"),
-    "layer id that is no number": (lambda request: request[0].update({"lm_head": None}), "iteration 0: layer id 'lm_head' is not a number"),
-    "no routing": (lambda request: request[0].update(dict.fromkeys(request[0])), "iteration 0: no MoE layer; model toy has layers 1 to 4"),
-    "layer missing from the whole trace": (lambda request: [step.pop("2") for step in request], "iteration 0, layer 2: the layer is missing; .* is written null"),
+    "routing in a dense layer": (
+        lambda request: request[0].update({"0": [[1, 2]]}),
+        "iteration 0: layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4",
+    ),
+    "routing in a layer there is not": (
+        lambda request: request[0].update({"9": [[1, 2]]}),
+        "iteration 0: layer 9 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4",
+    ),
+    "layer id that is no number": (
+        lambda request: request[0].update({"lm_head": None}),
+        "iteration 0: layer id 'lm_head' is not a number",
+    ),
+    "no routing": (
+        lambda request: request[0].update(dict.fromkeys(request[0])),
+        "iteration 0: no MoE layer; model toy has layers 1 to 4",
+    ),
+    "layer missing from the whole trace": (
+        lambda request: [step.pop("2") for step in request],
+        "iteration 0, layer 2: the layer is missing; .* is written null",
+    ),
 }
 BAD_REQUESTS = {(2, name): (spoil, f"{re.escape(message)}$") for name, (spoil, message) in BAD_JSON.items()} | {
     (1, name): (spoil, f"/a/1.json: request a/1, {message}$") for name, (spoil, message) in BAD_FIRST.items()
@@ -153,26 +192,68 @@ def changed(name, index, value):
 
 # What is done to the members of a good file (requests of 4 and 5 tokens, 4 layers, top-2 of 6) → the message.
 BAD_NPZ = {
-    "id out of range": (changed("experts", (5, 2, 1), 6), "request 1, iteration 0, layer 3: expert id 6 at rank 1 is out of range; expected 0 to 5"),
-    "negative id": (changed("experts", (8, 0, 0), -3), "request 1, iteration 3, layer 1: expert id -3 at rank 0 is out of range; expected 0 to 5"),
-    "wrong top-k": (lambda members: members.update(experts=members["experts"][:, :, :1]), "the trace has top_k = 1, but model toy has top_k = 2"),
-    "stated top-k": (lambda members: members.update(top_k=np.int32(8)), "the trace has top_k = 8, but model toy has top_k = 2"),
-    "stated number of experts": (lambda members: members.update(num_experts=np.int32(8)), "the trace has experts = 8, but model toy has experts = 6"),
-    "stated number of layers": (lambda members: members.update(num_layers_total=np.int32(48)), "the trace has layers = 48, but model toy has layers = 5"),
-    "stated shape that is no number": (lambda members: members.update(top_k=np.array("two")), "member 'top_k' is array('two', dtype='<U3'); expected one integer"),
+    "id out of range": (
+        changed("experts", (5, 2, 1), 6),
+        "request 1, iteration 0, layer 3: expert id 6 at rank 1 is out of range; expected 0 to 5",
+    ),
+    "negative id": (
+        changed("experts", (8, 0, 0), -3),
+        "request 1, iteration 3, layer 1: expert id -3 at rank 0 is out of range; expected 0 to 5",
+    ),
+    "wrong top-k": (
+        lambda members: members.update(experts=members["experts"][:, :, :1]),
+        "the trace has top_k = 1, but model toy has top_k = 2",
+    ),
+    "stated top-k": (
+        lambda members: members.update(top_k=np.int32(8)),
+        "the trace has top_k = 8, but model toy has top_k = 2",
+    ),
+    "stated number of experts": (
+        lambda members: members.update(num_experts=np.int32(8)),
+        "the trace has experts = 8, but model toy has experts = 6",
+    ),
+    "stated number of layers": (
+        lambda members: members.update(num_layers_total=np.int32(48)),
+        "the trace has layers = 48, but model toy has layers = 5",
+    ),
+    "stated shape that is no number": (
+        lambda members: members.update(top_k=np.array("two")),
+        "member 'top_k' is array('two', dtype='<U3'); expected one integer",
+    ),
     "dense layer": (changed("layer_ids", 0, 0), "layer 0 is dense in model toy; nearest MoE layer 1, valid are 1 to 4"),
-    "layer there is not": (changed("layer_ids", 3, 7), "layer 7 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4"),
+    "layer there is not": (
+        changed("layer_ids", 3, 7),
+        "layer 7 is not a layer of model toy; nearest MoE layer 4, valid are 1 to 4",
+    ),
     "layer twice": (changed("layer_ids", 1, 1), "layer 1 follows layer 1; expected ascending layer ids"),
-    "too few layer ids": (lambda members: members.update(layer_ids=members["layer_ids"][:3]), "member 'layer_ids' has 3 entries; 'experts' has 4 layers"),
-    "missing member": (lambda members: members.pop("iteration"), "member 'iteration' is missing; expected experts, request_offsets, iteration, layer_ids (token-level layout)"),
-    "wrong dtype": (lambda members: members.update(experts=members["experts"].astype(np.float32)), "member 'experts' has dtype float32; expected integers"),
-    "wrong number of dimensions": (lambda members: members.update(experts=members["experts"][:, 0]), "member 'experts' has shape (9, 2); expected 3 dimension(s)"),
+    "too few layer ids": (
+        lambda members: members.update(layer_ids=members["layer_ids"][:3]),
+        "member 'layer_ids' has 3 entries; 'experts' has 4 layers",
+    ),
+    "missing member": (
+        lambda members: members.pop("iteration"),
+        "member 'iteration' is missing; expected experts, request_offsets, iteration, layer_ids (token-level layout)",
+    ),
+    "wrong dtype": (
+        lambda members: members.update(experts=members["experts"].astype(np.float32)),
+        "member 'experts' has dtype float32; expected integers",
+    ),
+    "wrong number of dimensions": (
+        lambda members: members.update(experts=members["experts"][:, 0]),
+        "member 'experts' has shape (9, 2); expected 3 dimension(s)",
+    ),
     "offsets that fall": (
         lambda members: members.update(request_offsets=np.array([0, 5, 4, 9])),
         "request 1: request_offsets falls from 5 to 4; expected offsets that never decrease",
     ),
-    "offsets that do not cover all tokens": (changed("request_offsets", 2, 8), "request_offsets runs from 0 to 8; expected 0 to 9 (all tokens)"),
-    "no requests": (lambda members: members.update(request_offsets=np.array([0])), "no requests (request_offsets has 1 entries; expected at least 2)"),
+    "offsets that do not cover all tokens": (
+        changed("request_offsets", 2, 8),
+        "request_offsets runs from 0 to 8; expected 0 to 9 (all tokens)",
+    ),
+    "no requests": (
+        lambda members: members.update(request_offsets=np.array([0])),
+        "no requests (request_offsets has 1 entries; expected at least 2)",
+    ),
     "iteration that repeats": (
         changed("iteration", 7, 1),
         "request 1: iteration 1 follows iteration 1; expected a later one (only iteration 0, the prefill, has more "
@@ -188,7 +269,10 @@ BAD_NPZ = {
         lambda members: members.update(iteration=members["iteration"].astype(int) + 40_000 * (np.arange(9) == 8)),
         "request 1: iteration 40003 is out of range; expected at most 32766",
     ),
-    "too few iterations": (lambda members: members.update(iteration=members["iteration"][:5]), "member 'iteration' has 5 rows; expected 9, as 'experts'"),
+    "too few iterations": (
+        lambda members: members.update(iteration=members["iteration"][:5]),
+        "member 'iteration' has 5 rows; expected 9, as 'experts'",
+    ),
     "subject without a name": (
         lambda members: members.update(request_subject=np.array([0, 1]), subject_names=np.array(["a"])),
         "request 1: subject 1 has no name; expected 0 to 0",
@@ -237,13 +321,20 @@ def test_npz_that_holds_python_objects_is_not_unpickled(tmp_path):
         open_trace(file, TOY)
 
 
-@pytest.mark.parametrize(("layout", "model", "message"), [
-    ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
-    ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
-    ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
-    ("gpt-oss-20b/mmlu_decode.npz", "mixtral-8x7b", "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b"),
-    ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
-])
+@pytest.mark.parametrize(
+    ("layout", "model", "message"),
+    [
+        ("llama4-maverick/mmlu_abstract_algebra_anatomy.npz", "qwen3-235b-a22b", "the trace is of llama-4-maverick"),
+        ("meta-llama", "deepseek-v3", "the trace is of llama-4-maverick"),
+        ("deepseek-v2-lite/moe_beyond_prompts.npz", "olmoe-1b-7b", "the trace is of deepseek-v2-lite"),
+        (
+            "gpt-oss-20b/mmlu_decode.npz",
+            "mixtral-8x7b",
+            "the trace is of gpt-oss-20b ('openai/gpt-oss-20b'), the model is mixtral-8x7b",
+        ),
+        ("deepseek-v3-r1/sglang_logical_count.npz", "deepseek-v3", "member 'experts' is missing"),
+    ],
+)
 def test_model_that_does_not_match(layout, model, message, shared):
     with pytest.raises(TraceError) as error:
         open_trace(shared / "data/traces" / layout, load_model(model))
@@ -275,7 +366,10 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("good")
     imported(
         save_npz(
-            folder / "good.npz", REQUESTS, STORED, request_subject=np.arange(4, dtype=np.int16),
+            folder / "good.npz",
+            REQUESTS,
+            STORED,
+            request_subject=np.arange(4, dtype=np.int16),
             subject_names=np.array(["a", "b", "c", "d"]),
         ),
         folder / "store",
@@ -373,28 +467,48 @@ def dropped(name):
 
 
 BAD_COLUMNS = {
-    "a negative expert": ("rows", mutants_changed("experts", lambda x: first(-1)(x.astype(np.int16))), "expert ids -1 to"),
+    "a negative expert": (
+        "rows",
+        mutants_changed("experts", lambda x: first(-1)(x.astype(np.int16))),
+        "expert ids -1 to",
+    ),
     "an expert of another model": ("rows", mutants_changed("experts", first(6)), "expert ids 0 to 6; expected 0 to 5"),
     "no experts": ("rows", dropped("experts"), "has no column 'experts'"),
     "no iterations": ("rows", dropped("iteration"), "has no column 'iteration'"),
     "flat experts": ("rows", mutants_changed("experts", np.ravel), "has no column 'experts' of integers in 3"),
     "experts as fractions": (
-        "rows", mutants_changed("experts", lambda x: x.astype(np.float32)), "has no column 'experts' of integers"
+        "rows",
+        mutants_changed("experts", lambda x: x.astype(np.float32)),
+        "has no column 'experts' of integers",
     ),
     "an iteration out of range": (
-        "rows", mutants_changed("iteration", lambda x: first(32767)(x.astype(np.int32))), "iterations .* expected 0 to"
+        "rows",
+        mutants_changed("iteration", lambda x: first(32767)(x.astype(np.int32))),
+        "iterations .* expected 0 to",
     ),
     "a negative iteration": ("rows", mutants_changed("iteration", first(-1)), "iterations -1 to"),
     "an iteration that falls": ("rows", mutants_changed("iteration", lambda x: x[::-1]), "iteration"),
-    "decode for prefill": ("rows", mutants_changed("iteration", first(1)), "other numbers of prefill rows|follows iteration"),
+    "decode for prefill": (
+        "rows",
+        mutants_changed("iteration", first(1)),
+        "other numbers of prefill rows|follows iteration",
+    ),
     "fewer tokens": ("rows", mutants_changed("iteration", lambda x: x[:-1]), "iteration is .* expected"),
     "zero rows": ("index", mutants_changed("rows", first(0)), "rows of request 0 is 0; expected 1 to"),
     "negative rows": ("index", mutants_changed("rows", first(-1)), "rows of request 0 is -1"),
     "more rows": ("index", mutants_changed("rows", first(9)), "other numbers of tokens than the manifest"),
     "a negative number": ("index", mutants_changed("number", first(-1)), "number of request 0 is -1"),
-    "a negative subject": ("index", mutants_changed("subject", first(-1)), "subject of request 0 is -1; expected 0 to 3"),
+    "a negative subject": (
+        "index",
+        mutants_changed("subject", first(-1)),
+        "subject of request 0 is -1; expected 0 to 3",
+    ),
     "an unknown subject": ("index", mutants_changed("subject", first(4)), "subject of request 0 is 4"),
-    "an unknown data set": ("index", mutants_changed("dataset", first(1)), "dataset of request 0 is 1; expected 0 to 0"),
+    "an unknown data set": (
+        "index",
+        mutants_changed("dataset", first(1)),
+        "dataset of request 0 is 1; expected 0 to 0",
+    ),
     "more prefill than rows": ("index", mutants_changed("prefill_rows", first(99)), "prefill_rows of request 0 is 99"),
     "fewer requests": (
         "index",
@@ -488,6 +602,8 @@ def test_fortran_order_and_unsigned_types_are_read_as_they_are(tmp_path):
 
 
 LINE = {"topk_ids": [[[0, 1]] * 4] * 3, "prompt_tokens": 2}
+
+
 def test_mutants_of_lines(tmp_path):
     rng, refused, file = random.Random(SEED), 0, tmp_path / "x.jsonl"
     for _ in range(MUTANTS):

@@ -65,8 +65,14 @@ SHARED_TRACES = [
 ]
 
 GPT_OSS = ModelSpec(
-    name="gpt-oss-20b", source="openai/gpt-oss-20b, config.json (Hugging Face)", layers=24,
-    moe_layers={"first": 0, "last": 23}, hidden=2880, expert_ffn=2880, experts=32, top_k=4,
+    name="gpt-oss-20b",
+    source="openai/gpt-oss-20b, config.json (Hugging Face)",
+    layers=24,
+    moe_layers={"first": 0, "last": 23},
+    hidden=2880,
+    expert_ffn=2880,
+    experts=32,
+    top_k=4,
 )
 
 
@@ -77,18 +83,29 @@ def make_trace(lengths, layers=1, experts=8, top_k=1, seed=0, start=0):
     rng = np.random.default_rng(seed)
     routing = rng.random((offsets[-1], layers, experts)).argsort(axis=2)[:, :, :top_k]
     return Trace(
-        experts=routing.astype(np.int16), request_offsets=offsets, iteration=np.concatenate(iteration).astype(np.int16),
-        layer_ids=np.arange(layers, dtype=np.int32), num_experts=experts, top_k=top_k, model="", source="made up",
-        request_subject=np.zeros(len(lengths), np.int16), subject_names=("",),
+        experts=routing.astype(np.int16),
+        request_offsets=offsets,
+        iteration=np.concatenate(iteration).astype(np.int16),
+        layer_ids=np.arange(layers, dtype=np.int32),
+        num_experts=experts,
+        top_k=top_k,
+        model="",
+        source="made up",
+        request_subject=np.zeros(len(lengths), np.int16),
+        subject_names=("",),
     )
 
 
 def one_request(trace, request):
     rows = slice(trace.request_offsets[request], trace.request_offsets[request + 1])
-    return Trace(**{
-        **{name: getattr(trace, name) for name in trace.__dataclass_fields__}, "experts": trace.experts[rows],
-        "iteration": trace.iteration[rows], "request_offsets": np.array([0, rows.stop - rows.start]),
-    })
+    return Trace(
+        **{
+            **{name: getattr(trace, name) for name in trace.__dataclass_fields__},
+            "experts": trace.experts[rows],
+            "iteration": trace.iteration[rows],
+            "request_offsets": np.array([0, rows.stop - rows.start]),
+        }
+    )
 
 
 def bits(hot_row, experts):
@@ -145,7 +162,8 @@ def test_predictors_agree_with_sorting(data, experts):
     changed = np.zeros((1, experts), bool)
     changed[0, -1] = True
     for predictor, expected in (
-        (TopFraction(0.2), oracle_top_fraction(counts, Fraction(1, 5))), (TopFraction(1.0), set(range(experts))),
+        (TopFraction(0.2), oracle_top_fraction(counts, Fraction(1, 5))),
+        (TopFraction(1.0), set(range(experts))),
         (TopPositive(n), oracle_top_positive(counts, n)),
     ):
         hot = np.full((1, experts, (experts + 7) // 8), 255, np.uint8)
@@ -290,7 +308,10 @@ def test_same_arguments_same_demand_in_another_process(tmp_path):
     with redirect_stdout(io.StringIO()) as here:
         exec(program, {})
     there = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": "2"}, capture_output=True, check=True,
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "2"},
+        capture_output=True,
+        check=True,
         text=True,
     ).stdout
     assert here.getvalue() == there and len(there) > 64
@@ -317,10 +338,16 @@ def test_digest_tells_batches_apart():
     )
 
 
-@pytest.mark.parametrize(("lengths", "expected"), [
-    ([(2, 1)], True), ([(1, 1)], False), ([(0, 1)], False), ([(5, 1), (1, 1)], True),
-    ([(1, 1), (5, 1), (0, 4)], True),
-])
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([(2, 1)], True),
+        ([(1, 1)], False),
+        ([(0, 1)], False),
+        ([(5, 1), (1, 1)], True),
+        ([(1, 1), (5, 1), (0, 4)], True),
+    ],
+)
 def test_a_prompt_of_several_rows_makes_step_0_a_prefill_wherever_it_stands(lengths, expected):
     assert build_run_demand(make_trace(lengths), len(lengths), 9, 0).has_prefill is expected
 
@@ -386,6 +413,7 @@ def test_memory_does_not_grow_with_the_number_of_tokens():
 
 # ---- What a step is asked for: prompts, origins and predictions.
 
+
 def test_a_run_is_a_stream_of_steps_with_tokens():
     model, system, spec = small_model(), small_system(), policy("allo+pred")
     demand = demand_of(model, system, spec)
@@ -403,6 +431,7 @@ def test_a_run_is_a_stream_of_steps_with_tokens():
 
 
 # ---- Batches larger than their trace: shifted copies do what was recorded, at other steps; fitted ones look like it.
+
 
 def random_trace(lengths, seed, experts=16, layers=3):
     draw = np.random.default_rng(seed)

@@ -207,10 +207,13 @@ def test_real_dumps(shared):
 def test_ranks_are_summed_once(tmp_path):
     first, second = per_pass(tmp_path)
     shutil.copy(first, tmp_path / "other_rank0.pt")
-    again = save_pt(tmp_path / "expert_distribution_recorder_177_rank5.pt", {
-        "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
-        "last_physical_to_logical_map": MAP,
-    })
+    again = save_pt(
+        tmp_path / "expert_distribution_recorder_177_rank5.pt",
+        {
+            "records": [{"forward_pass_id": 7, "rank": 1, "global_physical_count": physical(1, 0)}],
+            "last_physical_to_logical_map": MAP,
+        },
+    )
     with pytest.raises(TraceError, match="a second matrix named .* of rank 1. Give the files different names"):
         read_all_loads([first, second, again], TOY)
     with pytest.raises(TraceError, match="a second matrix named"):
@@ -220,6 +223,7 @@ def test_ranks_are_summed_once(tmp_path):
 @pytest.mark.parametrize("suffix", [".pt", ".json"])
 def test_dumps_of_ranks_and_of_times(tmp_path, suffix):
     """SGLang names a file by its own clock and rank: ranks of a pass are summed, later dumps follow in time."""
+
     def dumped(of, at, **content):
         path = tmp_path / f"expert_distribution_recorder_17470000{at:02}.{of + 5}_{of}{suffix}"
         if suffix == ".json":
@@ -309,7 +313,9 @@ def test_routed_experts_in_npz(tmp_path, prompt):
 
 
 MANY = RNG.random((10, 5, 6)).argsort(axis=2)[..., :2]  # 10 tokens of 4 MoE layers have as many ids as 8 of 5 layers
-CHOICES = {"choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}, {"sgl_ext": {"routed_experts": encoded(MANY)}}]}
+CHOICES = {
+    "choices": [{"sgl_ext": {"routed_experts": encoded(TOKENS)}}, {"sgl_ext": {"routed_experts": encoded(MANY)}}]
+}
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
@@ -345,15 +351,33 @@ def test_routing_that_no_router_makes(tmp_path):
 
 
 BAD_RESPONSES = {
-    "rows lost": ({"prompt_tokens": 3, "completion_tokens": 50, "routed_experts": encoded(TOKENS)}, "routing: 7; expected 52"),
-    "rows lost, npy": ({"prompt_tokens": 3, "completion_tokens": 4, "routed_experts": as_npy(TOKENS)}, "routing: 7; expected 6"),
-    "choice dropped": ({**CHOICES, "choices": [*CHOICES["choices"], {}], "usage": {"prompt_tokens": 3}}, "choice 2 of 3: has no"),
-    "rows of a choice lost": ({**CHOICES, "usage": {"prompt_tokens": 3, "completion_tokens": 14}}, "2 choices: 17; expected 18"),
-    "two shapes": ({"prompt_tokens": 3, "routed_experts": encoded(MANY[:, 1:])}, "8 tokens of 5 layers or 10 tokens of 4"),
+    "rows lost": (
+        {"prompt_tokens": 3, "completion_tokens": 50, "routed_experts": encoded(TOKENS)},
+        "routing: 7; expected 52",
+    ),
+    "rows lost, npy": (
+        {"prompt_tokens": 3, "completion_tokens": 4, "routed_experts": as_npy(TOKENS)},
+        "routing: 7; expected 6",
+    ),
+    "choice dropped": (
+        {**CHOICES, "choices": [*CHOICES["choices"], {}], "usage": {"prompt_tokens": 3}},
+        "choice 2 of 3: has no",
+    ),
+    "rows of a choice lost": (
+        {**CHOICES, "usage": {"prompt_tokens": 3, "completion_tokens": 14}},
+        "2 choices: 17; expected 18",
+    ),
+    "two shapes": (
+        {"prompt_tokens": 3, "routed_experts": encoded(MANY[:, 1:])},
+        "8 tokens of 5 layers or 10 tokens of 4",
+    ),
     "no base64": ({"prompt_tokens": 3, "routed_experts": "?"}, "routed_experts is not base64"),
     "cut": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS)[:-4]}, "routed_experts has .* expected"),
     "no prompt": ({"routed_experts": encoded(TOKENS)}, "prompt_tokens is None; expected a number from 0 to 7"),
-    "another model": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])}, "has 21 ids; expected a multiple of 5"),
+    "another model": (
+        {"prompt_tokens": 3, "routed_experts": encoded(TOKENS[:, :3, :1])},
+        "has 21 ids; expected a multiple of 5",
+    ),
     "out of range": ({"prompt_tokens": 3, "routed_experts": encoded(TOKENS + 1)}, "is out of range; expected 0 to 5"),
     "cut npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS)[:-8]}, "not a readable .npy file"),
     "flat npy": ({"prompt_tokens": 3, "routed_experts": as_npy(TOKENS.ravel())}, r"has shape \[70\]"),
@@ -428,7 +452,9 @@ def same(one, other):
 
 
 def test_strided_tensors_are_read_and_expanded_ones_refused(tmp_path):
-    assert (read_pt(save_pt(tmp_path / "x.pt", PT_COUNTS.transpose(2, 0, 1).copy().transpose(1, 2, 0))) == PT_COUNTS).all()
+    assert (
+        read_pt(save_pt(tmp_path / "x.pt", PT_COUNTS.transpose(2, 0, 1).copy().transpose(1, 2, 0))) == PT_COUNTS
+    ).all()
     with zipfile.ZipFile(save_pt(tmp_path / "z.pt", np.ones((7, 1), np.int64))) as archive:
         pickled = archive.read("z/data.pkl")
     shape_and_strides = b"K\x07K\x01\x86", b"K\x01K\x01\x86"

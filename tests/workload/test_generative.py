@@ -44,7 +44,8 @@ from archsim.workload.traffic_presets import (
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
-    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz", "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
+    "deepseek-v2-lite": "deepseek-v2-lite/esft_vanilla_lite_4tasks.npz",
+    "gpt-oss-20b": "gpt-oss-20b/mmlu_decode.npz",
 }
 
 # Fits take 15 to 30 s each: nightly. Those of small traces are below, with traffic of several subjects.
@@ -248,9 +249,7 @@ def test_first_decode_steps_use_as_many_experts(shared):
     model, _, other, generated = fitted(shared / "data/traces" / TRACES["llama-4-maverick"], "llama-4-maverick")
     draws = [generated, *(simulate(model, other.lengths, other.request_subject, seed) for seed in (1, 2))]
     for step in (1, 2, 3, 4, 8):
-        real, *made = (
-            (profile.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws]
-        )
+        real, *made = ((profile.loads(each, each.iteration == step) > 0).sum(axis=1).mean() for each in [other, *draws])
         assert np.mean(made) == pytest.approx(real, rel=0.12), step
 
 
@@ -287,10 +286,16 @@ def test_tastes_are_spread_evenly_over_requests_and_independent_between_layers()
     assert np.abs(pairs - expected)[off].max() < 0.12 and np.abs((pairs - expected)[off].mean()) < 0.01
 
 
-@pytest.mark.parametrize(("name", "file"), sampled([
-    ("deepseek-v3", "deepseek-v3-r1/sglang_logical_count.npz"),
-    ("qwen3-235b-a22b", "qwen3-235b-a22b/sglang_logical_count_26layers.npz"),
-], lambda case: case[0] == "deepseek-v3"))
+@pytest.mark.parametrize(
+    ("name", "file"),
+    sampled(
+        [
+            ("deepseek-v3", "deepseek-v3-r1/sglang_logical_count.npz"),
+            ("qwen3-235b-a22b", "qwen3-235b-a22b/sglang_logical_count_26layers.npz"),
+        ],
+        lambda case: case[0] == "deepseek-v3",
+    ),
+)
 def test_traffic_of_load_matrices_is_as_skewed(name, file, shared):
     """Largest over mean load, Gini coefficient and share of the top 20 % of experts, in every layer within 10 %."""
     with np.load(shared / "data/traces" / file) as recorded:
@@ -462,6 +467,7 @@ def test_files_that_name_one_another_are_refused(recorded, subjects_fitted, tmp_
 
 
 # ---- Laws of all generated traffic.
+
 
 def synthetic(model):
     return lambda _, **changes: SyntheticTraffic(model, SyntheticSpec(**{"prompt_tokens": 3} | changes), 40)

@@ -184,6 +184,7 @@ def test_llama4_spreads_with_every_subject(llama):
 
 # ---- The profile of a trace as a page, a table and commands.
 
+
 @pytest.fixture(scope="module")
 def profile_llama(shared):
     trace = open_trace(shared / LLAMA, load_model("llama-4-maverick"))

@@ -46,7 +46,8 @@ def store(tree, tmp_path):
 def test_frames_are_read_as_written(tmp_path):
     rng = np.random.default_rng(0)
     columns = {
-        "z": rng.integers(0, 200, (3, 50, 2)).astype(np.uint8), "a": np.arange(-5, 5, dtype=np.int64),
+        "z": rng.integers(0, 200, (3, 50, 2)).astype(np.uint8),
+        "a": np.arange(-5, 5, dtype=np.int64),
         "none": np.zeros(0, np.int16),
     }
     write_frames(tmp_path / "x.col", columns, {"name": "é"})
@@ -159,15 +160,18 @@ def test_other_folders_are_not_written_to(tree, tmp_path):
         imported(tree, tmp_path / "home")
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda manifest: "{",
-    lambda manifest: "[]",
-    lambda manifest: json.dumps({**manifest, "version": 99}),
-    lambda manifest: json.dumps({key: value for key, value in manifest.items() if key != "shape"}),
-    lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "file": "../index.col"}}),
-    lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "bytes": 5}}),
-    lambda manifest: json.dumps({**manifest, "rows": [{**manifest["rows"][0], "file": "rows-gone.col"}]}),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda manifest: "{",
+        lambda manifest: "[]",
+        lambda manifest: json.dumps({**manifest, "version": 99}),
+        lambda manifest: json.dumps({key: value for key, value in manifest.items() if key != "shape"}),
+        lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "file": "../index.col"}}),
+        lambda manifest: json.dumps({**manifest, "index": {**manifest["index"], "bytes": 5}}),
+        lambda manifest: json.dumps({**manifest, "rows": [{**manifest["rows"][0], "file": "rows-gone.col"}]}),
+    ],
+)
 def test_damaged_manifests(spoil, store):
     file = store / "manifest.json"
     file.write_text(spoil(json.loads(file.read_text())))
@@ -241,7 +245,10 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
         assert np.array_equal(one, other) and one.dtype == other.dtype
     assert second.predicted_rows is None
     assert (first.has_prefill, first.top_k, first.batch, first.digest) == (
-        second.has_prefill, second.top_k, second.batch, second.digest
+        second.has_prefill,
+        second.top_k,
+        second.batch,
+        second.digest,
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
     demand_cache.cached_demand(RunDemand, "y", build)

@@ -40,7 +40,8 @@ def test_seeds_requests_layers_and_tokens_differ():
 def test_lengths():
     source = traffic(prompt_tokens=3, decode_steps=5)
     assert [(piece.iteration, len(piece.request)) for piece in source.steps(np.arange(4), 9)] == [
-        (0, 12), *((t, 4) for t in range(1, 6))
+        (0, 12),
+        *((t, 4) for t in range(1, 6)),
     ]
     assert [piece.iteration for piece in source.steps(np.arange(4), 2)] == [0, 1, 2]
     assert [piece.iteration for piece in traffic(prompt_tokens=0).steps(np.arange(4), 2)] == [1, 2]
@@ -53,8 +54,15 @@ def test_number_of_requests():
 
 def test_digest_and_label_tell_parameters_apart():
     changes = [
-        {}, {"seed": 1}, {"prompt_tokens": 2}, {"popularity_skew": 0.5}, {"request_taste": 0.5}, {"stickiness": 0.5},
-        {"decode_steps": 3}, {"requests": 9}, {"model": "mixtral-8x7b"},
+        {},
+        {"seed": 1},
+        {"prompt_tokens": 2},
+        {"popularity_skew": 0.5},
+        {"request_taste": 0.5},
+        {"stickiness": 0.5},
+        {"decode_steps": 3},
+        {"requests": 9},
+        {"model": "mixtral-8x7b"},
     ]
     assert len({traffic(**change).digest for change in changes}) == len(changes)
     assert traffic().digest == traffic().digest
@@ -161,10 +169,15 @@ def test_layers_of_other_depth_may_be_skewed_otherwise():
     assert SyntheticSpec(popularity_skew=[0.3, 1.5]).popularity_skew == (0.3, 1.5)
 
 
-@pytest.mark.parametrize(("imbalance", "wanted"), [
-    ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)), ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
-    ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)), ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
-])
+@pytest.mark.parametrize(
+    ("imbalance", "wanted"),
+    [
+        ({"max_over_mean": 1.3, "ranks": 8}, (1.3, 1.3)),
+        ({"max_over_min": 1.5, "ranks": 4}, (1.5, 1.5)),
+        ({"hottest_expert": (2.5, 7)}, (2.5, 7.0)),
+        ({"eplb_gain": 1.2, "ranks": 8, "slots": 1}, (1.2, 1.2)),
+    ],
+)
 def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     """Of other tokens than those of the fit, within 2 %; every layer within 8 %. Its parts may differ by depth."""
     source = generated_traffic(load_model("olmoe-1b-7b"), SyntheticSpec(imbalance=imbalance, prompt_tokens=0), 16384)
@@ -179,11 +192,15 @@ def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     assert kind in source.label
 
 
-@pytest.mark.parametrize(("imbalance", "problem"), [
-    ({"max_over_mean": 1.3}, "is missing"), ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
-    ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
-    ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
-])
+@pytest.mark.parametrize(
+    ("imbalance", "problem"),
+    [
+        ({"max_over_mean": 1.3}, "is missing"),
+        ({"hottest_expert": 3, "ranks": 8}, "not of hottest_expert"),
+        ({"max_over_mean": 2, "max_over_min": 3, "ranks": 8}, "expected one of"),
+        ({"max_over_min": 3, "ranks": 8, "slots": 1}, "are those of eplb_gain"),
+    ],
+)
 def test_an_imbalance_has_one_figure(imbalance, problem):
     with pytest.raises(ValidationError, match=problem):
         SyntheticSpec(imbalance=imbalance)

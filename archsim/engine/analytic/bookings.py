@@ -243,6 +243,7 @@ def array_takes(s, die, chain):
 
 # ---- shares
 
+
 @inner
 def _book_one(s, resource, asked, n_bytes):
     row = s.booked[resource]

@@ -329,10 +329,21 @@ def _links_of(recorded: RecordedSteps, system: SystemSpec) -> tuple[Links, Reach
     if fabric.ports:
         bytes_per_ns = np.minimum(bytes_per_ns, rates[:, -1])
     software_ns, software_bytes_per_ns = (np.broadcast_to(each, (machines, 2)) for each in transfers)
-    found = Links(*(_own(np.asarray(each)) for each in (
-        system.hbm.latency_ns, plain, system.d2d.hop_latency_ns, rates[:, fabric.link_class],
-        narrowest.reshape(machines, dies, dies), route_ns, software_ns, software_bytes_per_ns,
-    )))
+    found = Links(
+        *(
+            _own(np.asarray(each))
+            for each in (
+                system.hbm.latency_ns,
+                plain,
+                system.d2d.hop_latency_ns,
+                rates[:, fabric.link_class],
+                narrowest.reshape(machines, dies, dies),
+                route_ns,
+                software_ns,
+                software_bytes_per_ns,
+            )
+        )
+    )
     return found, Reach(route_ns[:, die].max(axis=1), np.where(bytes_per_ns > 0, bytes_per_ns, plain))
 
 
@@ -349,6 +360,7 @@ def _decisions_of(recorded: RecordedSteps, reach: Reach) -> tuple[np.ndarray, np
 
 
 # ---- walks
+
 
 class Machines(NamedTuple):
     """Machines as arrays, [machine] each: rows of the tables of links and work, and what differs beside them."""
@@ -459,7 +471,8 @@ class _Walks:
         memory, count, llc = self._memory, len(at), self._system.llc
         _, first, work = np.unique(self._work[at], return_index=True, return_inverse=True)
         machines = Machines(
-            self._row[at], work.reshape(-1),
+            self._row[at],
+            work.reshape(-1),
             *(_own(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
         )
         tags, rooms = (_repeated(each, count) for each in (memory.llc_tags, memory.copies.room))
@@ -468,7 +481,17 @@ class _Walks:
         for step, (state, changed, fresh, moved) in enumerate(self._states):
             times, launch_ns = self._times(step, of_works)
             self._kernel(
-                state, machines, self._links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns[:, step],
+                state,
+                machines,
+                self._links,
+                times,
+                launch_ns,
+                hbm_rates,
+                tags,
+                rooms,
+                changed,
+                fresh,
+                ns[:, step],
                 counted,
             )
             counted += moved

@@ -77,6 +77,7 @@ from archsim.engine.state import (
 
 # ---- resources
 
+
 @inner
 def _ns_of(s, resource, n_bytes):
     return n_bytes / rate(s.machine, resource)
@@ -132,6 +133,7 @@ def _serve_all(s, at, begun, src, dst, from_hbm, n_bytes):
 
 
 # ---- slices
+
 
 @outer
 def _multiply(s, die):
@@ -202,6 +204,7 @@ def _book(s, die):
 
 # ---- results
 
+
 @inner
 def _return_one(s, resource, asked, ns):
     row = s.booked[resource]
@@ -248,6 +251,7 @@ def _combine_all(s, end):
 
 
 # ---- walk
+
 
 @outer
 def _begin(s):

@@ -120,7 +120,13 @@ def plain_law(latency_ns: float, bytes_per_ns: float) -> PortLaw:
 
 @lru_cache(maxsize=256)
 def node_law(
-    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], size: int,
+    name: str,
+    digest: str,
+    op: str,
+    dispatch: str,
+    library: str | None,
+    shape: tuple[int, int, int],
+    size: int,
     sms: int | None = None,
 ) -> PortLaw:
     """Inside a node of ``size`` ranks. ``digest``: of the calibration's file; ``shape``: hidden, top_k, experts;
@@ -310,7 +316,13 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
 
 @lru_cache(maxsize=256)
 def between_law(
-    name: str, digest: str, op: str, dispatch: str, library: str | None, shape: tuple[int, int, int], nodes: int,
+    name: str,
+    digest: str,
+    op: str,
+    dispatch: str,
+    library: str | None,
+    shape: tuple[int, int, int],
+    nodes: int,
     sms: int | None = None,
 ) -> PortLaw:
     """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
@@ -423,6 +435,7 @@ def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
 # ---- alike
 # Dispatch and combine where all experts are equally popular, of any number of ranks: the laws above, without a plan.
 
+
 class TransferTimes(NamedTuple):
     """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``carried``: whether they were measured on
     another number of ranks, GPU or shape; ``told``: whose laws they are, and how far off they are where a measured
@@ -436,7 +449,12 @@ class TransferTimes(NamedTuple):
 
 
 def moved_alike(
-    calibration: CalibrationSpec, dispatch: str, sizes: Sizes, hidden: int, n_bytes: VectorBytes, ranks: int,
+    calibration: CalibrationSpec,
+    dispatch: str,
+    sizes: Sizes,
+    hidden: int,
+    n_bytes: VectorBytes,
+    ranks: int,
     tokens: np.ndarray,
 ) -> TransferTimes:
     """Of ``tokens`` of every rank, float64[size]. One NVLink domain has the law of its kernels between and beyond the

@@ -187,6 +187,7 @@ def _off_diagonal(flows: np.ndarray) -> np.ndarray:
 # ---- routes
 # Bytes of flows on the links of their routes, and what a phase waits for on them.
 
+
 def link_bytes(fabric: Fabric, flows: np.ndarray) -> np.ndarray:
     """float64[link]: bytes of ``flows: float64[source, target]`` over each link."""
     found = np.zeros(fabric.links)
@@ -238,6 +239,7 @@ def _wait(flows, route_ptr, route_links, pair_ns, busy_ns, found):
 #              or later); out of a port: its begin + its bytes; a target waits for every source that sends to it
 # analytical   the same with two of the terms into a port: all bytes from the first begin on, and none after the last
 # ===========  =========================================================================================================
+
 
 def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
     """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
@@ -293,6 +295,7 @@ def _busy(n_bytes, at_bytes, busy_ns, slope):
 
 
 # ---- transfers
+
 
 class Sent(NamedTuple):
     """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``arrived``: float64[die],
@@ -684,6 +687,7 @@ def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.nda
 # HarMoEny passes tokens to ranks that fetch the expert; the wafer's rules run experts beside their holders. A rank
 # fetches each such expert from the nearest holder, once a step, over the links that the dispatch has used before;
 # meanwhile it computes what it holds. Fetched weights are not kept.
+
 
 class FetchedWeights(NamedTuple):
     """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its

@@ -333,9 +333,7 @@ def _end_flow(t, index, now):
 def _is_due(pool, index, now):
     """Whether a flow has reached its goal, or has less left than rounding."""
     flow = pool.flows[index]
-    return (
-        flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * pool.rates[index] <= SPENT * flow.size
-    )
+    return flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * pool.rates[index] <= SPENT * flow.size
 
 
 @outer

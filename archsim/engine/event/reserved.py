@@ -168,6 +168,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
 # Who holds which resource under ``contention: reserved``: stages are admitted, wait in queues, and are offered what
 # falls free. The rules are at the top of this module.
 
+
 @inner
 def _book(s, stage, start):
     booking = time_bits(start), stage

@@ -118,6 +118,7 @@ from microarch.fabric.fabric import Fabric
 # How a step begins the stages of its slices and of its hidden vectors under ``contention: shared``; what each stage
 # takes is told at the top of this module.
 
+
 class SharedState(NamedTuple):
     """State of a step, as its kernels use it."""
 
@@ -267,6 +268,7 @@ def ask(s, die, parent, now):
 #
 # A product counts as begun when its slice was asked for and the array is idle; it multiplies when bytes are there, too
 # (``archsim.engine.state.begun_ns``, ``multiplied_ns``).
+
 
 @inner
 def _resource_of(s, die):
@@ -433,6 +435,7 @@ def arrive(s, chain, stage, now):
 # ---- unwritten
 # Copies that a step leaves to be written while the next one runs (``copy_writes: background``).
 
+
 @outer
 def resume_copies(s):
     """Begin with the bytes of copies that the step before left to be written: item -1 - die."""
@@ -467,6 +470,7 @@ def leave_copies(s, end):
 
 
 # ---- shared
+
 
 @inner
 def _move_done(s, item, stage, now):

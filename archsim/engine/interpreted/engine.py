@@ -74,9 +74,7 @@ class InterpretedKernel:
         strategy = SharedInTurns if assumptions.arbitration == "round_robin" else Shared
         queued, in_order = assumptions.source == "queued", assumptions.reads == "in_order"
         every_ns = share_every_ns(self._machine, assumptions)
-        return strategy(
-            self._machine, work, memory, queued, in_order, every_ns, network=self._network, **self._parts
-        )
+        return strategy(self._machine, work, memory, queued, in_order, every_ns, network=self._network, **self._parts)
 
     def _note(self, work: StepWork, interpreter: Reserved | Shared, begin_ns: float) -> None:
         """Rows of the transition log, if one is kept."""

@@ -41,6 +41,7 @@ Way = tuple[Name, ...]
 # each slice for its ns and may remember whatever it likes. With ``SERVES = (State.DATA, ...)`` it takes the place of
 # the shipped block in these states, which it gets as its first argument.
 
+
 class Request(NamedTuple):
     """A weight slice (``expert`` >= 0) or a bundle of hidden vectors in a state of ``microarch.blocks.request``."""
 

@@ -199,7 +199,10 @@ class StepCounter:
 
 
 def trace_back(
-    tally: Tally, last: Stage | None, begin: float, since_of: Callable[[Stage], float],
+    tally: Tally,
+    last: Stage | None,
+    begin: float,
+    since_of: Callable[[Stage], float],
     explain: Callable[[Stage, float, float], None],
 ) -> None:
     """Add the critical path that ends with the stage ``last`` to ``bound_ns``, by cause.

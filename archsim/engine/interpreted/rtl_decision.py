@@ -122,8 +122,16 @@ class RtlHeatmap:
         self._driven = lockstep.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
 
     def __call__(
-        self, pairs: np.ndarray, same: np.ndarray, request: np.ndarray, experts: np.ndarray, last: np.ndarray,
-        heat: np.ndarray, bound: np.ndarray, changed: np.ndarray, per_word: int,
+        self,
+        pairs: np.ndarray,
+        same: np.ndarray,
+        request: np.ndarray,
+        experts: np.ndarray,
+        last: np.ndarray,
+        heat: np.ndarray,
+        bound: np.ndarray,
+        changed: np.ndarray,
+        per_word: int,
     ) -> int:
         halved = 0
         for at in pairs.tolist():

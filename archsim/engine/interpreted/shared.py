@@ -23,6 +23,7 @@ from microarch.blocks.request import Event, State
 # ---- fair
 # Max–min fairness the slow and obvious way: raise all rates, fix those at the tightest resource, repeat.
 
+
 class Ordered(Hashable, Protocol):
     """Names of resources have an order."""
 
@@ -106,8 +107,15 @@ class Shared(Interpreter):
     """``contention: shared``, ``arbitration: fair``: transfers share links and HBM max–min."""
 
     def __init__(
-        self, machine: Machine, work: StepWork, memory: DieMemory, queued: bool, in_order: bool = False,
-        share_every_ns: float = 0.0, network: Network | None = None, **parts: Any,
+        self,
+        machine: Machine,
+        work: StepWork,
+        memory: DieMemory,
+        queued: bool,
+        in_order: bool = False,
+        share_every_ns: float = 0.0,
+        network: Network | None = None,
+        **parts: Any,
     ) -> None:
         super().__init__(machine, work, memory, **parts)
         self.queued, self.in_order = queued, in_order  # source: queued, reads: in_order
@@ -586,7 +594,11 @@ class PortFair:
     """One component: ``weights[i]`` flows over ``routes[i]``; ``rates`` are those of each flow."""
 
     def __init__(
-        self, routes: Sequence[Way], weights: Sequence[int], capacity: Mapping[Name, float], order: Sequence[Name],
+        self,
+        routes: Sequence[Way],
+        weights: Sequence[int],
+        capacity: Mapping[Name, float],
+        order: Sequence[Name],
         apart: Callable[[Name], bool],
     ) -> None:
         self.routes, self.weights, self.capacity, self.flows = routes, weights, capacity, range(len(routes))
@@ -704,7 +716,10 @@ class SharedInTurns(Shared):
         rates = {self.group(flow): flow.rate for flow in self.flows}
         found = [names[i] for i in touched([ways[name] for name in names], self.changed)]
         solver = PortFair(
-            [ways[name] for name in found], [groups[name] for name in found], capacity, self.order,
+            [ways[name] for name in found],
+            [groups[name] for name in found],
+            capacity,
+            self.order,
             lambda name: name[0] == "hbm",
         )
         rates |= dict(zip(found, solver.rates(), strict=True))

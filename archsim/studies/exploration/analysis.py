@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # ---- outcome
 
+
 @dataclass(frozen=True)
 class Candidate:
     """A point. index: in the sweep; axes: path → value as written, model, policy, … included if they differ.

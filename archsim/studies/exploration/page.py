@@ -89,7 +89,7 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> Points | No
         row["design"] = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
         row["values"] = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
         if bands:
-            ends = (point.band if point.front and point.band else (point.values[up],) * 2)
+            ends = point.band if point.front and point.band else (point.values[up],) * 2
             row |= {"low": ends[0] / y_worth, "high": ends[1] / y_worth}
         rows.append(row)
     of_model = f" ({model})" if len(found.models) > 1 else ""
@@ -256,8 +256,11 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "strips": [
             ranges
             for model in found.models
-            if (ranges := strips([each for each in found.points if each.model == model], axes, names[0],
-                                 model if several else ""))
+            if (
+                ranges := strips(
+                    [each for each in found.points if each.model == model], axes, names[0], model if several else ""
+                )
+            )
         ],
     }
 

@@ -833,7 +833,13 @@ def _estimated(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: 
 
 
 def _drawn(
-    plan: SweepPlan, judge: Judge, points: list[Point], cheap: Mapping[int, Row], folder: Path, jobs: int, watcher: Any,
+    plan: SweepPlan,
+    judge: Judge,
+    points: list[Point],
+    cheap: Mapping[int, Row],
+    folder: Path,
+    jobs: int,
+    watcher: Any,
     told: tuple[str, ...],
 ) -> tuple[list[Point], tuple[str, ...]]:
     """The points nearest to the front, whose analytical runs are drawn in many worlds, the same for all; ``judge``
@@ -870,6 +876,7 @@ def _families(points: Sequence[Point]) -> np.ndarray:
 
 
 # ---- study
+
 
 def explore_to_report(
     plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]

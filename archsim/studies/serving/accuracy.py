@@ -84,9 +84,7 @@ class Read(NamedTuple):
     told: str
 
 
-def read_served(
-    path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None
-) -> Read:
+def read_served(path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None) -> Read:
     """Measured points of a file, in the format ``name``, or in that which its keys show. ``deployment``: a file of
     ``archsim serve``, for formats that have none. ``unit``: of its times, of UNITS; None: that of the format, if rates
     do not contradict it. Raises TraceError for files of no format, or whose times cannot be in that unit, SpecError for

@@ -463,10 +463,16 @@ def request_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
     served, times = outcome.served.requests, times_ns(outcome.served)
     return (
         {
-            "request": at, "arrival_ns": float(row["arrival_ns"]), "input_tokens": int(row["input"]),
-            "output_tokens": int(row["output"]), "cached_tokens": int(row["hit"]), "preemptions": int(row["preempted"]),
-            "scheduled_ns": float(row["scheduled_ns"]), "first_token_ns": float(row["first_ns"]),
-            "last_token_ns": float(row["last_ns"]), "ttft_ns": float(times["ttft"][at]),
+            "request": at,
+            "arrival_ns": float(row["arrival_ns"]),
+            "input_tokens": int(row["input"]),
+            "output_tokens": int(row["output"]),
+            "cached_tokens": int(row["hit"]),
+            "preemptions": int(row["preempted"]),
+            "scheduled_ns": float(row["scheduled_ns"]),
+            "first_token_ns": float(row["first_ns"]),
+            "last_token_ns": float(row["last_ns"]),
+            "ttft_ns": float(times["ttft"][at]),
             "tpot_ns": float(times["tpot"][at]) if row["output"] > 1 else None,
         }
         for at, row in enumerate(np.asarray(served))

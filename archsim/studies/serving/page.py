@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 # ---- page
 
+
 class Loaded(NamedTuple):
     """A policy at other loads; ``by_input``: None where the file asks for none."""
 
@@ -88,8 +89,12 @@ def _interval(option: Mapping[str, Any], column: str) -> str:
 
 
 def write_outcome(
-    outcome: Outcome, loaded: Sequence[Loaded], folder: Path, policies: Sequence[Outcome] = (),
-    beside: Sequence[str] = (), table: Table | None = None,
+    outcome: Outcome,
+    loaded: Sequence[Loaded],
+    folder: Path,
+    policies: Sequence[Outcome] = (),
+    beside: Sequence[str] = (),
+    table: Table | None = None,
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
 
@@ -108,14 +113,25 @@ def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outco
     measures, serving = outcome.measures, outcome.serving
     rows = time_rows(outcome)
     return {
-        "model": serving.model.name, "system": serving.system.name, "engine": serving.spec.engine,
-        "scheduler": serving.spec.scheduler.name, "devices": outcome.deployment.devices, "m": measures,
-        "notes": outcome.notes, "percentiles": PERCENTILES, "rows": rows,
-        "user": number(measures.tokens_per_s_user, ".1f"), "unsteady": _first(measures),
+        "model": serving.model.name,
+        "system": serving.system.name,
+        "engine": serving.spec.engine,
+        "scheduler": serving.spec.scheduler.name,
+        "devices": outcome.deployment.devices,
+        "m": measures,
+        "notes": outcome.notes,
+        "percentiles": PERCENTILES,
+        "rows": rows,
+        "user": number(measures.tokens_per_s_user, ".1f"),
+        "unsteady": _first(measures),
         "policy": serving.policy.name if serving.has_traffic else "",
         "policies": [_policy_row(each, outcome) for each in policies] if len(policies) > 1 else [],
-        "over_time": _over_time(outcome), "distributions": _distributions(outcome), "policy_columns": POLICY_COLUMNS,
-        "why": outcome.why_slow, "loads": _loads(outcome, loaded), "shape": _shape(outcome, loaded),
+        "over_time": _over_time(outcome),
+        "distributions": _distributions(outcome),
+        "policy_columns": POLICY_COLUMNS,
+        "why": outcome.why_slow,
+        "loads": _loads(outcome, loaded),
+        "shape": _shape(outcome, loaded),
         "within": all(each.measures.within_slo == 1 for one in loaded for each in one.around) if loaded else False,
         "loads_key": "clients" if outcome.requests.concurrency else "rates",
         "by_input": _by_input(outcome, loaded),
@@ -211,8 +227,11 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
     users = [
         (
             each.policy,
-            [(load.measures.tokens_per_s_user, load.measures.output_tokens_per_s_device) for load in each.around
-                if load.measures.tpot != UNDEFINED],
+            [
+                (load.measures.tokens_per_s_user, load.measures.output_tokens_per_s_device)
+                for load in each.around
+                if load.measures.tpot != UNDEFINED
+            ],
         )
         for each in loaded
     ]
@@ -323,14 +342,19 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
     served = [row for row in table.rows if not row["refused"]]
     keys = ("point", *serving.axes, "policy")
     context = {
-        "model": serving.model.name, "system": serving.system.name, "points": len(plan.points),
-        "answer": "", "title": "Points, most goodput first", "intervals": intervals_in(folder, table),
+        "model": serving.model.name,
+        "system": serving.system.name,
+        "points": len(plan.points),
+        "answer": "",
+        "title": "Points, most goodput first",
+        "intervals": intervals_in(folder, table),
         "files": ("results.csv", "results.parquet", "manifest.yaml"),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
         "rows": [cells(row, keys) for row in ordered(table.rows)],
         "notes": plan.notes(table.rows),
-        "texts": len(keys), "refused": len(table.rows) - len(served),
+        "texts": len(keys),
+        "refused": len(table.rows) - len(served),
         "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
     }
     write_text(target, rendered("serving_points.html.j2", context))
@@ -371,6 +395,7 @@ def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any])
 
 # ---- served
 # From a plan of ``archsim serve`` to its folder: run what is not kept, then write tables and pages.
+
 
 @dataclass(frozen=True, eq=False)
 class ServedPlan(Shown):
@@ -459,7 +484,11 @@ def _others(runs: Sequence[ServeRun]) -> tuple[ServeRun, ...]:
 
 
 def _write_pages(
-    folder: Path, runs: Sequence[ServeRun], outcomes: Sequence[Outcome], records: dict[str, Record], around: bool,
+    folder: Path,
+    runs: Sequence[ServeRun],
+    outcomes: Sequence[Outcome],
+    records: dict[str, Record],
+    around: bool,
     table: Table,
 ) -> None:
     loaded = [_loaded(run, records) for run in runs] if around else []

@@ -416,7 +416,8 @@ class _Race:
         return scaled(some, rate / some.offered_per_s)
 
     def share(self, kind: int, deployment: Deployment, rate: float, residence_ns: float) -> float:
-        """The share of requests that are within the limits at a rate. It is 0 where requests come faster than they end.
+        """The share of requests that are within the limits at a rate. It is 0 where requests come
+        faster than they end.
         """
         serving = self.kinds[kind].serving
         return share_within(serving, deployment, self.asked_at(rate, residence_ns))
@@ -730,9 +731,7 @@ class Recommendation(Shown):
         }  # fmt: skip
 
 
-def recommend(
-    asked: Asked, told: Callable[[str], None] = lambda text: None, jobs: int = 1
-) -> Recommendation:
+def recommend(asked: Asked, told: Callable[[str], None] = lambda text: None, jobs: int = 1) -> Recommendation:
     """Race all configurations, and compare the best. Raises SpecError where none serves within the limits, TraceError
     where an engine would reject requests.
     """
@@ -971,9 +970,7 @@ def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
     return min(most, max(1, -int(-asked.rate // rate))) if asked.rate and rate > 0 else most
 
 
-def _score(
-    asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep
-) -> np.ndarray:
+def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
     """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
     together = bool(tried.choice.prefill)
     most = 1 if together else offer.devices // tried.choice.parallel.ranks
@@ -1064,7 +1061,8 @@ def why(found: Recommendation) -> Iterator[str]:
     by = (
         f"judging by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
         if factors.groups
-        else "judging by the errors for measured pools" if best.choice.prefill
+        else "judging by the errors for measured pools"
+        if best.choice.prefill
         else "judging by the errors for measured pools, as nothing was measured of this engine"
     )
     yield (

@@ -263,6 +263,7 @@ def _trace(serving: Serving) -> str:
 # The runs of a file of ``archsim serve``: every point of its ``sweep:``, under every policy; a plain file has one
 # point, and besides the loads that its page shows.
 
+
 class OfferedLoad(NamedTuple):
     """``offered``: requests a second, or clients of a closed loop."""
 

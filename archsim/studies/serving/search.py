@@ -722,8 +722,11 @@ def values(measures: Measures, highest_rate: float | None) -> tuple[str, ...]:
     """COLUMNS of a configuration."""
     each = (
         np.nan if highest_rate is None else highest_rate,
-        measures.goodput_per_s, measures.requests_per_s, measures.output_tokens_per_s_device,
-        measures.ttft.percentiles[0], measures.tpot.percentiles[0],
+        measures.goodput_per_s,
+        measures.requests_per_s,
+        measures.output_tokens_per_s_device,
+        measures.ttft.percentiles[0],
+        measures.tpot.percentiles[0],
     )
     return *(number(value, ",.2f") for value in each), f"{measures.kv_peak:.0%}"
 
@@ -784,7 +787,8 @@ def best_told(serving: Serving, found: Sequence[ConfigurationResult]) -> Iterato
     rate = found[0].highest_rate
     if rate is not None:
         yield (
-            f"The highest rate at which {WITHIN:.0%} of the requests keep the limits is {rate:.2f} requests/s." if rate
+            f"The highest rate at which {WITHIN:.0%} of the requests keep the limits is {rate:.2f} requests/s."
+            if rate
             else f"At no rate do {WITHIN:.0%} of the requests keep the limits."
         )
     yield from _front_told(found)
@@ -933,7 +937,6 @@ def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
             ),
         )
     ]  # fmt: skip
-
 
 
 PARTIAL = "search.partial.csv"  # configurations so far, while a search runs

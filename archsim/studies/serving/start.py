@@ -142,14 +142,14 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
         + "; set MODEL to it.",
         f"MODEL=${{MODEL:-{checkpoint_of(first.model)}}}",
-        f"missing() {{ echo \"start.sh: $1 is missing: {_VERSIONS[first.engine]}\" >&2; exit 2; }}",
+        f'missing() {{ echo "start.sh: $1 is missing: {_VERSIONS[first.engine]}" >&2; exit 2; }}',
         *(f"{_check(tool)} || missing {shlex.quote(tool)}" for tool in tools),
     ]
     if hosts > 1:
         lines += [
             "HOSTS=(${HOSTS:-})  # their addresses",
             "HOST=${HOST:-}  # the number of this host among them, from 0; run this script on each",
-            f"[ ${{#HOSTS[@]}} -eq {hosts} ] && [[ \"$HOST\" =~ ^[0-9]+$ ]] || "
+            f'[ ${{#HOSTS[@]}} -eq {hosts} ] && [[ "$HOST" =~ ^[0-9]+$ ]] || '
             f"missing \"HOSTS='A B ...' ({hosts} addresses) or HOST=0, 1, ... (which of them this is)\"",
         ]
     else:

@@ -95,9 +95,7 @@ HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
 })  # fmt: skip
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
 # Table of measurements → the factor of `archsim.serving.deployment.Host` that is off with it.
-_FACTORS = MappingProxyType(
-    {"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"}
-)
+_FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
 _WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=(1,), context=0)
 
@@ -198,6 +196,7 @@ class ServedSure(Shown):
 
 # ---- what is off
 
+
 def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
     """What is off in one side of a deployment, which ``serving`` is (`Serving.on`)."""
     spec, system = serving.spec, serving.system
@@ -265,6 +264,7 @@ def _way(serving: Serving, table: str) -> str:
 
 
 # ---- study
+
 
 def find_sure(
     plan: ServePlan, samples: int, folder: Path | None, watcher: Watcher | None = None, jobs: int | None = None
@@ -337,8 +337,11 @@ def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarra
 
 
 def _answer(
-    plan: ServePlan, samples: int, found: Mapping[str, tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
-    every: Mapping[str, Quantity], draws: Mapping[str, np.ndarray],
+    plan: ServePlan,
+    samples: int,
+    found: Mapping[str, tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+    every: Mapping[str, Quantity],
+    draws: Mapping[str, np.ndarray],
 ) -> ServedSure:
     judged, higher = judged_by(plan.first)
     values = {name: _column(rows, judged) for name, (_, rows) in found.items()}
@@ -397,6 +400,7 @@ def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
 
 # ---- words
 
+
 def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPair], samples: int) -> str:
     first = options[0]
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
@@ -434,6 +438,7 @@ def headline_told(option: ServedOption, column: str) -> str:
 
 
 # ---- files
+
 
 def _row(option: ServedOption) -> dict[str, Any]:
     row: dict[str, Any] = {"option": option.name}

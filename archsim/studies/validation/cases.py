@@ -67,8 +67,13 @@ def steps_ns(
     chosen = PolicySpec(name=policy, **PRESETS[policy])
     scenario = Scenario(system, model, load_assumptions("physical", **assumptions), chosen, workload, batch)
     demand = RunDemand(
-        tokens=tokens.astype(np.int32)[:, None, :], first_seen=np.zeros((steps, 1, experts), np.int16),
-        has_prefill=False, layer_ids=np.zeros(1, np.int32), top_k=model.top_k, batch=batch, digest="",
+        tokens=tokens.astype(np.int32)[:, None, :],
+        first_seen=np.zeros((steps, 1, experts), np.int16),
+        has_prefill=False,
+        layer_ids=np.zeros(1, np.int32),
+        top_k=model.top_k,
+        batch=batch,
+        digest="",
     )
     return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
 
@@ -287,7 +292,15 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
 def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by expert and dtype."""
     names = [
-        "expert", "dtype", "library", "M", "engine from law, max %", "from measured: <5 %", "mean %", "p95 %", "max %"
+        "expert",
+        "dtype",
+        "library",
+        "M",
+        "engine from law, max %",
+        "from measured: <5 %",
+        "mean %",
+        "p95 %",
+        "max %",
     ]
     rows = []
     for (model, dtype), group in cases.groupby(["model", "dtype"], sort=True):
@@ -308,7 +321,16 @@ def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 COPY_SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
 COPY_COLUMNS = [
-    "library", "version", "method", "bytes", "engine_us", "law_us", "measured_us", "law_error", "error", "extrapolated"
+    "library",
+    "version",
+    "method",
+    "bytes",
+    "engine_us",
+    "law_us",
+    "measured_us",
+    "law_error",
+    "error",
+    "extrapolated",
 ]
 SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
@@ -328,11 +350,20 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     engine_us = np.array([copy_ns(calibration, int(size)) for size in sizes]) / NS_PER_US
     law_us = law_of(law).time_ns(sizes) / NS_PER_US
     measured_us = measured.reindex(sizes).to_numpy(float)
-    return pd.DataFrame({
-        "library": law.library, "version": law.version, "method": law.of.get("method", ""), "bytes": sizes,
-        "engine_us": engine_us, "law_us": law_us, "measured_us": measured_us, "law_error": engine_us / law_us - 1,
-        "error": engine_us / measured_us - 1, "extrapolated": law_of(law).extrapolates(sizes),
-    })[COPY_COLUMNS]
+    return pd.DataFrame(
+        {
+            "library": law.library,
+            "version": law.version,
+            "method": law.of.get("method", ""),
+            "bytes": sizes,
+            "engine_us": engine_us,
+            "law_us": law_us,
+            "measured_us": measured_us,
+            "law_error": engine_us / law_us - 1,
+            "error": engine_us / measured_us - 1,
+            "extrapolated": law_of(law).extrapolates(sizes),
+        }
+    )[COPY_COLUMNS]
 
 
 def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
@@ -340,7 +371,8 @@ def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
     fitted = link_measured(calibration).values
     hbm = {"bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s, "capacity_bytes": 10**12, "latency_ns": 0.0}
     machine = {
-        "mesh": {"x": 2, "y": 1}, "hbm": hbm,
+        "mesh": {"x": 2, "y": 1},
+        "hbm": hbm,
         "d2d": {"bandwidth_bytes_per_s": fitted["copies"]["bandwidth"], **fitted},
         "llc": dict.fromkeys(("capacity_bytes", "segment_bytes"), SMALL_BYTES)
         | dict.fromkeys(("hit_ns", "miss_ns", "write_ns"), 0.0),
@@ -373,7 +405,14 @@ def _copy_medians(rows: pd.DataFrame, law: TransferTable) -> pd.Series:
 def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by size."""
     names = [
-        "copies", "by", "sizes", "engine from law, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %",
+        "copies",
+        "by",
+        "sizes",
+        "engine from law, max %",
+        "measured sizes",
+        "from measured: <5 %",
+        "mean %",
+        "p95 %",
         "max %",
     ]
     rows = []
@@ -386,10 +425,17 @@ def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         figures = (errors.mean(), np.quantile(errors, 0.95), errors.max()) if len(errors) else (np.nan,) * 3
         errors_shown = ["–" if np.isnan(figure) else f"{100 * figure:.2f}" for figure in figures]
         law = f"{100 * group['law_error'].abs().max():.2f}"
-        rows.append([
-            name, f"{group['library'].iloc[0]} {group['version'].iloc[0]}", str(len(group)), law, str(len(errors)),
-            str(int((errors < 0.05).sum())), *errors_shown,
-        ])
+        rows.append(
+            [
+                name,
+                f"{group['library'].iloc[0]} {group['version'].iloc[0]}",
+                str(len(group)),
+                law,
+                str(len(errors)),
+                str(int((errors < 0.05).sum())),
+                *errors_shown,
+            ]
+        )
     return names, rows
 
 
@@ -528,7 +574,13 @@ def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarr
 
 
 def rank_ns(
-    named: str, sizes: MoeSizes, ep: int, dtype: str, rates: Rates, library: str | None, tokens: np.ndarray,
+    named: str,
+    sizes: MoeSizes,
+    ep: int,
+    dtype: str,
+    rates: Rates,
+    library: str | None,
+    tokens: np.ndarray,
     **changed: Any,
 ) -> np.ndarray:
     """Times of steps on one rank of ``ep``, float64[step] ns; tokens: int64[step, expert]; changed: assumptions."""
@@ -549,7 +601,16 @@ def rank_ns(
 # Power that the energy coefficients give for a whole GPU, beside what it draws at steady work.
 
 POWER_COLUMNS = [
-    "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error",
+    "work",
+    "dtype",
+    "m",
+    "tflop_per_s",
+    "hbm_tbytes_per_s",
+    "measured_w",
+    "computed_w",
+    "low_w",
+    "high_w",
+    "error",
     "clock_mhz",
 ]
 # Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
@@ -590,8 +651,14 @@ def power_cases(gpu: str, measurements: Measurements) -> pd.DataFrame:
 
 
 def gpu_power_w(
-    hbm_bytes_per_s: float, flop_per_s: float, dtype_bytes: float, die_mm2: float, estimates: EnergyEstimates,
-    rows: int = TILE_ROWS, limit_w: float = np.inf, boost: float = 1.0,
+    hbm_bytes_per_s: float,
+    flop_per_s: float,
+    dtype_bytes: float,
+    die_mm2: float,
+    estimates: EnergyEstimates,
+    rows: int = TILE_ROWS,
+    limit_w: float = np.inf,
+    boost: float = 1.0,
 ) -> tuple[float, float]:
     """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
 
@@ -610,9 +677,16 @@ def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %", "clock MHz"]
     rows = [
         [
-            row.work.replace("_", " "), row.dtype, str(row.m), f"{row.tflop_per_s:.1f}", f"{row.hbm_tbytes_per_s:.2f}",
-            f"{row.measured_w:.0f}", f"{row.computed_w:.0f}", f"{row.low_w:.0f} to {row.high_w:.0f}",
-            f"{100 * row.error:+.0f}", f"{row.clock_mhz:,.0f}",
+            row.work.replace("_", " "),
+            row.dtype,
+            str(row.m),
+            f"{row.tflop_per_s:.1f}",
+            f"{row.hbm_tbytes_per_s:.2f}",
+            f"{row.measured_w:.0f}",
+            f"{row.computed_w:.0f}",
+            f"{row.low_w:.0f} to {row.high_w:.0f}",
+            f"{100 * row.error:+.0f}",
+            f"{row.clock_mhz:,.0f}",
         ]
         for row in cases.itertuples()
     ]

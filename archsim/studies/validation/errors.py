@@ -87,8 +87,15 @@ def gemm_table_for(
 
 
 def moe_table_for(
-    calibration: CalibrationSpec, model: str, library: str, kernel: str, dtype: str, distribution: str, eplb_slots: int,
-    version: str, *numbers: int,
+    calibration: CalibrationSpec,
+    model: str,
+    library: str,
+    kernel: str,
+    dtype: str,
+    distribution: str,
+    eplb_slots: int,
+    version: str,
+    *numbers: int,
 ) -> MoeTable | None:
     """The table of the same model and sizes; preferably the same kernel, then the same version or
     release, then the newest.
@@ -229,7 +236,12 @@ def summary(cases: pd.DataFrame) -> ErrorSummary:
         raise ValueError("no cases")
     floor = float(cases["floor"].mean())
     return ErrorSummary(
-        len(errors), errors.mean(), float(np.quantile(errors, 0.95)), errors.max(), int((errors < UNDER).sum()), floor,
+        len(errors),
+        errors.mean(),
+        float(np.quantile(errors, 0.95)),
+        errors.max(),
+        int((errors < UNDER).sum()),
+        floor,
         int(cases["extrapolated"].sum()),
     )
 
@@ -356,12 +368,26 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
     n, k, m = _sizes(judged)
     measured = np.exp(judged.to_numpy())
     predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
-    return pd.DataFrame({
-        "kind": kind, "what": GEMM, "library": table.library, "version": table.version, "dtype": table.dtype,
-        "sweep": sweep, "groups": table.groups, "n": n, "k": k, "m": m, "measured_us": measured,
-        "predicted_us": predicted, "error": predicted / measured - 1, "floor": np.asarray(floor, float),
-        "table": name_of(table), "extrapolated": outside(table, n, k, m),
-    })
+    return pd.DataFrame(
+        {
+            "kind": kind,
+            "what": GEMM,
+            "library": table.library,
+            "version": table.version,
+            "dtype": table.dtype,
+            "sweep": sweep,
+            "groups": table.groups,
+            "n": n,
+            "k": k,
+            "m": m,
+            "measured_us": measured,
+            "predicted_us": predicted,
+            "error": predicted / measured - 1,
+            "floor": np.asarray(floor, float),
+            "table": name_of(table),
+            "extrapolated": outside(table, n, k, m),
+        }
+    )
 
 
 def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
@@ -424,10 +450,21 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     if not frames:
-        return pd.DataFrame(columns=[
-            "kind", "what", "library", "version", "dtype", "table", "error", "floor", "measured_us", "predicted_us",
-            "extrapolated",
-        ])
+        return pd.DataFrame(
+            columns=[
+                "kind",
+                "what",
+                "library",
+                "version",
+                "dtype",
+                "table",
+                "error",
+                "floor",
+                "measured_us",
+                "predicted_us",
+                "extrapolated",
+            ]
+        )
     return pd.concat(frames, ignore_index=True)
 
 
@@ -525,9 +562,17 @@ def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray])
     ]
     floors = [floor for floor in map(_floor, items) if floor is not None]
     return SetErrors(
-        name, len(items), len(errors), float(errors.mean()), float(np.quantile(errors, 0.95)), float(errors.max()),
-        int(np.sum(errors < 0.05)), float(binned_error.mean()), float(binned_error.max()),
-        float(np.concatenate(unrounded).max()), float(np.mean(floors)) if floors else None,
+        name,
+        len(items),
+        len(errors),
+        float(errors.mean()),
+        float(np.quantile(errors, 0.95)),
+        float(errors.max()),
+        int(np.sum(errors < 0.05)),
+        float(binned_error.mean()),
+        float(binned_error.max()),
+        float(np.concatenate(unrounded).max()),
+        float(np.mean(floors)) if floors else None,
     )
 
 

@@ -167,7 +167,9 @@ def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict
 
 
 def _judged(
-    case: Case, cases: Sequence[Case], known: Sequence[FabricCalibration],
+    case: Case,
+    cases: Sequence[Case],
+    known: Sequence[FabricCalibration],
     own: dict[tuple[str, str, str], EndpointLaw],
 ) -> MeshCase:
     found = MeshCase(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)

@@ -161,8 +161,10 @@ def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, 
     (``archsim.studies.validation.errors``), of which those of the file count.
     """
     return [
-        *_products(calibration, measurements, cases), *_attention(calibration, measurements),
-        *_moved(name, measurements, calibration.gpu), *_series(calibration, name, measurements),
+        *_products(calibration, measurements, cases),
+        *_attention(calibration, measurements),
+        *_moved(name, measurements, calibration.gpu),
+        *_series(calibration, name, measurements),
     ]
 
 
@@ -280,9 +282,17 @@ class ErrorMap(NamedTuple):
 
 
 def write_page(
-    calibration: CalibrationSpec, cases: pd.DataFrame, transfers: dict[str, list[SetErrors]],
-    through_engine: pd.DataFrame, copies: pd.DataFrame, notes: list[str], folder: Path, ranks: pd.DataFrame,
-    power: pd.DataFrame, of_laws: pd.DataFrame, unread: list[str],
+    calibration: CalibrationSpec,
+    cases: pd.DataFrame,
+    transfers: dict[str, list[SetErrors]],
+    through_engine: pd.DataFrame,
+    copies: pd.DataFrame,
+    notes: list[str],
+    folder: Path,
+    ranks: pd.DataFrame,
+    power: pd.DataFrame,
+    of_laws: pd.DataFrame,
+    unread: list[str],
 ) -> Path:
     """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
     inputs give equal bytes.
@@ -302,11 +312,15 @@ def write_page(
     layers, experts = layer_groups(cases), _experts(cases)
     tables = {
         "cases.csv": cases[(cases["error"].abs() >= UNDER) | cases.index.isin(experts.index)] if len(cases) else cases,
-        "summary.csv": by, "moe_groups.csv": layers,
+        "summary.csv": by,
+        "moe_groups.csv": layers,
         "transfers.csv": pd.DataFrame(
             [{"kind": heading} | asdict(each) for heading, found in transfers.items() for each in found]
         ),
-        "engine.csv": through_engine, "engine_copies.csv": copies, "engine_layers.csv": ranks, "power.csv": power,
+        "engine.csv": through_engine,
+        "engine_copies.csv": copies,
+        "engine_layers.csv": ranks,
+        "power.csv": power,
         "sections.csv": of_laws,
     }
     for name, table in tables.items():
@@ -315,19 +329,24 @@ def write_page(
         else:  # one of an earlier validation
             (folder / name).unlink(missing_ok=True)
     context = {
-        "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
+        "gpu": calibration.gpu,
+        "notes": notes,
+        "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
         "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
         "shares": _shares(cases),
         "curves": _curves(experts),
         "experts": _folded(experts, [*BY[:1], *BY[2:], "model"]),
-        "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
+        "heats": list(_heats(cases)),
+        "layers": _layer_table(layers),
+        "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
         "power": PageTable(*power_table(power), 3) if len(power) else None,
         "transfers": list(_transfers(transfers)),
         "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None,
-        "unread": unread, "wrong": list(_wrong(experts, cases)),
+        "unread": unread,
+        "wrong": list(_wrong(experts, cases)),
         "all": _summary_table(by, BY) if len(by) else None,
     }
     write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
@@ -352,8 +371,11 @@ def _experts(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_short(
-    cases: pd.DataFrame, layers: pd.DataFrame, transfers: Mapping[str, Sequence[SetErrors]],
-    through_engine: pd.DataFrame, copies: pd.DataFrame,
+    cases: pd.DataFrame,
+    layers: pd.DataFrame,
+    transfers: Mapping[str, Sequence[SetErrors]],
+    through_engine: pd.DataFrame,
+    copies: pd.DataFrame,
 ) -> Iterator[str]:
     """Summary sentences, the most important first."""
     experts = _of_one_table(_experts(cases))
@@ -484,8 +506,18 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, PageTable]]:
     names = [
-        "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
-        "max beyond rounding", "floor",
+        "set",
+        "table",
+        "points",
+        "extrapolated",
+        "under 5 %",
+        "mean",
+        "p95",
+        "max",
+        "half octaves: mean",
+        "max",
+        "max beyond rounding",
+        "floor",
     ]
     for heading, found in transfers.items():
         rows = [

@@ -21,6 +21,7 @@ from archsim.workload.formats.requests import Item, Origin, read_request
 
 # ---- json_tree
 
+
 def request_files(root: Path) -> list[Path]:
     """The request files at or below `root`, by (…, dataset, subject, number). Raises TraceError if there are none."""
     files = [root] if root.is_file() else sorted(root.rglob("*.json"))

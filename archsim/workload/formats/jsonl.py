@@ -187,7 +187,8 @@ def jsonl_name(path: Path) -> str:
 
 
 def jsonl_items(path: Path) -> Iterator[Item]:
-    """Raises TraceError for a file without lines; a line is parsed only when its item is read, or where it has choices.
+    """Raises TraceError for a file without lines; a line is parsed only when its item is read, or
+    where it has choices.
     """
     line_number = number = 0
     with path.open("rb") as stream:

@@ -134,6 +134,7 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
 # ---- npz_batches
 # Token-level ``.npz`` files (`read_npz` lists their members), in batches of requests.
 
+
 def npz_name(path: Path) -> str:
     """The model named in a file, or ''."""
     return str(load_members(path, {"model"}).get("model", ""))

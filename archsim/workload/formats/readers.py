@@ -64,6 +64,7 @@ from archsim.workload.trace import Trace
 # ``experts``: integers [token, MoE layer, rank], prompt first; ``prompt_tokens``: number of prompt tokens. A third
 # member of a pair are the gate's scores, numbers of the shape of ``experts``.
 
+
 @dataclass(frozen=True)
 class RoutingFormat:
     """One layout of token-level routing.
@@ -151,7 +152,11 @@ def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], mod
 
 
 def _own_rows(
-    where: str, experts: np.ndarray, prompt_tokens: Any, scores: np.ndarray | None, model: ModelSpec,
+    where: str,
+    experts: np.ndarray,
+    prompt_tokens: Any,
+    scores: np.ndarray | None,
+    model: ModelSpec,
     layer_ids: np.ndarray | None,
 ) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)
@@ -314,8 +319,14 @@ class _Draft:
 
 
 def import_sources(
-    sources: Sequence[Path], out: Path, model: ModelSpec | None, jobs: int, on_error: str, watcher: ImportWatcher,
-    replace: bool, reader: str | None = None,
+    sources: Sequence[Path],
+    out: Path,
+    model: ModelSpec | None,
+    jobs: int,
+    on_error: str,
+    watcher: ImportWatcher,
+    replace: bool,
+    reader: str | None = None,
 ) -> ImportReport:
     """Make `out` a store of the sources' requests. Raises TraceError, and then leaves an existing store unchanged.
 
@@ -333,12 +344,7 @@ def import_sources(
     model = model or _known_model(sources[0], names[0])
     for source, name in zip(sources, names, strict=True):
         trace.check_name(str(source), model, name)
-        if (
-            name
-            and names[0]
-            and name != names[0]
-            and not all(trace.is_named(model, each) for each in (name, names[0]))
-        ):
+        if name and names[0] and name != names[0] and not all(trace.is_named(model, each) for each in (name, names[0])):
             raise TraceError(f"{source}: the trace is of {name}, that of {sources[0]} is of {names[0]}")
     with writing(out, replace):
         if formats[0] is None:
@@ -382,7 +388,12 @@ BATCH_BYTES = 16 << 20  # of recorded requests that are read together; memory ho
 
 
 def _import_tokens(
-    sources: list[tuple[Path, RoutingFormat]], out: Path, model: ModelSpec, name: str, jobs: int, on_error: str,
+    sources: list[tuple[Path, RoutingFormat]],
+    out: Path,
+    model: ModelSpec,
+    name: str,
+    jobs: int,
+    on_error: str,
     watcher: ImportWatcher,
 ) -> ImportReport:
     for source, _ in sources:

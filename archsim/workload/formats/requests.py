@@ -239,6 +239,7 @@ def _scan_request(text, keys, column, experts, out, rows):
 
 # ---- json_request
 
+
 @dataclass(frozen=True)
 class Origin:
     """Where a request comes from, for messages. where: file, or archive and member. name: 'subject/number'."""
@@ -386,6 +387,7 @@ def _kind(value) -> str:
 
 # ---- batches
 
+
 @dataclass(frozen=True)
 class Item:
     """One request still to be read. where: for messages, and to recognise it when an import resumes.
@@ -402,7 +404,8 @@ class Item:
 
 
 def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:
-    """float32[token, layer, k] of all requests, or None if none has any. Raises TraceError if some have and some not.
+    """float32[token, layer, k] of all requests, or None if none has any. Raises TraceError if some
+    have and some not.
     """
     given = [each for each in scores if each is not None]
     if given and len(given) < len(scores):
@@ -411,8 +414,13 @@ def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | N
 
 
 def request_rows(
-    where: str, model: ModelSpec, experts: np.ndarray, prompt_tokens: Any, layers: np.ndarray,
-    layer_ids: np.ndarray | None, scores: np.ndarray | None = None,
+    where: str,
+    model: ModelSpec,
+    experts: np.ndarray,
+    prompt_tokens: Any,
+    layers: np.ndarray,
+    layer_ids: np.ndarray | None,
+    scores: np.ndarray | None = None,
 ) -> RequestRows:
     """One request, checked. experts: integers [token, layer, rank], prompt first; layers: int32[layer], their layer
     ids.

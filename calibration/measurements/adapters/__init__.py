@@ -3,7 +3,14 @@
 from calibration.measurements.adapters import aiconfigurator, dgx, public
 
 LAYOUTS = (
-    *aiconfigurator.ATTENTION_LAYOUTS, *aiconfigurator.GEMM_LAYOUTS, *aiconfigurator.MOE_LAYOUTS,
-    *public.DEEPGEMM_LAYOUTS, *public.XLA_LAYOUTS, *public.TRANSFER_LAYOUTS, *aiconfigurator.DISPATCH_LAYOUTS,
-    *public.NODE_LAYOUTS, *dgx.LAYOUTS, *public.NOT_FITTED_LAYOUTS,
+    *aiconfigurator.ATTENTION_LAYOUTS,
+    *aiconfigurator.GEMM_LAYOUTS,
+    *aiconfigurator.MOE_LAYOUTS,
+    *public.DEEPGEMM_LAYOUTS,
+    *public.XLA_LAYOUTS,
+    *public.TRANSFER_LAYOUTS,
+    *aiconfigurator.DISPATCH_LAYOUTS,
+    *public.NODE_LAYOUTS,
+    *dgx.LAYOUTS,
+    *public.NOT_FITTED_LAYOUTS,
 )

@@ -22,8 +22,14 @@ from calibration.measurements.schema import UNKNOWN_VERSION, frame, layout, rena
 # BF16); BF16 rows are the GEMM alone. Each framework version is one sweep.
 
 DTYPES = {
-    "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-    "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8", "int4_wo": "int4",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
+    "int4_wo": "int4",
 }
 QUANTISED = ("fp8", "fp8_block", "nvfp4")
 DENSE = "trtllm-dense"
@@ -44,8 +50,11 @@ def _gemm_sweeps(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
-        run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],
-        library_version=rows["framework_version"], kernel=rows["kernel_source"],
+        run_id=rows["framework_version"],
+        gpu_name=rows["gpu"],
+        library=rows["framework"],
+        library_version=rows["framework_version"],
+        kernel=rows["kernel_source"],
     )
 
 
@@ -103,17 +112,26 @@ def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
 _ENGINES = "gpu dtype latency_us_trtllm_1_3_0rc20 latency_us_vllm_0_24_0"
 GEMM_LAYOUTS = (
     layout(
-        "aiconfigurator gemm", "gemm", _gemm_sweeps, "gpu dtype framework framework_version kernel_source",
+        "aiconfigurator gemm",
+        "gemm",
+        _gemm_sweeps,
+        "gpu dtype framework framework_version kernel_source",
         "m n k latency_us",
     ),
     layout("aiconfigurator gemm grid", "gemm", _grid, "dtype", "n k m latency_us_run1 latency_us_run2"),
     layout("aiconfigurator gemm of engines", "gemm", _engines, _ENGINES, "m n k"),
     layout(
-        "aiconfigurator dense projections", "gemm", _dense_projections, "gpu framework_version dtype",
+        "aiconfigurator dense projections",
+        "gemm",
+        _dense_projections,
+        "gpu framework_version dtype",
         "n k m latency_us",
     ),
     layout(
-        "aiconfigurator quantisation", "quantisation", _quantisations, "gpu op framework framework_version",
+        "aiconfigurator quantisation",
+        "quantisation",
+        _quantisations,
+        "gpu op framework framework_version",
         "m k latency_us",
     ),
 )
@@ -135,9 +153,13 @@ def _sweeps(rows: pd.DataFrame, library: pd.Series, dtype: str, kv_dtype: str) -
     version = rows.get("framework_version", version)
     again = rows["repeat"] if "repeat" in rows else pd.Series("0", index=rows.index)
     return frame(
-        rows, "gpu_name=gpu latency_us_median=latency_us", library=library, library_version=version,
+        rows,
+        "gpu_name=gpu latency_us_median=latency_us",
+        library=library,
+        library_version=version,
         run_id=version.where(again == "0", version + " run " + again),
-        dtype=renamed(rows[dtype], DTYPES), kv_dtype=renamed(rows[kv_dtype], DTYPES),
+        dtype=renamed(rows[dtype], DTYPES),
+        kv_dtype=renamed(rows[kv_dtype], DTYPES),
     )
 
 
@@ -158,8 +180,14 @@ def _latent(rows: pd.DataFrame) -> pd.DataFrame:
     """``isl`` new tokens of each request after ``step`` cached ones; prompts have no cached ones."""
     library = rows.get("framework", pd.Series("trtllm", index=rows.index))
     return _sweeps(rows, library, "mla_dtype", "kv_cache_dtype").assign(
-        phase=renamed(rows["phase"], PHASES), kind="mla", heads=rows["num_heads"], kv_heads=1.0,
-        head_dim=float(MLA_HEAD), window=0.0, batch=rows["batch_size"], tokens=rows["isl"] + rows["step"],
+        phase=renamed(rows["phase"], PHASES),
+        kind="mla",
+        heads=rows["num_heads"],
+        kv_heads=1.0,
+        head_dim=float(MLA_HEAD),
+        window=0.0,
+        batch=rows["batch_size"],
+        tokens=rows["isl"] + rows["step"],
     )
 
 
@@ -168,15 +196,22 @@ def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
     wide = rows["scope"] == "wideep_module"
     return _latent(rows).assign(
         library=rows["framework"].where(~wide, rows["framework"] + "-wideep"),
-        kind=MLA_BLOCK, products=renamed(rows["gemm_type"], DTYPES),
+        kind=MLA_BLOCK,
+        products=renamed(rows["gemm_type"], DTYPES),
     )
 
 
 def _absorbed(rows: pd.DataFrame) -> pd.DataFrame:
     """The two batched products of a decode that absorbs the projections of keys and values: a token is a request."""
     return _sweeps(rows, rows["framework"], "dtype", "dtype").assign(
-        phase=DECODE, kind=renamed(rows["op"], ABSORBED), heads=rows["num_heads"], kv_heads=1.0,
-        head_dim=float(MLA_HEAD), window=0.0, batch=rows["num_tokens"], tokens=1.0,
+        phase=DECODE,
+        kind=renamed(rows["op"], ABSORBED),
+        heads=rows["num_heads"],
+        kv_heads=1.0,
+        head_dim=float(MLA_HEAD),
+        window=0.0,
+        batch=rows["num_tokens"],
+        tokens=1.0,
     )
 
 
@@ -188,7 +223,10 @@ ATTENTION_LAYOUTS = (
     layout("aiconfigurator MLA", "attention", _latent, _MLA, _LATENT),
     layout("aiconfigurator MLA block", "attention", _blocks, f"framework scope gemm_type {_MLA}", _LATENT),
     layout(
-        "aiconfigurator MLA products", "attention", _absorbed, "gpu framework op dtype",
+        "aiconfigurator MLA products",
+        "attention",
+        _absorbed,
+        "gpu framework op dtype",
         "num_heads num_tokens latency_us",
     ),
 )
@@ -276,9 +314,13 @@ def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kerne
         [sizes[model] for model in rows["model"]], index=rows.index, columns=["hidden", "ffn", "experts", "top_k"]
     )
     return frame(
-        rows, "gpu_name=gpu model ep tp distribution tokens_total=num_tokens latency_us_median=latency_us",
+        rows,
+        "gpu_name=gpu model ep tp distribution tokens_total=num_tokens latency_us_median=latency_us",
         run_id=version + again.map(lambda number: f" run {number + 1}" if number else ""),
-        library=library, library_version=version, dtype=renamed(rows["dtype"], DTYPES), kernel=kernel,
+        library=library,
+        library_version=version,
+        dtype=renamed(rows["dtype"], DTYPES),
+        kernel=kernel,
         tokens_seen=rows["seen"] if "seen" in rows else "group",
     ).join(found.astype(float))
 
@@ -300,25 +342,40 @@ def _sizes(model: str) -> tuple[int, int, int, int] | None:
 def _wide_ep(rows: pd.DataFrame) -> pd.DataFrame:
     """The grouped GEMMs of the most loaded rank, with EPLB (slots of all ranks) and without."""
     return frame(
-        rows, "gpu_name=gpu model hidden=hidden_size ffn=inter_size experts=num_experts top_k=topk ep distribution "
+        rows,
+        "gpu_name=gpu model hidden=hidden_size ffn=inter_size experts=num_experts top_k=topk ep distribution "
         "tokens_total=num_tokens tokens_rank=tokens_on_measured_rank kernel=kernel_source latency_us_median=latency_us",
-        run_id=WIDE_EP_VERSION, library=WIDE_EP, library_version=WIDE_EP_VERSION,
-        dtype=renamed(rows["dtype"], DTYPES), tp=1.0, eplb_slots=rows["num_slots"].where(rows["eplb"] == 1, 0.0),
+        run_id=WIDE_EP_VERSION,
+        library=WIDE_EP,
+        library_version=WIDE_EP_VERSION,
+        dtype=renamed(rows["dtype"], DTYPES),
+        tp=1.0,
+        eplb_slots=rows["num_slots"].where(rows["eplb"] == 1, 0.0),
     )
 
 
 MOE_LAYOUTS = (
     layout(
-        "aiconfigurator moe", "moe", _layers,
-        "gpu dtype framework framework_version kernel_source model distribution", "tp ep num_tokens latency_us",
+        "aiconfigurator moe",
+        "moe",
+        _layers,
+        "gpu dtype framework framework_version kernel_source model distribution",
+        "tp ep num_tokens latency_us",
         leaves_out=UNKNOWN_MODELS,
     ),
     layout(
-        "aiconfigurator grouped GEMM after DeepEP", "moe", _after_dispatch,
-        "gpu model phase dtype kernel_source distribution", "ep num_tokens latency_us", leaves_out=UNKNOWN_MODELS,
+        "aiconfigurator grouped GEMM after DeepEP",
+        "moe",
+        _after_dispatch,
+        "gpu model phase dtype kernel_source distribution",
+        "ep num_tokens latency_us",
+        leaves_out=UNKNOWN_MODELS,
     ),
     layout(
-        "aiconfigurator wide EP", "moe", _wide_ep, "gpu model dtype kernel_source distribution",
+        "aiconfigurator wide EP",
+        "moe",
+        _wide_ep,
+        "gpu model dtype kernel_source distribution",
         "hidden_size inter_size topk num_experts num_slots ep eplb num_tokens tokens_on_measured_rank latency_us",
     ),
 )
@@ -349,10 +406,18 @@ def _phases(rows: pd.DataFrame, version: str, variant: str, latency_us: dict[str
     sms = rows["comm_sms"] if "comm_sms" in rows else float("nan")
     found = [
         frame(
-            rows, f"{_ROWS} num_gpus tokens_per_rank", run_id=repetition(rows), library="deepep",
-            library_version=version, op=op, variant=variant, nodes=rows["nodes"] if "nodes" in rows else 1.0,
+            rows,
+            f"{_ROWS} num_gpus tokens_per_rank",
+            run_id=repetition(rows),
+            library="deepep",
+            library_version=version,
+            op=op,
+            variant=variant,
+            nodes=rows["nodes"] if "nodes" in rows else 1.0,
             bytes=sent_bytes(PAYLOAD_OF[op], rows["tokens_per_rank"], rows["topk"], rows["hidden_size"]).round(),
-            dtype=PAYLOAD_OF[op], sms=sms, latency_us_median=times,
+            dtype=PAYLOAD_OF[op],
+            sms=sms,
+            latency_us_median=times,
         )
         for op, times in latency_us.items()
     ]
@@ -388,9 +453,16 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
         for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
     ]
     return frame(
-        rows, f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us", run_id=layer,
-        library="trtllm", library_version=ALL_TO_ALL_VERSION, op=op, variant=rows["kernel_source"].replace(KERNELS),
-        nodes=1.0, bytes=pd.Series(sizes, index=rows.index, dtype=float).round(), dtype=sent,
+        rows,
+        f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us",
+        run_id=layer,
+        library="trtllm",
+        library_version=ALL_TO_ALL_VERSION,
+        op=op,
+        variant=rows["kernel_source"].replace(KERNELS),
+        nodes=1.0,
+        bytes=pd.Series(sizes, index=rows.index, dtype=float).round(),
+        dtype=sent,
     )
 
 
@@ -404,7 +476,10 @@ DISPATCH_LAYOUTS = (
     layout("DeepEP low latency between nodes", "collective", _low_latency_between, "gpu", f"nodes {_WHOLE}"),
     layout("DeepEP normal between nodes", "collective", _normal_between, "gpu", f"{_LAYER} {_PARTS}"),
     layout(
-        "TensorRT-LLM all-to-all", "collective", _all_to_all, "gpu op kernel_source dtype distribution",
+        "TensorRT-LLM all-to-all",
+        "collective",
+        _all_to_all,
+        "gpu op kernel_source dtype distribution",
         "hidden_size topk num_experts ep num_tokens latency_us",
     ),
 )

@@ -23,7 +23,15 @@ ELEMENTS = {
 # Letters and digits of ``scaling``; FP8 without scales means per-tensor scales.
 PER_TENSOR = ("", "none", "tensor", "pertensor", "tensorwise", "static", "dynamic", "statictensor", "dynamictensor")
 BLOCKS = (
-    "block", "blockwise", "perblock", "block128", "128block", "blocks128", "128x128", "1x128", "1x128128x128",
+    "block",
+    "blockwise",
+    "perblock",
+    "block128",
+    "128block",
+    "blocks128",
+    "128x128",
+    "1x128",
+    "1x128128x128",
     "block128x128",
 )
 WORDS = {"true": "1", "yes": "1", "false": "0", "no": "0"}

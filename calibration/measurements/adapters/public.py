@@ -6,10 +6,15 @@ from calibration.measurements.schema import FileLayout, frame, layout, renamed
 
 # ---- deepgemm
 
+
 def _deepgemm_products(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows, "dtype groups m=m_per_group n k kernel=kind latency_us_median=latency_us_derived", run_id="readme",
-        gpu_name="H800", library="deepgemm-" + rows["kind"].str.replace("_", "-"), library_version="readme",
+        rows,
+        "dtype groups m=m_per_group n k kernel=kind latency_us_median=latency_us_derived",
+        run_id="readme",
+        gpu_name="H800",
+        library="deepgemm-" + rows["kind"].str.replace("_", "-"),
+        library_version="readme",
         quant_included="0",
     )
 
@@ -31,14 +36,23 @@ def _xla_products(rows: pd.DataFrame) -> pd.DataFrame:
     """Batches of two or more; other sources measure single products better, with weights from memory."""
     rows = rows[rows["dtype"].isin(DTYPES) & (rows["batch"] > 1)]
     return frame(
-        rows, "gpu_name=gpu groups=batch m n k latency_us_median=latency_us_derived", run_id="xla", library="xla",
-        library_version="xla", dtype=rows["dtype"].map(DTYPES), quant_included="0",
+        rows,
+        "gpu_name=gpu groups=batch m n k latency_us_median=latency_us_derived",
+        run_id="xla",
+        library="xla",
+        library_version="xla",
+        dtype=rows["dtype"].map(DTYPES),
+        quant_included="0",
     )
 
 
 XLA_LAYOUTS = (
     layout(
-        "xla matmul", "gemm", _xla_products, "gpu dtype", "batch m n k flop_per_s latency_us_derived",
+        "xla matmul",
+        "gemm",
+        _xla_products,
+        "gpu dtype",
+        "batch m n k flop_per_s latency_us_derived",
         leaves_out="FP8 rows (above the tensor core peak) and batches of one",
     ),
 )
@@ -66,8 +80,15 @@ def _op(names: pd.Series) -> pd.Series:
 def _vidur_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Kernel times at a resolution of 1 us."""
     return frame(
-        rows, _VIDUR_ROWS, **_VIDUR, placement=renamed(rows["placement"], PLACEMENTS), src="0", dst="1", method="nccl",
-        direction="uni", concurrent_pairs=1.0,
+        rows,
+        _VIDUR_ROWS,
+        **_VIDUR,
+        placement=renamed(rows["placement"], PLACEMENTS),
+        src="0",
+        dst="1",
+        method="nccl",
+        direction="uni",
+        concurrent_pairs=1.0,
     )
 
 
@@ -79,8 +100,15 @@ def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Eight GPUs of a server node, in pairs or in a ring."""
     rows = rows[rows["op"] == "p2p_send_recv"]
     return frame(
-        rows, _XLA_ROWS, **_XLA, placement="intra_node", src="any", dst="any", method="nccl",
-        direction=renamed(rows["pattern"], PATTERNS), concurrent_pairs=4.0,
+        rows,
+        _XLA_ROWS,
+        **_XLA,
+        placement="intra_node",
+        src="any",
+        dst="any",
+        method="nccl",
+        direction=renamed(rows["pattern"], PATTERNS),
+        concurrent_pairs=4.0,
     )
 
 
@@ -92,15 +120,23 @@ def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows, f"{_MESSAGE_ROWS} library_version=nccl_version", run_id=repetition(rows), library="nccl",
-        op=_op(rows["op"]), variant="", nodes=1.0,
+        rows,
+        f"{_MESSAGE_ROWS} library_version=nccl_version",
+        run_id=repetition(rows),
+        library="nccl",
+        op=_op(rows["op"]),
+        variant="",
+        nodes=1.0,
     )
 
 
 def _all_reduce_kernels(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows, f"{_MESSAGE_ROWS} library=framework library_version=framework_version variant", run_id=repetition(rows),
-        op="all_reduce", nodes=1.0,
+        rows,
+        f"{_MESSAGE_ROWS} library=framework library_version=framework_version variant",
+        run_id=repetition(rows),
+        op="all_reduce",
+        nodes=1.0,
     )
 
 
@@ -118,7 +154,10 @@ TRANSFER_LAYOUTS = (
     layout("xla collectives", "collective", _xla_collectives, *_XLA_COLUMNS),
     layout("nccl-tests", "collective", _nccl_tests, "gpu nccl_version op dtype", _MESSAGE),
     layout(
-        "all-reduce kernels", "collective", _all_reduce_kernels, "gpu framework framework_version variant dtype",
+        "all-reduce kernels",
+        "collective",
+        _all_reduce_kernels,
+        "gpu framework framework_version variant dtype",
         _MESSAGE,
     ),
 )
@@ -164,8 +203,15 @@ def _copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, COPIES)
     size = rows["tool"].map(TOOL_BYTES)
     return frame(
-        rows, **_who(rows, rows["tool"]), placement="intra_node", src="any", dst="any", method="ce",
-        direction=_of_metric(rows, COPIES, 0), concurrent_pairs=1.0, bytes=size,
+        rows,
+        **_who(rows, rows["tool"]),
+        placement="intra_node",
+        src="any",
+        dst="any",
+        method="ce",
+        direction=_of_metric(rows, COPIES, 0),
+        concurrent_pairs=1.0,
+        bytes=size,
         latency_us_median=size * _of_metric(rows, COPIES, 1) / (rows["mean"] * 1e3),
     )
 
@@ -174,8 +220,13 @@ def _host_copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, HOST_COPIES)
     size = rows["tool"].map(TOOL_BYTES)
     return frame(
-        rows, **_who(rows, rows["tool"]), direction=_of_metric(rows, HOST_COPIES, 0), pinned="1",
-        method=_of_metric(rows, HOST_COPIES, 1), bytes=size, latency_us_median=size / (rows["mean"] * 1e3),
+        rows,
+        **_who(rows, rows["tool"]),
+        direction=_of_metric(rows, HOST_COPIES, 0),
+        pinned="1",
+        method=_of_metric(rows, HOST_COPIES, 1),
+        bytes=size,
+        latency_us_median=size / (rows["mean"] * 1e3),
     )
 
 
@@ -183,8 +234,10 @@ def _launches(rows: pd.DataFrame) -> pd.DataFrame:
     """One run per block size."""
     run = "block-" + rows["block_size"].astype(int).astype(str)
     return frame(
-        rows, "kernel_bytes=bytes_moved latency_us_median=time_per_kernel_us_derived",
-        **_who(rows, "gpu-benches", run=run), kind=renamed(rows["mode"], LAUNCHES),
+        rows,
+        "kernel_bytes=bytes_moved latency_us_median=time_per_kernel_us_derived",
+        **_who(rows, "gpu-benches", run=run),
+        kind=renamed(rows["mode"], LAUNCHES),
     )
 
 
@@ -232,13 +285,15 @@ def _mt4g(rows: pd.DataFrame) -> pd.DataFrame:
 NODE_LAYOUTS = (
     layout("node p2p", "p2p", _copies, "system metric unit tool source_key", "mean"),
     layout("node host path", "hostpath", _host_copies, "system metric unit tool source_key", "mean"),
-    layout(
-        "gpu-benches launch", "launch", _launches, "gpu mode", "block_size bytes_moved time_per_kernel_us_derived"
-    ),
+    layout("gpu-benches launch", "launch", _launches, "gpu mode", "block_size bytes_moved time_per_kernel_us_derived"),
     layout("gpu-benches bandwidth", "memory", _bandwidth, "gpu", "working_set_bytes read_gbytes_per_s"),
     layout("gpu-benches chase", "memory", _chase, "gpu", "clock_mhz buffer_bytes latency_ns_derived"),
     layout(
-        "gpu-benches occupancy", "memory", _nothing, "gpu", "block_size occupancy_pct read_gbytes_per_s",
+        "gpu-benches occupancy",
+        "memory",
+        _nothing,
+        "gpu",
+        "block_size occupancy_pct read_gbytes_per_s",
         leaves_out="bandwidth over occupancy, which has no table",
     ),
     layout("mt4g", "memory", _mt4g, "gpu level quantity unit", "value"),
@@ -249,7 +304,6 @@ NODE_LAYOUTS = (
 # Public layouts that are recognised but not read, each with the reason: no law takes them, or no times.
 
 # ruff: noqa: E501  (one row a layout: a table is read across)
-
 
 
 ATTENTION = "attention of prompts and decodes in one kernel; tables have each apart"
@@ -268,12 +322,22 @@ def _skipped(name: str, columns: str, why: str) -> FileLayout:
 
 NOT_FITTED_LAYOUTS = (
     _skipped("LLMServingSim attention", "profile prefill_chunk kv_prefill n_decode kv_decode latency_us", ATTENTION),
-    _skipped("LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION),
+    _skipped(
+        "LLMServingSim mixed context", "regime n_decode n_decode_long kv_short kv_long latency_skewed_us", ATTENTION
+    ),
     _skipped("LLMServingSim dense layers", "profile layer tokens latency_us", SERVING),
     _skipped("LLMServingSim layers of sequences", "profile layer sequences latency_us", SERVING),
     _skipped("LLMServingSim MoE", "profile tokens activated_experts latency_us", SERVING),
-    _skipped("Frontier MoE", "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us", OPERATORS),
-    _skipped("DeepEP README", "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck", "one size for each number of ranks; a law needs several"),
+    _skipped(
+        "Frontier MoE",
+        "gpu model measurement experts_on_rank ep tp num_tokens shuffling_median_us grouped_gemm_median_us",
+        OPERATORS,
+    ),
+    _skipped(
+        "DeepEP README",
+        "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck",
+        "one size for each number of ranks; a law needs several",
+    ),
     _skipped(
         "aiconfigurator GEMM grid of three engines",
         "gpu dtype n k m latency_us_sglang_0_5_10 latency_us_vllm_0_14_0 latency_us_trtllm_1_0_0",
