@@ -296,9 +296,9 @@ def _under_way(rows: list[Mapping[str, Any]]) -> list[str]:
         if not late
         else [
             f"{_runs(len(late), len(rows), 'ends', 'end')} while weights are under way that rebalancing moves "
-            f"(policies {names}, up to {max(shares):.0%} of the weights, column under_way_bytes). What has not arrived counts "
-            "neither as moved nor in energy, and its placement is never used. More workload.decode_steps show what it "
-            "brings."
+            f"(policies {names}, up to {max(shares):.0%} of the weights, column under_way_bytes). What has not arrived "
+            "counts neither as moved nor in energy, and its placement is never used. More workload.decode_steps show "
+            "what it brings."
         ]
     )
 
