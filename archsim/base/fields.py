@@ -413,10 +413,11 @@ def _ranged(
     bounds = given["range"]
     if not isinstance(bounds, list | tuple) or len(bounds) != 2:
         raise KeyProblem((key, "range"), f"expected two bounds such as [1.35, 1.5], not {describe(bounds)}")
-    ends, of_value = [], as_written(given["value"]) if isinstance(given["value"], str) else None
+    ends, told, of_value = [], [], as_written(given["value"]) if isinstance(given["value"], str) else None
     for at, bound in enumerate(bounds):
         if of_value and of_value.unit and isinstance(bound, int | float) and not isinstance(bound, bool):
-            bound = f"{bound!r} {of_value.unit}"
+            bound = f"{bound!r} {of_value.unit}"  # which stays, as a manifest may write the value in another unit
+        told.append(bound)
         with _allowed((key, "range", at)):
             ends.append(getattr(handler(plain | {key: bound}), name))
     low, high = ends
@@ -430,7 +431,7 @@ def _ranged(
     for end in distribution.ends:
         with _allowed((key, "range"), "the tails of this distribution: "):
             spec.with_value((name,), end)
-    written = {each: given[each] for each in _OF_RANGES[1:] if each in given}
+    written = {each: given[each] for each in _OF_RANGES[1:] if each in given} | {"range": told}
     return Ranged(distribution, given.get("group", ""), given.get("source", ""), written)
 
 

@@ -433,7 +433,8 @@ class BlockSpec(Spec):
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
-        given = {} if self.bandwidth_bytes_per_s is None else {"bandwidth": self.bandwidth_bytes_per_s}
+        rate = self.bandwidth_bytes_per_s
+        given = {} if rate is None else {"bandwidth": format_quantity(rate, BANDWIDTH)}
         return {"name": self.name, **given, **self.params}
 
 

@@ -19,7 +19,7 @@ from archsim.serving.deployment import residual_of
 from archsim.serving.serving import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
-from archsim.studies.serving.page import loads_told
+from archsim.studies.serving.page import intervals_in, loads_told
 from archsim.studies.serving.runs import OfferedLoad, serve_plan
 from archsim.studies.serving.sure import off_of
 
@@ -205,7 +205,25 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     assert main(["serve", str(file), "--samples", "16", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "90 %" in found["sure"]["sentence"] and np.isfinite(found["sure"]["options"][0]["tpot_mean_ms_p95"])
+    page = next(tmp_path.rglob("index.html"))
+    text = page.read_text(encoding="utf-8")
+    assert found["sure"]["sentence"] in text and 'href="sure.html"' in text and (page.parent / "sure.html").is_file()
+    beside = page.parent / "sure.json"  # of other numbers: the page does not show them
+    kept = json.loads(beside.read_text(encoding="utf-8"))
+    kept["options"][0]["tpot_mean_ms"] *= 2
+    beside.write_text(json.dumps(kept), encoding="utf-8")
+    assert intervals_in(page.parent, ar.serve_plan(SURE_FILE).table) is None
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
+
+
+def test_where_goodput_is_the_same_in_all_worlds_a_time_that_varies_is_explained():
+    found = ar.serve_sure(SURE_FILE | {
+        "requests": {"arrivals": {"rate": "2/s"}, "input": {"fixed": 200}, "output": {"fixed": 12}, "count": 8},
+        "slo": {"ttft": "60 s"},
+    }, 16)  # fmt: skip
+    (option,) = found.options
+    assert found.judged == "goodput_per_s" and option.intervals["within_slo"].width == 0
+    assert option.intervals[found.explained].width > 0 and sum(each.total for each in found.indices) > 0.5
 
 
 # ---- What looks wrong in the curves over the load is explained beside them.

@@ -166,8 +166,10 @@ def test_bounds_may_have_units_of_their_own():
     assert (found.distribution.low, found.distribution.high) == (1.8e12, 2.1e12)
 
 
-def test_ranges_survive_a_manifest():
-    ranged = parse_yaml(SYSTEM.format(bandwidth="{value: 2 TB/s, range: [1.8, 2.1], source: a sheet}"), "x").data
+@pytest.mark.parametrize("written", ["{value: 2 TB/s, range: [1.8, 2.1], source: a sheet}",
+                                     "{value: 2000 GB/s, range: [1800, 2100]}"])  # fmt: skip
+def test_ranges_survive_a_manifest(written):
+    ranged = parse_yaml(SYSTEM.format(bandwidth=written), "x").data
     made = ar.load({
         "name": "one", "systems": [ranged], "models": ["mixtral-8x7b"], "policies": ["base"],
         "workload": {"trace": {"synthetic": {}}, "batch": 4, "decode_steps": 1}, "assumptions": ["physical"],
