@@ -29,8 +29,10 @@ from archsim.engine.analytic.machines import (
 )
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
 from archsim.engine.demand import RunDemand
+from archsim.engine.fabrics import carriers_of
 from archsim.engine.loop import RunOutcome
-from archsim.engine.machine import build_fabric, carriers_of
+from archsim.engine.machine import build_fabric
+from archsim.engine.pair_traffic import statistics_bytes
 from archsim.report.page import write_report
 from archsim.runs import columns
 from archsim.runs.columns import BY_NAME, Finished
@@ -234,8 +236,14 @@ class _Family:
         finished = Finished(run, self._demand, no_source, replace(outcome, **timed))
         tokens = int(outcome.load.sum())
         counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
-        between_dies: dict[str, list[Any]] = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
-        row = work_of(run.model, run.assumptions, counted, between_dies, int(outcome.counts.padded.sum())) | {
+        shown, fabric = columns.shown_links(outcome), outcome.fabric
+        statistics = statistics_bytes(outcome.machine, outcome.tally)[fabric.link_src[shown] != fabric.link_dst[shown]]
+        crossed: dict[str, list[Any]] = {
+            "bytes": [walked.counted[:, LINK_BYTES] + statistics.sum()],
+            "src": [0],
+            "dst": [1],
+        }
+        row = work_of(run.model, run.assumptions, counted, crossed, int(outcome.counts.padded.sum())) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,
