@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         worth,
     )
     from archsim.base.errors import ArchsimError
-    from archsim.engine.network import simulate_flows
+    from archsim.engine.flows.simulation import simulate_flows
     from archsim.policies.allocation import Effort, Plan, StepView
     from archsim.runs.results import Results
     from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
@@ -78,7 +78,7 @@ _NAMES = {
     "serve serve_plan serve_policies serve_sure sure sweep validate validate_meshes "
     "validate_served verify why worth ",
     "archsim.base.errors": "ArchsimError",
-    "archsim.engine.network": "simulate_flows",
+    "archsim.engine.flows.simulation": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",
     "archsim.runs.results": "Results",
     "archsim.specs.library": "load_assumptions load_experiment load_model load_system",

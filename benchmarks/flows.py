@@ -9,9 +9,12 @@ import time
 import numpy as np
 from numba import njit
 
-from archsim.engine.interpreted.shared import fair_rates as oracle_rates
-from archsim.engine.network import _network, _port_rank, build_ports, enter, fair_rates, leave, round_robin_rates
-from microarch.fabric.topology import build_mesh
+from archsim.engine.flows.max_min import fair_rates
+from archsim.engine.flows.network import enter, leave
+from archsim.engine.flows.port_fair import build_ports, round_robin_rates
+from archsim.engine.flows.simulation import _network, _port_rank
+from archsim.engine.interpreted.max_min import fair_rates as oracle_rates
+from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(8, 8)
 

@@ -16,14 +16,14 @@ from support.small_runs import policy, scenario_of, step_view
 
 from archsim.engine.demand import build_run_demand
 from archsim.engine.machine import build_memory, policy_costs
-from archsim.iteration.memory import refuse_misfit
+from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import Placement, linear
 from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.studies.optimum import ProblemBuilder, lower_bound
 from archsim.workload.generated import SyntheticTraffic
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 STEPS = 20
 

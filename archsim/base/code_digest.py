@@ -58,9 +58,9 @@ _KEPT_S = 7 * 24 * 3600.0
 KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "runs": {
         "generated._generate": 3.2, "generated._fill_alias": 1.1, "generated._fill_tastes": 0.8,
-        "generated._kind_of": 0.6, "generated._source_of": 0.4, "step_counts._grow": 1.0, "step_counts._add": 0.9, "step_counts._note": 0.6,
-        "gemm.gemm_times": 0.7, "work._complete": 0.5, "moves._share_tokens": 0.5, "flows._list_routes": 0.3,
-        "ceilings._sums": 0.3, "work._fill_bundles": 0.3,
+        "generated._kind_of": 0.6, "generated._source_of": 0.4, "step_counts._grow": 1.0,
+        "step_counts._add": 0.9, "step_counts._note": 0.6, "gemm.gemm_times": 0.7, "work._complete": 0.5,
+        "moves._share_tokens": 0.5, "step_networks._list_routes": 0.3, "ceilings._sums": 0.3, "work._fill_bundles": 0.3,
     },
     "policies": {
         "allocation._place_isca26": 1.9, "prediction.hot_rows": 1.1, "prediction._take_in": 0.9,
@@ -68,12 +68,12 @@ KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     },
     "shared": {"shared.run_step": 13.9},
     "reserved": {"reserved.run_step": 11.3},
-    "analytical shared": {"walk._walk_turns": 5.0, "walk.count_step": 1.1, "bookings.count_moves": 0.7},
-    "analytical reserved": {"walk._walk_held": 7.0, "walk.count_step": 1.1, "bookings.count_moves": 0.7},
-    "screening": {"machines._in_order": 2.4, "walk.add_moves": 0.4},
+    "analytical shared": {"turns.walk_turns": 5.0, "count.count_step": 1.1, "bookings.count_moves": 0.7},
+    "analytical reserved": {"walk._walk_held": 7.0, "count.count_step": 1.1, "bookings.count_moves": 0.7},
+    "screening": {"machines._in_order": 2.4, "count.add_moves": 0.4},
     "serving": {"loop.run": 9.1, "schedulers.vllm_v1": 2.9, "clock.times_of": 0.8},
     "others": {
-        "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0, "simulation._run_events": 4.0,
+        "walk._walk_shared": 5.0, "machines._walk_shared": 4.0, "machines._held": 4.0, "simulation._run_events": 4.0,
     },
 })  # fmt: skip
 _TAKES_S = {name: takes_s for kernels in KERNELS.values() for name, takes_s in kernels.items()}

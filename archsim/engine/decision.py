@@ -9,27 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel
 from archsim.base.errors import ArchsimError
 from archsim.base.sums import sum
-from archsim.engine.demand import send_statistics
 from archsim.engine.execution import Execution, Order
-from archsim.engine.state import NOTE, SLICES, STATISTICS, Machine, Tally
+from archsim.engine.pair_traffic import send_statistics
+from archsim.engine.state import SLICES, STATISTICS, Machine, Tally
 from archsim.policies.allocation import NO_EFFORT, ChargedRates, Effort, Plan, StepView, estimating
 from microarch.blocks import global_cp
-from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import DecisionWork, Reach, State
-from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
-from microarch.blocks.request import NOTHING, codes
 from microarch.fabric.fabric import Fabric
-
-# ---- decision
 
 Answer = TypeVar("Answer")
 ALLOCATION, ASIDE = "allocation", "aside"  # in DecisionTotals.uncharged
@@ -38,14 +31,16 @@ REPEATS = 3  # calls of a shipped policy function that is timed on this host; a 
 
 @dataclass
 class DecisionTotals:
-    """Totals of a run. ``states_ns``, ``exposed_ns``: float64[State]; ``by_step``: exposed ns of every step, in order;
-    ``called_ns``: every timed call of a policy function on this machine, as many in every step; ``uncharged``: parts of
-    the policy that returned no Effort, so that nothing was charged: ``allocation``, or ``aside``, beside the steps."""
+    """Totals of a run."""
 
+    # float64[State]: time in each state of the Global CP
     states_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
+    # float64[State]: of it, what no step hid
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(len(State)))
-    by_step: list[float] = field(default_factory=list)
+    by_step: list[float] = field(default_factory=list)  # exposed ns of every step, in order
+    # every timed call of a policy function on this machine, as many in every step
     called_ns: list[int] = field(default_factory=list)
+    # parts of the policy that returned no Effort, so that nothing was charged: ALLOCATION, or ASIDE
     uncharged: set[str] = field(default_factory=set)
 
 
@@ -79,7 +74,7 @@ class Charges:
 
     ``order``: the step; its plan is the one that is asked about. ``near``: `secants` of the execution, kept for the
     run. ``apart_ns``: what the simulator took for answers, which is not the policy's time, less what their operations
-    count for, HOST_OPERATION_NS each (`timed`).
+    count for, HOST_OPERATION_NS each (`time_call`).
     """
 
     def __init__(
@@ -102,7 +97,7 @@ class Charges:
         order = self._order._replace(plan=plan)
         operations = estimating(plan, order.placement.home[order.row], self._machine.hops)
         self.apart_ns -= round(operations * global_cp.HOST_OPERATION_NS)
-        return self._answer(lambda: self._asked().time_of(order))
+        return self._answer(lambda: self._answering().time_of(order))
 
     def _answer(self, ask: Callable[[], Answer]) -> Answer:
         begin = time.perf_counter_ns()
@@ -111,14 +106,14 @@ class Charges:
         return answer
 
     def _mean_rates(self) -> ChargedRates:
-        self._asked()
+        self._answering()
         machine, tokens = self._machine, self._order.demand.tokens
         experts = -(-max(1, int(np.count_nonzero(tokens))) // machine.dies)
         row_ns, expert_ns = self._near(max(1, int(tokens.sum()) // (experts * machine.dies)), experts)
         first = float(machine.array_speeds[0])  # by whose kernels executions answer
         return ChargedRates(row_ns * first, expert_ns * first, SLICES * machine.slice_bytes / machine.hbm_bytes_per_ns)
 
-    def _asked(self) -> Execution:
+    def _answering(self) -> Execution:
         missing = [name for name in ASKED if not hasattr(self._execution, name)]
         if missing:
             raise ArchsimError(
@@ -137,7 +132,7 @@ def secants(execution: Execution, tokens: int, experts: int) -> tuple[float, flo
     return row_ns, max((more_experts_ns - more_rows_ns) / experts, 0.0)
 
 
-def timed(allocate: Callable[[StepView], Plan], view: StepView) -> tuple[Plan, int]:
+def time_call(allocate: Callable[[StepView], Plan], view: StepView) -> tuple[Plan, int]:
     """The plan, and the ns that the policy took for it on this machine, without those of `Charges.apart_ns`."""
     charged = view.charged if isinstance(view.charged, Charges) else None
     apart_ns, begin = charged.apart_ns if charged else 0, time.perf_counter_ns()
@@ -217,7 +212,7 @@ class ChargedDecision(FreeDecision):
         taken = []
         if self._spec.executor == "host" and self._spec.host.time_ns is None:
             for _ in range(self._repeats):
-                plan, took_ns = timed(allocate, view)
+                plan, took_ns = time_call(allocate, view)
                 taken.append(took_ns)
         else:
             plan = allocate(view)
@@ -325,109 +320,3 @@ class ChargedDecision(FreeDecision):
         if self._spec.executor == "host":  # its bits leave with the plan
             lasts_ns[State.WRITE] = lasts_ns[State.DISPATCH]
         return lasts_ns
-
-
-# ---- transitions
-# What the command processors did, transition by transition: the log of a run.
-#
-# =============  ======================  ==========================================================================
-# column         dtype[transition]       meaning
-# =============  ======================  ==========================================================================
-# ``step``       int64                   iteration
-# ``layer``      int64                   MoE layer of the demand
-# ``time_ns``    float64                 since the start of the run, decisions included
-# ``block``      int64                   ``Processor``
-# ``die``        int64                   where the command processor sits
-# ``state``      int64                   state before (``State`` of ``microarch.blocks.global_cp`` or ``local_cp``)
-# ``event``      int64                   event that the block processed
-# ``next``       int64                   state after
-# =============  ======================  ==========================================================================
-#
-# The Global CP's table is walked with the durations of its states; Local CPs record their transitions while the kernel
-# of a step runs, in rows that ``Work`` carries. Without a log there are no such rows, and nothing is walked.
-
-COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
-
-
-class Processor(IntEnum):
-    GLOBAL_CP = 0
-    LOCAL_CP = 1
-
-
-GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
-GLOBAL_ENDS = np.full(len(State), NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
-for _state, _event in GLOBAL_TABLE.steps:
-    assert GLOBAL_ENDS[_state] == NOTHING, f"{_state.name} may end in two ways"
-    GLOBAL_ENDS[_state] = _event
-IDLE, *_ = codes(State)
-
-
-@inner
-def _follow(following, ends_with, lasts_ns, state, now, notes, count):
-    """Record the transitions from ``state``, begun at ``now``, to the final state; returns the number of notes."""
-    while ends_with[state] >= 0:
-        now += lasts_ns[state]
-        note = notes[count]
-        note.time_ns, note.state, note.event = now, state, ends_with[state]
-        note.next = following[state, ends_with[state]]
-        state = note.next
-        count += 1
-    return count
-
-
-@kernel
-def walk(following, spawned, ends_with, lasts_ns, start, begin_ns, notes):
-    """Walk a table from ``start``, with ``lasts_ns: float64[state]``; returns the number of ``notes: NOTE[n]`` written.
-
-    Spawned states are followed after the state that spawned them, from the time at which they were spawned.
-    """
-    count = _follow(following, ends_with, lasts_ns, start, begin_ns, notes, np.int64(0))
-    noted = np.int64(0)
-    while noted < count:
-        branch = spawned[notes[noted].state, notes[noted].event]
-        if branch >= 0:
-            count = _follow(following, ends_with, lasts_ns, branch, notes[noted].time_ns, notes, count)
-        noted += 1
-    return count
-
-
-class TransitionLog:
-    """Keeps every transition of a run's command processors. ``dies``: Local CPs; ``global_die``: where the Global CP
-    sits.
-    """
-
-    def __init__(self, dies: int, global_die: int):
-        self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)
-        self._of_global = np.zeros(len(GLOBAL_TABLE.steps), NOTE)
-        self._global_die = global_die
-        self._now = 0.0
-        self._steps: list[tuple[int, int, np.ndarray, np.ndarray]] = []
-
-    def begin(self) -> None:
-        """A step begins: nothing is recorded yet (the last row's ``next`` is the count)."""
-        self.notes[-1]["next"] = 0
-
-    def add(self, step: int, layer: int, decision: FreeDecision, previous_ns: float, step_ns: float) -> None:
-        """A step of ``step_ns`` has ended, after one of ``previous_ns``; notes of Local CPs count from its start."""
-        lasts_ns = decision.lasts_ns(previous_ns, step_ns)
-        made = walk(GLOBAL_NEXT, GLOBAL_SPAWN, GLOBAL_ENDS, lasts_ns, IDLE, self._now, self._of_global)
-        ours = self._of_global[:made].copy()
-        ours["die"] = self._global_die
-        theirs = self.notes[: self.notes[-1]["next"]].copy()
-        theirs["time_ns"] += ours["time_ns"][ours["state"] == State.DISPATCH][0]
-        self._now = float(ours["time_ns"][ours["state"] == State.UPDATE][0])
-        blocks = np.repeat([Processor.GLOBAL_CP, Processor.LOCAL_CP], [len(ours), len(theirs)])
-        rows = np.concatenate([ours, theirs])
-        order = np.argsort(rows["time_ns"], kind="stable")
-        self._steps.append((step, layer, blocks[order], rows[order]))
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """The table of this section: steps in order, the transitions of a step by time."""
-        rows = np.concatenate([np.zeros(0, NOTE), *(rows for *_, rows in self._steps)])
-        lengths = [len(rows) for *_, rows in self._steps]
-        made = {
-            "step": np.repeat(np.array([step for step, *_ in self._steps], np.int64), lengths),
-            "layer": np.repeat(np.array([layer for _, layer, *_ in self._steps], np.int64), lengths),
-            "block": np.concatenate([np.zeros(0, np.int64), *(blocks for _, _, blocks, _ in self._steps)]),
-        } | {name: rows[name] for name in NOTE.fields or ()}
-        return {name: made[name] for name in COLUMNS}

@@ -42,29 +42,23 @@ MOST_ROUTED = 1 << 14
 @dataclass(frozen=True)
 class RunDemand(Demand):
     """A batch's demand on a machine, under a policy. Iterating gives (MoE layer, `StepDemand`) in the order of time.
-
-    origins: uint16 or int32[step, layer, die, expert], tokens by the die their request lives on
-    (position·dies//batch); or None. predicted_rows: uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`; or
-    None. routed: int16[token, layer, k], the routing of single tokens, routed_die: int32[token], where each lives, and
-    routed_from: int64[step + 1], where the tokens of each step begin; or None. See `RoutedTokens`.
-
     Where the policy's routing executes other pairs than the chosen ones, tokens, first_seen and origins are those of
-    executed pairs, see `ExecutedPairs`; else the next four are None. residents: int32[step, die] tokens that live on
-    a die, executed or not; rows: int64[step] all of them; lost_pairs: int64[step, layer] fewer pairs than chosen;
-    lost_mass: float64[step, layer] share of the gate mass that is not executed. expected: float32[step, layer, expert],
-    see `PathForecast`; or None.
+    executed pairs, see `ExecutedPairs`. Fields are None where nothing of the run needs them.
     """
 
+    # uint16 or int32[step, layer, die, expert]: tokens by the die their request lives on (position·dies//batch)
     origins: np.ndarray | None = None
-    predicted_rows: np.ndarray | None = None
-    routed: np.ndarray | None = None
-    routed_die: np.ndarray | None = None
-    routed_from: np.ndarray | None = None
+    predicted_rows: np.ndarray | None = None  # uint8[step, layer, expert, ceil(E/8)], see `FreeHeatmap`
+    routed: np.ndarray | None = None  # int16[token, layer, k]: routing of single tokens, see `RoutedTokens`
+    routed_die: np.ndarray | None = None  # int32[token]: where each lives
+    routed_from: np.ndarray | None = None  # int64[step + 1]: where the tokens of each step begin
+    # int32[step, die]: tokens that live on a die, executed or not; with the next three, where pairs are not those
+    # chosen
     residents: np.ndarray | None = None
-    rows: np.ndarray | None = None
-    lost_pairs: np.ndarray | None = None
-    lost_mass: np.ndarray | None = None
-    expected: np.ndarray | None = None
+    rows: np.ndarray | None = None  # int64[step]: all of them
+    lost_pairs: np.ndarray | None = None  # int64[step, layer]: fewer pairs than chosen
+    lost_mass: np.ndarray | None = None  # float64[step, layer]: share of the gate mass that is not executed
+    expected: np.ndarray | None = None  # float32[step, layer, expert], see `PathForecast`
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
         iteration = 0
@@ -154,7 +148,7 @@ class RunSum(BatchSum):
 def build_run_demand(
     source: TokenSource, batch: int, decode_steps: int, seed: int, *, threads: int | None = None, **parts: Any
 ) -> RunDemand:
-    """The demand of a batch, see `build_demand`; ``parts``: see `RunSum`."""
+    """The demand of a batch, see `archsim.workload.demand.build_demand`; ``parts``: see `RunSum`."""
     one = RunSum(source, batch, decode_steps, seed, **parts)
     sum_together([one], threads)
     return one.demand()
@@ -170,8 +164,8 @@ def _forecast(source: TokenSource, policy: PolicySpec) -> "PathForecast | None":
 
 
 class Origins:
-    """Counts tokens by the die on which they live; a `Watcher` of the demand. Requests live on dies in contiguous
-    blocks of equal size.
+    """Counts tokens by the die on which they live, as the routing passes. Requests live on dies in contiguous blocks of
+    equal size.
     """
 
     def __init__(self, source: TokenSource, batch: int, dies: int, folder: Path | None = None):
@@ -193,8 +187,8 @@ class Origins:
 
 
 class RoutedTokens:
-    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED; a `Watcher` of the demand. Larger steps
-    have none: it would fill the memory, and among so many tokens the expected number of dies is as good.
+    """Keeps the routing of single tokens, of steps with at most MOST_ROUTED. Larger steps have none: it would fill the
+    memory, and among so many tokens the expected number of dies is as good.
     """
 
     def __init__(self, source: TokenSource, batch: int, dies: int):

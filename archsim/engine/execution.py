@@ -15,8 +15,6 @@ from archsim.specs.experiment import Scenario
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
-# ---- execution
-
 
 class Kernel(Protocol):
     """Runs ``StepWork`` on the machine: event by event under one contention strategy, or by the analytical walk."""
@@ -31,11 +29,11 @@ class Kernel(Protocol):
 class Setup(NamedTuple):
     """What an execution uses during a run. Its steps modify ``memory`` and ``tally``."""
 
-    scenario: Scenario
-    machine: Machine
-    fabric: Fabric
-    memory: Memory
-    tally: Tally
+    scenario: Scenario  # of the run
+    machine: Machine  # constants of the run
+    fabric: Fabric  # of the machine
+    memory: Memory  # LLCs, copies, translations
+    tally: Tally  # counts of the run
     copies: bool  # whether dies keep cached copies, and so search for them
     build_kernel: Callable[[], Kernel]  # the engine's, for executions whose work is chains and moves
     analytical: bool = False  # whether the engine is; for executions that simulate by themselves
@@ -48,12 +46,12 @@ class Order(NamedTuple):
 
     layer: int  # of the layers that run
     row: int  # of the placement
-    demand: StepDemand
-    plan: Plan
+    demand: StepDemand  # tokens by expert
+    plan: Plan  # which die runs how many tokens of which expert
     cp_en: np.ndarray | None  # uint8[die, expert], or None where nothing is predicted
     cp_ready_ns: float  # when the bits are ready, from the start of the step
     notes: np.ndarray  # NOTE[n]: transitions of the Local CPs
-    placement: Placement
+    placement: Placement  # which dies hold which expert, replicas of this step included
 
 
 FULL_CLOCKS = (1.0, 1.0)  # of arrays in prefill and decode, shares of the full one; ``clocks`` of an execution
@@ -99,7 +97,6 @@ class Execution(Protocol):
         """How long a die would compute that runs ``experts`` routed experts with ``tokens`` each; as ``time_of``."""
 
 
-# ---- registry
 # Executions by name: the module of that name in this package, or a user's own ``package.module:class``.
 
 

@@ -23,8 +23,6 @@ from microarch.blocks.local_cp import Event, State
 from microarch.blocks.request import State as RequestState
 from microarch.blocks.request import codes
 
-# ---- state
-
 PARTS = ("dispatch", "shared experts", "experts", "combine")  # phases of an expert-parallel layer
 UNITS = 3  # LLC port, HBM, compute array: the resources a die has of its own
 REQUESTS, DATA_MESSAGES, HIDDEN = np.int64(0), np.int64(1), np.int64(2)  # types of messages on the fabric
@@ -107,7 +105,7 @@ DIE = np.dtype(
 class Machine(NamedTuple):
     """Constants of a run. Bandwidths are effective (nominal times efficiency), in bytes per ns."""
 
-    dies: int
+    dies: int  # of all carriers
     hops: np.ndarray  # int32[die, die]
     route_ptr: np.ndarray  # int64[die·die + 1]: where the links of a route begin, by pair; the fabric's own array
     # uint16 or uint32[...]: links of all routes (``shared``: the fabric's own array), or their edges (``reserved``)
@@ -115,23 +113,23 @@ class Machine(NamedTuple):
     link_resources: int  # how many resources are links
     hbm_bytes_per_ns: float  # of a die as designed; ``hbm_rates`` has that of each die as built
     link_bytes_per_ns: float  # of links that specify none
-    hbm_latency_ns: float
+    hbm_latency_ns: float  # of a read or write
     hop_ns: float  # of links that specify none
     link_rates: np.ndarray  # float64[link]: bytes per ns
     route_bytes_per_ns: np.ndarray  # float64[die, die]: of the narrowest link of a route
     route_ns: np.ndarray  # float64[die, die]: total latency of the links of a route
-    request_bytes: int
-    llc_hit_ns: float
-    llc_miss_ns: float
-    llc_write_ns: float
-    slice_bytes: int
+    request_bytes: int  # of a request for a slice
+    llc_hit_ns: float  # of a look-up that finds the slice
+    llc_miss_ns: float  # of one that does not
+    llc_write_ns: float  # of a slice into the LLC
+    slice_bytes: int  # of weights: a third of an expert
     first_bytes: int  # compute may start once this much of a slice has arrived (llc: segments); else the whole slice
     window: int  # slices in flight on a die, where ``stream_bytes`` is 0
     stream_bytes: int  # room of a die for slices that are asked for and not yet multiplied; 0: ``window`` counts them
     array_waits: bool  # the array waits for the last byte of the slice that it has taken, though others are there
     copies_in_background: bool  # a step does not wait for its copies to be written
     whole_ns: bool  # transfers are rounded up to whole nanoseconds (published simulator)
-    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.moves.Software
+    # of hidden vectors, float64[2], dispatch and combine: archsim.engine.transfer_kernels.Software
     transfer_ns: np.ndarray  # before a bundle moves
     transfer_bytes_per_ns: np.ndarray  # most that a die's port passes; infinite if software does not limit it
     hbm_rates: np.ndarray  # float64[die]: bytes per ns of the HBM of every die
@@ -380,7 +378,6 @@ __all__ = [
 ]
 
 
-# ---- causes
 # Which cause the time of a state of a request has.
 
 _CAUSES = {

@@ -75,7 +75,7 @@ class WeightStreaming:
         every = np.full(experts, tokens, np.int64)
         first, routed = np.zeros(experts, np.int64), np.ones(experts, np.int64)
         read_bytes = np.full(experts, self._setup.machine.slice_bytes, np.int64)
-        arrived = self._estimating.arrived(experts, tokens)
+        arrived = self._estimating.arrivals(experts, tokens)
         return SLICES * float(self._estimating.gemm.of(every, routed, read_bytes, first, arrived).compute_ns.sum())
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine.gemm import gemm_model, slowed
-from archsim.engine.machine import OwnBlocks
+from archsim.engine.gemm import gemm_model
+from archsim.engine.gemm_times import slow_down
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
+from archsim.engine.own_blocks import OwnBlocks
 from archsim.engine.state import (
     COMBINE,
     DISPATCH,
@@ -77,7 +78,7 @@ class WorkBuilder:
 
         A die reads an expert from its nearest holder: itself, if it is one.
         """
-        shared = self._shared(plan, origins, top_k, residents) if self._shared_experts else NO_SHARED
+        shared = self._shared_entries(plan, origins, top_k, residents) if self._shared_experts else NO_SHARED
         entries = np.zeros(len(plan.expert) + len(shared[0]), ENTRY)
         n, dies = len(entries), self._machine.dies
         moves, arrived = self._moves(plan, origins, routing)
@@ -113,7 +114,7 @@ class WorkBuilder:
             notes=NO_NOTES,
         )
 
-    def arrived(self, experts: int, tokens: int) -> np.ndarray | None:
+    def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
         """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
         depends on them.
         """
@@ -125,9 +126,9 @@ class WorkBuilder:
         """How long the array holds a slice of each entry, and a launch delays the first one."""
         times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
         if np.ndim(clock):
-            times = slowed(times, clock[entries["die"]])
+            times = slow_down(times, clock[entries["die"]])
         elif clock != 1.0:
-            times = slowed(times, clock)
+            times = slow_down(times, clock)
         _set_all(local, launch_ns=times.launch_ns, launched_ns=times.launch_ns)
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
@@ -147,7 +148,7 @@ class WorkBuilder:
             block_ns=block_ns,
         )
 
-    def _shared(self, plan, origins, top_k, residents):
+    def _shared_entries(self, plan, origins, top_k, residents):
         """Entries of the shared experts: on every die, for the tokens that live there, or that the plan sends there."""
         here = origins.sum(axis=1, dtype=np.int64) // top_k if residents is None else residents
         here = here if plan.shared is None else plan.shared.sum(axis=0)

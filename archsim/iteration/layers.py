@@ -12,7 +12,7 @@ from typing import NamedTuple
 from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.iteration.attention import Kind
-from archsim.iteration.memory import shared_ranks
+from archsim.iteration.rank_memory import shared_ranks
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import AttentionKind, ModelSpec, by_layer
 
@@ -50,17 +50,17 @@ class Attention(NamedTuple):
 
 
 class LayerProduct(NamedTuple):
-    """A product with k x n weights on a rank. ``sharing``: ranks of a group, each with its share of the rows."""
+    """A product with k x n weights on a rank."""
 
-    cause: str
-    n: int
-    k: int
-    rows: str = TOKENS
-    sharing: int = 1
+    cause: str  # that it counts for
+    n: int  # columns of the weights
+    k: int  # rows of the weights
+    rows: str = TOKENS  # what its rows are
+    sharing: int = 1  # ranks of a group, each with its share of the rows
 
     @property
     def weights(self) -> int:
-        """Those of a decode are the prompts' (`archsim.iteration.softmax`)."""
+        """Those of a decode are the prompts' (`archsim.iteration.grouped`)."""
         return 0 if self.rows == DECODES else self.n * self.k
 
 
@@ -74,13 +74,13 @@ class Stream(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """``op`` of ``row_bytes`` of every row over so many ranks."""
+    """Bytes that ranks exchange."""
 
-    cause: str
-    op: str
-    row_bytes: int
-    ranks: int
-    rows: str = TOKENS
+    cause: str  # that it counts for
+    op: str  # name of the collective
+    row_bytes: int  # bytes of every row
+    ranks: int  # that take part
+    rows: str = TOKENS  # what its rows are
 
 
 class RoutedExperts(NamedTuple):
@@ -107,13 +107,13 @@ def has_experts(model: ModelSpec) -> bool:
 
 def attentions(model: ModelSpec) -> list[tuple[Kind, int]]:
     """Kinds of attention and how many of each the model has. Raises SpecError for one that only counts memory."""
-    return [(_timed(model, kind), layers) for kind, layers in model.attention_layers]
+    return [(_check_kind(model, kind), layers) for kind, layers in model.attention_layers]
 
 
 def program(
     model: ModelSpec, parallel: Parallelism, apart: Collection[Kind] = (), moves: str | None = None
 ) -> tuple[Layers, ...]:
-    """The layers of a model on one rank, those that are alike together, and last what follows them once. ``apart``:
+    """The layers of a model on one rank, those that are the same together, and last what follows them once. ``apart``:
     attentions whose projections are in their kernels; ``moves``: REDUCED, GATHERED or ELSEWHERE; null: reduced unless
     groups of ranks have requests of their own. Raises SpecError.
     """
@@ -126,7 +126,7 @@ def program(
     return (*(Layers(number, operators) for operators, number in found.items()), head)
 
 
-def counted(layers: Collection[Layers]) -> dict[Operator, int]:
+def count_operators(layers: Collection[Layers]) -> dict[Operator, int]:
     """Every operator and how often it runs; memory-bound kernels of one cause and size are one operator."""
     found: Counter[Operator] = Counter()
     kernels: Counter[tuple[str, str]] = Counter()
@@ -145,7 +145,7 @@ def counted(layers: Collection[Layers]) -> dict[Operator, int]:
 def row_flop(model: ModelSpec, parallel: Parallelism) -> dict[tuple[str, str], float]:
     """(rows, cause) → FLOP of the products of a row."""
     found: dict[tuple[str, str], float] = {}
-    for each, number in counted(program(model, parallel)).items():
+    for each, number in count_operators(program(model, parallel)).items():
         if isinstance(each, LayerProduct):
             key = each.rows, each.cause
             found[key] = found.get(key, 0.0) + 2.0 * each.n * each.k * number / each.sharing
@@ -158,14 +158,14 @@ def before_attention(model: ModelSpec, parallel: Parallelism) -> float:
     """
     weights = {
         each: number * each.weights
-        for each, number in counted(program(model, parallel)).items()
+        for each, number in count_operators(program(model, parallel)).items()
         if isinstance(each, LayerProduct) and each.cause == PROJECTIONS
     }
     back = sum(found for each, found in weights.items() if each.n == model.hidden)
     return 1 - back / sum(weights.values())
 
 
-def _timed(model: ModelSpec, kind: AttentionKind) -> Kind:
+def _check_kind(model: ModelSpec, kind: AttentionKind) -> Kind:
     if not isinstance(kind, Kind):
         raise SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
     return kind
@@ -176,13 +176,13 @@ def _attention(
 ) -> tuple[Operator, ...]:
     if given is None:
         return ()
-    kind, tp = _timed(model, given), parallel.tp
+    kind, tp = _check_kind(model, given), parallel.tp
     found: list[Operator] = [_norm(model)]
     if kind not in apart:
         found += [LayerProduct(PROJECTIONS, each.n, each.k, each.rows) for each in kind.products(model.hidden, tp)]
         beside = kind.streams(tp)
         found.append(Stream(ELEMENTWISE, beside.kernels, beside.values * ACTIVATION_BYTES))
-    return (*found, Attention(kind), *_of_context(kind, parallel), *_reduced(model, tp)) * kind.per_layer
+    return (*found, Attention(kind), *_of_context(kind, parallel), *_all_reduce(model, tp)) * kind.per_layer
 
 
 def _of_context(kind: Kind, parallel: Parallelism) -> tuple[Operator, ...]:
@@ -206,10 +206,14 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
     dense = model.dense_in.ids if model.dense_in is not None else () if moe else (layer,)
     found: list[Operator] = []
     if layer in dense and model.dense_ffn:
-        one = (*_ffn(model, DENSE_FFN, model.dense_ffn, parallel.tp), *_reduced(model, parallel.tp))
+        one = (*_ffn(model, DENSE_FFN, model.dense_ffn, parallel.tp), *_all_reduce(model, parallel.tp))
         found += (_norm(model), *one) * model.dense_per_layer
     if moe and not has_experts(model):
-        found += (_norm(model), *_ffn(model, DENSE_FFN, model.expert_ffn, parallel.tp), *_reduced(model, parallel.tp))
+        found += (
+            _norm(model),
+            *_ffn(model, DENSE_FFN, model.expert_ffn, parallel.tp),
+            *_all_reduce(model, parallel.tp),
+        )
     elif moe:
         found += [] if found else [_norm(model)]  # one norm where both work on the same vector
         found.append(LayerProduct(ROUTER, model.experts + model.zero_experts, model.hidden))
@@ -217,7 +221,7 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
             found += (LayerProduct(PROJECTIONS, latent, model.hidden), LayerProduct(PROJECTIONS, model.hidden, latent))
         divided = shared_ranks(parallel)
         found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
-        found += _routed(model, parallel, moves)
+        found += _routed_experts(model, parallel, moves)
     return tuple(found)
 
 
@@ -232,9 +236,9 @@ def _ffn(model: ModelSpec, cause: str, width: int, ranks: int, sharing: int = 1)
     )
 
 
-def _routed(model: ModelSpec, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
+def _routed_experts(model: ModelSpec, parallel: Parallelism, moves: str) -> tuple[Operator, ...]:
     if moves == REDUCED:
-        return (RoutedExperts(), *_reduced(model, parallel.tp))
+        return (RoutedExperts(), *_all_reduce(model, parallel.tp))
     if moves == ELSEWHERE:
         return (RoutedExperts(),)
     row_bytes = parallel.dp * model.expert_width * ACTIVATION_BYTES
@@ -260,7 +264,7 @@ def _norm(model: ModelSpec) -> Stream:
     return Stream(ELEMENTWISE, 1, NORM_PASSES * model.hidden * ACTIVATION_BYTES)
 
 
-def _reduced(model: ModelSpec, tp: int) -> tuple[Operator, ...]:
+def _all_reduce(model: ModelSpec, tp: int) -> tuple[Operator, ...]:
     return (Collective(ALL_REDUCE, ALL_REDUCE, model.hidden * ACTIVATION_BYTES, tp),) if tp > 1 else ()
 
 

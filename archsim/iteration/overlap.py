@@ -137,7 +137,7 @@ def micro_batched(parts, layers, own_ns, dispatch_ns, experts_ns, combine_ns):
     A micro-batch passes four stages a layer, each of which serves one at a time, and begins its next layer when it is
     back. Without contention the longest path is: ``(L - 1) max(m x longest stage, sum of stages)`` until the first
     micro-batch begins its last layer, its way through that layer, and the longest stage of each of the others
-    (arXiv 2601.21351 and MegaScale-Infer, arXiv 2504.02263, section 4.1, have its period). As layers are alike,
+    (arXiv 2601.21351 and MegaScale-Infer, arXiv 2504.02263, section 4.1, have its period). As layers are equal,
     sums over all of them go as well as one.
     """
     longest = max(max(own_ns, experts_ns), max(dispatch_ns, combine_ns))

@@ -9,12 +9,9 @@ iteration costs a few look-ups and its attention. Causes follow each other: what
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
-from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,19 +20,16 @@ from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
+from archsim.iteration.collectives import all_reduce_ns, describe_gathered, gathered_ns
+from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
     ALL_REDUCE,
     ATTENTION,
     CAUSES,
     DECODES,
-    DENSE_FFN,
-    ELSEWHERE,
     EXPERTS,
     HOST,
     LM_HEAD,
-    OF_ROUTED,
-    ONCE,
-    PROJECTIONS,
     PROMPTS,
     ROUTER,
     SAMPLED,
@@ -46,298 +40,15 @@ from archsim.iteration.layers import (
     RoutedExperts,
     Stream,
     attentions,
-    before_attention,
-    counted,
+    count_operators,
     program,
-    row_flop,
 )
-from archsim.iteration.layers import (
-    SHARED as SHARED_EXPERTS,
-)
-from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.laws.gemm import Rates, dense_product
-from archsim.laws.laws import Laws, MoeSizes
-from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
-from archsim.laws.transfers import hbm_reads, law_of
-from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
+from archsim.laws.laws import Laws
+from archsim.laws.tables import CalibrationSpec, LawMissing
+from archsim.laws.transfers import hbm_reads
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
-from archsim.specs.experiment import Scenario
 from archsim.specs.model import ModelSpec
-
-# ---- experts
-# Routed experts of all MoE layers, by tokens of a group of ranks: one protocol, whoever times them.
-#
-# ===========  =========================================================================================================
-# `FusedLaw`   the fused MoE law of the calibration, under a distribution of routing that was measured
-# `ByChance`   every token draws its experts by chance, and engines tune: the fastest measured kernel at each size
-# ===========  =========================================================================================================
-#
-# Experts that an engine runs (`archsim.engine`) or a measurement gives come as ns.
-
-UNIFORM_TOLD = "uniform"
-NOT_GATED = "nongated"  # ending of kernels without the product of a gate
-# Kernels that vLLM, SGLang and TensorRT-LLM have in common, by whichever they were measured: FlashInfer packs those of
-# TensorRT-LLM (flashinfer/fused_moe: trtllm-gen, CUTLASS).
-SHARED = "flashinfer"
-
-
-class ExpertTimes(NamedTuple):
-    """``ns``: float64[tokens] of all MoE layers, from 0 tokens on; ``outside``: bool[tokens], extrapolated;
-    ``library``: whose times they are.
-    """
-
-    ns: np.ndarray
-    outside: np.ndarray
-    library: str
-
-
-class Experts(Protocol):
-    """Who times routed experts."""
-
-    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
-        """Times for 0 to ``sizes`` - 1 tokens of one group of tensor-parallel ranks. Raises LawMissing."""
-        ...
-
-
-class FusedLaw(NamedTuple):
-    """``routing``: of the law (``balanced``, ``power_law_1.2``, ...)."""
-
-    routing: str = "balanced"
-
-    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
-        points = _points(sizes, 60)
-        if model.zero_experts:
-            raise SpecError(
-                f"{model.name}: zero_experts: {model.zero_experts} experts do nothing, and how often routers take them "
-                f"was not measured. Give routing: {UNIFORM_TOLD}"
-            )
-        found = laws.fused_moe(
-            points * parallel.dp, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
-            distribution=self.routing,
-        )  # fmt: skip
-        beyond = _any_beside(points, found.extrapolated, sizes)
-        return ExpertTimes(_between(model, points, found.ns, sizes), beyond, found.table.library)
-
-
-BALANCED = FusedLaw()
-
-
-class ByChance(NamedTuple):
-    """Of the E / ep experts of a rank, (1 - top_k / E)^tokens stay idle; E includes experts that do nothing, which the
-    router takes as often as others (LongCat-Flash, arXiv 2509.01322, section 2.1, controls their share). ``library``:
-    an engine's, which takes its own kernels and FlashInfer's where they were measured; else those of all.
-    """
-
-    library: str | None = None
-
-    def times(self, laws: Laws, model: ModelSpec, parallel: Parallelism, dtype: str, sizes: int) -> ExpertTimes:
-        points = _points(sizes, 80)
-        whole = points * parallel.dp
-        share = model.top_k / (model.experts + model.zero_experts)
-        taken = model.top_k * (model.experts / (model.experts + model.zero_experts))
-        active = model.experts / parallel.ep * (1 - (1 - share) ** whole)
-        kernels = _kernels(laws, model, dtype, self.library)
-        each = [
-            laws.fused_moe(
-                whole, parallel.ep, parallel.expert_tp, dtype=dtype, sizes=_shape(model),
-                pairs=whole * taken / parallel.ep, active_experts=active, library=library, kernel=kernel,
-            )
-            for library, kernel in kernels
-        ]  # fmt: skip
-        ns, outside = np.stack([found.ns for found in each]), np.stack([found.extrapolated for found in each])
-        fastest = ns.argmin(axis=0), np.arange(len(points))
-        beyond = _any_beside(points, outside[fastest], sizes)
-        libraries = ", ".join(sorted({library for library, _ in kernels}))
-        return ExpertTimes(_between(model, points, ns[fastest], sizes), beyond, libraries)
-
-
-def _points(sizes: int, count: int) -> np.ndarray:
-    return np.unique(np.rint(np.geomspace(1, sizes - 1, count)))
-
-
-def _any_beside(points: np.ndarray, outside: np.ndarray, sizes: int) -> np.ndarray:
-    """bool[tokens]: whether a point beside is extrapolated."""
-    return np.interp(np.arange(sizes), points, outside.astype(float)) > 0
-
-
-def _between(model: ModelSpec, points: np.ndarray, ns: np.ndarray, sizes: int) -> np.ndarray:
-    """All MoE layers at every size, interpolated in logarithms."""
-    at = np.arange(sizes)
-    found = np.exp(np.interp(np.log(np.maximum(at, 1)), np.log(points), np.log(ns)))
-    return np.where(at > 0, len(model.moe_layer_ids) * found, 0.0)
-
-
-def _shape(model: ModelSpec) -> MoeSizes:
-    return MoeSizes(model.expert_width, model.expert_ffn, model.experts, model.top_k)
-
-
-def _kernels(laws: Laws, model: ModelSpec, dtype: str, own: str | None) -> list[tuple[str, str]]:
-    """(library, kernel) of the measured ones of these sizes and dtype: SHARED ones and those of the library ``own``, if
-    it has any; else all. Raises LawMissing for none.
-    """
-    asked = (*_shape(model), dtype, "balanced")
-    there = {
-        (table.library, table.kernel)
-        for table in laws.calibration.moe
-        if (table.hidden, table.ffn, table.experts, table.top_k, table.dtype, table.distribution) == asked
-        and table.kernel.endswith(NOT_GATED) != model.gated
-    }
-    if not there:
-        raise LawMissing(
-            f"calibration {laws.calibration.gpu} has no fused MoE table of {dtype} for the experts of {model.name}"
-        )
-    known = any(library == own for library, _ in there)
-    return sorted(each for each in there if not known or each[0] == own or SHARED in each[1])
-
-
-# ---- collectives
-# Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
-#
-# No collective between nodes was measured. An all-reduce of nodes is taken as a hierarchy: each GPU ends with its share
-# of its node's sum, GPUs of the same number exchange theirs, one NIC each, and nodes gather the whole. With S bytes on
-# n nodes of g GPUs it takes ``T_g(S) + 2 (n - 1) t(S / (n g))``: T_g is NCCL's all-reduce of a node, whose halves are
-# the first and the last step (one-shot kernels of engines end at a node); t is a measured copy between nodes, of which
-# a ring of n takes 2 (n - 1) (Thakur, Rabenseifner and Gropp, International Journal of High Performance Computing
-# Applications 19, 2005, section 4.4).
-
-NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
-
-
-def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """float64[size], for sizes in order, of any number of ranks: the fastest measured kernels where there are some;
-    else NCCL's, by one law of its measured numbers of ranks (`gathered_ns`), and between nodes by copies. Raises
-    LawMissing where none was measured.
-    """
-    if _measured(laws, ranks):
-        return fastest_all_reduce_ns(laws, size_bytes, ranks)
-    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
-    nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
-    if not measured:
-        raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
-    found = _gathered_within(laws, ALL_REDUCE, size_bytes, min(ranks, domain), measured)
-    found = np.minimum.accumulate(found[::-1])[::-1]
-    if nodes > 1:
-        copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
-        found = found + 2 * (nodes - 1) * copies.ns
-    return found
-
-
-def _measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
-    return any(table.of.get("op") == op and table.of.get("num_gpus") == str(ranks)
-               for table in laws.calibration.collectives)  # fmt: skip
-
-
-def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
-    sizes in order; kernels of another GPU cover what was measured there. A message never takes longer than a larger
-    one, so sizes below the measured ones take their time.
-    """
-    found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
-    for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
-        try:
-            times = laws.collective("all_reduce", size_bytes, ranks=ranks, library=library, variant=variant)
-        except LawMissing:
-            continue
-        assert isinstance(times.table, TransferTable)
-        outside_it = law_of(times.table).extrapolates(size_bytes)
-        found = np.where(outside_it, found, np.minimum(found, times.ns))
-    return np.minimum.accumulate(found[::-1])[::-1]
-
-
-# Ranks behind one NVLink switch (datasheets of GB200 and GB300 NVL72); NODE elsewhere.
-NVLINK_RANKS = MappingProxyType({"gb200": 72, "gb300": 72})
-LATENCY_BYTES = 1.0  # of a message that only takes latency
-JUDGED_BYTES = 2.0 ** np.arange(16, 29, 2)  # sizes on which the law of ranks is judged
-
-
-def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
-    """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
-    DeepEP; ``size_bytes`` of all ranks together. One law, whatever the number of ranks: measured times where there are
-    some; between two measured numbers their geometric mean, weighted by logarithms; beyond, the latency grows as
-    between the last two, at most in proportion to the ranks, and the rest with the share of the message that a rank
-    does not have. Between nodes, each rank sends its part around a ring of the nodes first (as `all_reduce_ns`).
-    ``gathered_told`` says how far off that is. Raises LawMissing.
-    """
-    if _measured(laws, ranks, op):
-        return laws.collective(op, size_bytes, ranks=ranks).ns
-    measured = _measured_ranks(laws, op)
-    if not measured:
-        raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
-    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
-    nodes = -(-ranks // domain)
-    found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
-    if nodes > 1:
-        found = (
-            found
-            + (nodes - 1)
-            * with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node").ns
-        )
-    return found
-
-
-def gathered_told(laws: Laws, op: str, ranks: int) -> str:
-    """Which law gives the times of so many ranks, and how far off it is where the largest measured number is left out,
-    in words; '' where they were measured.
-    """
-    measured = _measured_ranks(laws, op)
-    if not measured or _measured(laws, ranks, op):
-        return ""
-    domain, name = NVLINK_RANKS.get(laws.calibration.gpu, NODE), op.replace("_", "-")
-    said = f"{name} of {ranks} ranks: by one law of its {', '.join(map(str, measured))} measured ranks"
-    if len(measured) > 2:
-        last = measured[-1]
-        ours = _gathered_within(laws, op, JUDGED_BYTES, last, measured[:-1])
-        off = ours / laws.collective(op, JUDGED_BYTES, ranks=last).ns - 1
-        said += f", which is {off.min():+.0%} to {off.max():+.0%} off at {last} ranks when these are left out"
-    if ranks > domain:
-        whose = with_copies(laws, "inter_node").calibration.gpu
-        said += f"; copies between nodes of {domain} are those of {whose}"
-    return said
-
-
-def _measured_ranks(laws: Laws, op: str) -> list[int]:
-    """Of one node."""
-    tables = (each.of for each in laws.calibration.collectives if each.of.get("op") == op)
-    return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
-
-
-def with_copies(laws: Laws, placement: str) -> Laws:
-    """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
-    or between nodes (inter_node). Raises LawMissing.
-    """
-    for each in chain([laws.calibration], siblings_of(laws.calibration)):
-        if any(table.of.get("placement") == placement for table in each.p2p):
-            return laws if each is laws.calibration else Laws(each)
-    where = "between nodes" if placement == "inter_node" else "within a node"
-    raise LawMissing(f"calibration {laws.calibration.gpu} has no copies {where}, and no GPU like it has")
-
-
-def _gathered_within(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int, measured: Sequence[int]) -> np.ndarray:
-    """Of ranks of one node, by the ``measured`` numbers of ranks."""
-
-    def of(each: int, size: ArrayLike = size_bytes) -> np.ndarray:
-        return np.asarray(laws.collective(op, size, ranks=each).ns, float)
-
-    if ranks in measured:
-        return of(ranks)
-    above = [each for each in measured if each > ranks]
-    below = [each for each in measured if each < ranks]
-    if above and below:
-        low, high = below[-1], above[0]
-        share = np.log(ranks / low) / np.log(high / low)
-        return np.exp((1 - share) * np.log(of(low)) + share * np.log(of(high)))
-    if above:
-        return of(above[0])
-    last = measured[-1]
-    latency = of(last, LATENCY_BYTES)
-    growth = 1.0
-    if len(measured) > 1:
-        growth = float(np.clip(np.log(latency / of(measured[-2], LATENCY_BYTES)) / np.log(last / measured[-2]), 0, 1))
-    moved = np.maximum(of(last) - latency, 0.0) * ((ranks - 1) / ranks) / ((last - 1) / last)
-    return latency * (ranks / last) ** growth + moved
-
-
-# ---- times
 
 MOST_TOKENS = 16384  # of the tables by tokens; more are interpolated along their last points
 # A kernel as a node of a CUDA graph on an H200 (te42kyfo/gpu-benches, as in configs/calibrations/h200.yaml), where the
@@ -346,19 +57,14 @@ NODE_NS, HBM_SHARE = 1317.0, 0.82
 
 
 class Batches(NamedTuple):
-    """Iterations of one rank's group (``tp`` ranks): float64[iteration] each.
+    """Iterations of one rank's group (``tp`` ranks): float64[iteration] each."""
 
-    Decodes: number of requests and their mean context, the new token included. Prompt chunks: their number, mean new
-    tokens, and the context that gives their mean attention work (``batches_of``). ``sampled``: requests that get a
-    token.
-    """
-
-    decodes: np.ndarray
-    decode_context: np.ndarray
-    chunks: np.ndarray
-    chunk_tokens: np.ndarray
-    chunk_context: np.ndarray
-    sampled: np.ndarray
+    decodes: np.ndarray  # requests
+    decode_context: np.ndarray  # their mean context, the new token included
+    chunks: np.ndarray  # chunks of prompts
+    chunk_tokens: np.ndarray  # their mean new tokens
+    chunk_context: np.ndarray  # the context that gives their mean attention work (`batches_of`)
+    sampled: np.ndarray  # requests that get a token
 
     @property
     def tokens(self) -> np.ndarray:
@@ -384,20 +90,16 @@ class IterationTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IterationLaws:
-    """Laws of one model on one GPU. ``attention``: phase → (times, layers) of each kind.
+    """Laws of one model on one GPU."""
 
-    ``by``: rows (`archsim.iteration.layers`) → cause → float64[rows] ns of all layers, from 0 rows on; ``outside``:
-    rows → float64[rows] ns of them that are extrapolated. ``sources``: cause → libraries whose times are used.
-    ``notes``: what pages print of attention that was not measured.
-    """
-
-    model: ModelSpec
-    parallel: Parallelism
-    attention: Mapping[str, tuple[tuple[AttentionTimes, int], ...]]
+    model: ModelSpec  # whose layers run
+    parallel: Parallelism  # how ranks share them
+    attention: Mapping[str, tuple[tuple[AttentionTimes, int], ...]]  # phase → (times, layers) of each kind
+    # rows (`archsim.iteration.layers`) → cause → float64[rows] ns of all layers, from 0 rows on
     by: Mapping[str, Mapping[str, np.ndarray]]
-    outside: Mapping[str, np.ndarray]
-    sources: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    outside: Mapping[str, np.ndarray]  # rows → float64[rows] ns of them that are extrapolated
+    sources: Mapping[str, str]  # cause → libraries whose times are used
+    notes: tuple[str, ...] = ()  # what pages print of attention that was not measured
 
     @property
     def sizes(self) -> int:
@@ -474,7 +176,7 @@ def iteration_laws(
     by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
     sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
-    for operator, count in counted(program(model, parallel, whole, moves)).items():
+    for operator, count in count_operators(program(model, parallel, whole, moves)).items():
         found = timing.of(operator)
         if found is None:
             continue
@@ -484,9 +186,9 @@ def iteration_laws(
         if found.library:
             sources.setdefault(operator.cause, set()).add(found.library)
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
-    for operator in counted(program(model, parallel, whole, moves)):
+    for operator in count_operators(program(model, parallel, whole, moves)):
         if isinstance(operator, Collective):
-            notes |= dict.fromkeys(filter(None, [gathered_told(laws, operator.op, operator.ranks)]))
+            notes |= dict.fromkeys(filter(None, [describe_gathered(laws, operator.op, operator.ranks)]))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
 
@@ -523,12 +225,12 @@ class SharedContext:
     prompt first gathers the keys and values of the tokens before it from the other ranks.
     """
 
-    times: AttentionTimes
-    phase: str
-    ranks: int
-    entry_bytes: float
-    ln_sizes: np.ndarray
-    ln_gathered: np.ndarray
+    times: AttentionTimes  # of a rank that has all tokens
+    phase: str  # prefill or decode
+    ranks: int  # that share the tokens
+    entry_bytes: float  # of a token in the cache, on one rank
+    ln_sizes: np.ndarray  # float64[size]: logarithms of gathered bytes
+    ln_gathered: np.ndarray  # float64[size]: of their ns
 
     @property
     def library(self) -> str:
@@ -564,16 +266,16 @@ class _Timed(NamedTuple):
 
 
 class _Timing(NamedTuple):
-    """What gives operators their times; ``tuned``: products, as in `dense_product`."""
+    """What gives operators their times."""
 
-    laws: Laws
-    model: ModelSpec
-    parallel: Parallelism
-    precision: Precision
-    experts: Experts | None
-    rates: Rates | None
-    sizes: int
-    tuned: bool
+    laws: Laws  # of a calibrated GPU
+    model: ModelSpec  # whose operators they are
+    parallel: Parallelism  # how ranks share them
+    precision: Precision  # of weights, products and KV
+    experts: Experts | None  # who times routed experts; None: somebody else
+    rates: Rates | None  # of the die; None: the GPU's
+    sizes: int  # rows of the tables
+    tuned: bool  # products, as in `dense_product`
 
     def of(self, operator) -> _Timed | None:
         """None where it depends on more than rows, or is timed elsewhere."""
@@ -671,196 +373,3 @@ def _launch_ns(laws: Laws) -> float:
 def _read_bytes_per_s(laws: Laws, rates: Rates | None) -> float:
     share = hbm_reads(laws.calibration).efficiency or HBM_SHARE
     return share * (laws.calibration.reference.hbm_bytes_per_s if rates is None else rates.hbm_bytes_per_s)
-
-
-# ---- speculation
-# Speculation: drafted tokens that an iteration verifies beside the next one, and how many of them it accepts.
-#
-# A draft is accepted only if all before it were: an iteration of a request makes 1 + a tokens, of which a has the mean
-# sum over i of p1 * ... * pi (Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 2023). All
-# 1 + n rows pass products and experts, and are verified by the head, accepted or not; the KV of a request is read once.
-# Drafts of a multi-token-prediction head take a layer of the model and the head each, one after the other (DeepSeek-V3,
-# section 2.2), and prompts pass that layer once, as it keeps KV of its own; those of n-grams take nothing. A tree of
-# drafts has several at each depth, of which one at most is accepted; all are drafted together, one depth after the
-# other, and all are verified (SpecInfer, arXiv 2305.09781, section 4; EAGLE-2, arXiv 2406.16858, section 4).
-
-DRAWS = 1 << 16  # uniform numbers, by request, token and draft
-
-
-class Speculation(NamedTuple):
-    """``acceptance``: of some draft at every depth, given that those before it were accepted; () for no drafts.
-    ``layers``: of the model that a draft runs; 0: it costs nothing. ``tree``: drafts at every depth; () for one each.
-    """
-
-    acceptance: tuple[float, ...] = ()
-    layers: int = 0
-    seed: int = 0
-    tree: tuple[int, ...] = ()
-
-    @property
-    def drafts(self) -> int:
-        """Drafted tokens of a request in an iteration, all of which are verified."""
-        return sum(self.tree) or len(self.acceptance)
-
-    @property
-    def tokens(self) -> float:
-        """Mean number of tokens that an iteration makes of a request."""
-        return 1.0 + float(np.cumprod(self.acceptance).sum())
-
-
-NO_DRAFTS = Speculation()
-
-
-def of(
-    draft_tokens: int, acceptance: float | Sequence[float], layers: int, seed: int, tree: Sequence[int] = ()
-) -> Speculation:
-    """One rate for all drafts, or one for each depth."""
-    each = (float(acceptance),) * draft_tokens if isinstance(acceptance, int | float) else tuple(map(float, acceptance))
-    return Speculation(each, layers, seed, tuple(tree))
-
-
-def draws(speculation: Speculation) -> np.ndarray:
-    """float64[DRAWS] below 1; a draft is accepted where its draw is below its rate, so that a higher rate accepts all
-    that a lower one does.
-    """
-    if not speculation.drafts:
-        return np.zeros(1)
-    return np.random.Generator(np.random.Philox(key=[speculation.seed, 77])).random(DRAWS)
-
-
-# ---- scenario
-# A whole iteration of an experiment: MoE layers as the engine ran them, and all else by the laws of iterations.
-#
-# Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
-# tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add up:
-# an iteration is its MoE layers, as long as the engine says, and the rest.
-
-# Columns of a run and the causes that each sums.
-COLUMNS = MappingProxyType(
-    {
-        "attention": ("attention",),
-        "projections": ("projections",),
-        "dense": ("dense_ffn", "router", "elementwise"),
-        "experts": ("shared", "experts"),
-        "transfers": ("dispatch", "combine"),
-        "all_reduce": ("all_reduce",),
-        "head": ("lm_head", "sampling"),
-        "host": ("host",),
-    }
-)
-
-
-def laws_of(scenario: Scenario) -> IterationLaws | None:
-    """Laws of the rank's other work; None where the calibration or the model lacks them."""
-    system, model = scenario.system, scenario.model
-    if model.missing_geometry or model.attention is None:
-        return None
-    array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
-    rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
-    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
-    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
-
-
-@lru_cache(maxsize=16)
-def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
-    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
-    replicated: here they are as many as divide.
-    """
-    given = ModelSpec.model_validate_json(model)
-    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
-    try:
-        return iteration_laws(
-            of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
-        )
-    except LawMissing:
-        return None
-
-
-def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
-    """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
-    the prompts of its requests, all alike.
-    """
-    one, none = np.ones(1), np.zeros(1)
-    if not prompts:
-        decodes = one * tokens
-        return Batches(decodes, one * max(scenario.workload.context_tokens or 1, 1), none, one, one, decodes)
-    requests = one * min(scenario.batch / scenario.parallel.dp, max(tokens, 1.0))
-    each = np.maximum(tokens / requests, 1.0)
-    return Batches(none, one, requests, each, each, requests)
-
-
-def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Rest]:
-    """What a rank computes in a layer beside experts for half of its tokens, by tokens of the rank and whether they are
-    prompts; ``sms_share``: of the SMs that transfers take as long as they run.
-    """
-    laws = laws_of(scenario)
-    if laws is None:
-        return lambda tokens, prompts: NOTHING
-    before = before_attention(laws.model, laws.parallel)
-
-    @lru_cache(maxsize=4096)
-    def of_half(tokens: float, prompts: bool) -> Rest:
-        batch = batch_of(scenario, tokens * scenario.parallel.tp, prompts)
-        found = rest_ns(scenario, laws, batch, sms_share)
-        first = before * found["projections"]
-        whole = sum(ns for cause, ns in found.items() if cause not in ONCE)
-        of_one = 1 / (2 * laws.model.layers)
-        return Rest(first * of_one, (whole - first) * of_one)
-
-    return of_half
-
-
-def runs_shared(scenario: Scenario) -> bool:
-    """Whether shared experts are among the experts that the engine runs."""
-    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
-
-
-def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
-    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
-    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
-    """
-    apart = runs_shared(scenario)
-    found = _of_one(laws, batch, apart)
-    if scenario.assumptions.overlap != TWO_BATCH:
-        return found
-    half = _of_one(laws, half_of(batch), apart)
-    multiply = _multiply_ns(scenario, laws, half_of(batch), apart)
-    return {
-        cause: ns if cause in ONCE else of_halves.py_func(ns, half[cause], multiply.get(cause, 0.0), sms_share)
-        for cause, ns in found.items()
-    }
-
-
-def iteration_ns(
-    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: ExpertLayer, sms_share: float
-) -> dict[str, float]:
-    """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
-    ``batch``, ``sms_share``: as in `rest_ns`.
-    """
-    return rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
-
-
-def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
-    """Cause → ns at peak of the products of an iteration."""
-    found = dict.fromkeys((PROJECTIONS, DENSE_FFN, SHARED_EXPERTS), 0.0)
-    for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
-        if cause in found:
-            peak = scenario.system.compute.peak_flop_per_s * scenario.system.slowest[0]
-            found[cause] += flop * float(batch.rows(rows)[0]) / peak * NS_PER_S
-    return _with_shared(found, shared_apart)
-
-
-def half_of(batch: Batches) -> Batches:
-    """Half of the requests of an iteration."""
-    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
-
-
-def _of_one(laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
-    ns = iteration_times(laws, batch).ns
-    return _with_shared({cause: float(each[0]) for cause, each in ns.items() if cause not in OF_ROUTED}, shared_apart)
-
-
-def _with_shared(found: dict[str, float], shared_apart: bool) -> dict[str, float]:
-    """Shared experts as dense layers, unless the engine runs them."""
-    shared = found.pop(SHARED_EXPERTS)
-    return found if shared_apart else found | {DENSE_FFN: found[DENSE_FFN] + shared}

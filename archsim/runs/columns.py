@@ -220,7 +220,7 @@ def decisions(run: Finished) -> dict[str, Any]:
 
 def loads(run: Finished) -> dict[str, Any]:
     """How evenly work is spread: means over steps of the load of the busiest die, and of what it could be at least."""
-    from archsim.engine.loop import Ceilings
+    from archsim.engine.ceilings import Ceilings
 
     load = run.outcome.load[run.decode]
     steps = load.reshape(-1, load.shape[-1])
@@ -281,11 +281,10 @@ def laws(run: Finished) -> dict[str, Any]:
     scenario, outcome = run.run, run.outcome
     if scenario.assumptions.execution == "expert_parallel":
         from archsim.engine.cluster.moves import kernels_carried as are_carried
-        from archsim.engine.cluster.moves import told_kernels
+        from archsim.engine.cluster.moves import name_kernels
     else:
-        from archsim.engine.moves import kernels_stand_in as are_carried
-        from archsim.engine.moves import told_kernels
-    transfers = told_kernels(scenario)
+        from archsim.engine.transfer_kernels import kernels_stand_in as are_carried
+    transfers = name_kernels(scenario)
     carried = float(are_carried(scenario)) if transfers else None
     other_chip = None if outcome.decode_residual_ns is None else _scaled_from(scenario.system)
     copies = scenario.system.d2d.copies
@@ -383,7 +382,8 @@ def memory(run: Finished) -> dict[str, Any]:
     """
     from archsim.engine.machine import slice_bytes
     from archsim.engine.state import SLICES
-    from archsim.iteration.memory import ACTIVATIONS, ATTENTION, EXPERTS, KV, memory_fit
+    from archsim.iteration.memory import KV, memory_fit
+    from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, EXPERTS
 
     of, model, system = run.run, run.run.model, run.run.system
     slots = np.zeros(system.dies, np.int64)
@@ -418,7 +418,7 @@ def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ITERATIONS = {"": "decode iteration", "prefill_": "prefill"}  # begin of columns → what it is
-# Columns, and what they say; the causes of each: archsim.iteration.times.COLUMNS.
+# Columns, and what they say; the causes of each: archsim.iteration.run_iteration.COLUMNS.
 PARTS = MappingProxyType(
     {
         "attention": "attention",
@@ -441,7 +441,7 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
     requests hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. None unless experts ran
     under ``execution: expert_parallel``, and where attention of the GPU was not measured.
     """
-    from archsim.engine.loop import DECODE, PREFILL
+    from archsim.engine.step_counts import DECODE, PREFILL
 
     outcome, scenario = run.outcome, run.run
     names = [f"{prefix}iteration{part}_ns" for prefix in _ITERATIONS for part in ("", *(f"_{each}" for each in PARTS))]
@@ -454,8 +454,8 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
             continue
         from archsim.engine.cluster.moves import sms_share
         from archsim.iteration.overlap import ExpertLayer
-        from archsim.iteration.times import COLUMNS as CAUSES_OF
-        from archsim.iteration.times import batch_of, iteration_ns, laws_of
+        from archsim.iteration.run_iteration import COLUMNS as CAUSES_OF
+        from archsim.iteration.run_iteration import batch_of, iteration_ns, laws_of
 
         if (laws := laws_of(scenario)) is None:
             continue
@@ -516,7 +516,7 @@ def unpacked(kept: Packed) -> dict[str, list[Any]]:
 # ---- measure_steps
 # The steps of a finished run, one row a layer of an iteration.
 #
-# A run of more than `archsim.engine.loop.MOST_STEPS` steps has none.
+# A run of more than `archsim.engine.step_counts.MOST_STEPS` steps has none.
 
 # Classes of archsim.engine.demand, without requests, whose bytes are next to nothing.
 _AS_COUNTED = ("link_bytes", "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens")
@@ -525,7 +525,7 @@ CLASSES = ("weight", "dispatch", "combine", "replica", "statistics")
 
 def measure_steps(run: Finished) -> dict[str, np.ndarray]:
     """Columns over the steps, one value each; see ``archsim.runs.columns.STEPS``. Empty where none are kept."""
-    from archsim.engine.loop import MOVED
+    from archsim.engine.step_counts import MOVED
 
     counts = run.outcome.counts.columns()
     if not len(counts["step"]):
@@ -947,8 +947,8 @@ MOST_DIES = 32  # of a machine whose pairs of dies are kept: 992 rows a run
 
 def measure_dies(run: Finished) -> dict[str, list]:
     """Columns over the dies of a run, list[die] each."""
-    from archsim.engine.demand import pair_bytes
-    from archsim.engine.loop import DECODE, PREFILL
+    from archsim.engine.pair_traffic import pair_bytes
+    from archsim.engine.step_counts import DECODE, PREFILL
 
     outcome, built = run.outcome, run.run.system.built
     total_ns = outcome.prefill_ns + outcome.decode_ns
@@ -1002,7 +1002,7 @@ def measure_dies(run: Finished) -> dict[str, list]:
 
 def measure_links(outcome: RunOutcome) -> dict[str, list]:
     """Columns over the links of a run, list[link] each: one way each, or edges that are held both ways at once."""
-    from archsim.engine.demand import link_traffic
+    from archsim.engine.pair_traffic import link_traffic
     from archsim.engine.state import UNITS
 
     fabric, total_ns = outcome.fabric, outcome.prefill_ns + outcome.decode_ns
@@ -1094,7 +1094,7 @@ def measure_pairs(outcome: RunOutcome) -> dict[str, list]:
     """Columns over the ordered pairs of dies between which anything moved, list[pair] each; none for more than
     MOST_DIES.
     """
-    from archsim.engine.demand import pair_bytes
+    from archsim.engine.pair_traffic import pair_bytes
 
     moved = pair_bytes(outcome.tally)
     if outcome.fabric.dies > MOST_DIES:

@@ -21,9 +21,8 @@ from archsim.base.fields import POWER, format_quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import EventEngine
-from archsim.engine.fabrics import dies_together, link_classes
+from archsim.engine.fabrics import build_fabric, dies_together, link_classes
 from archsim.engine.loop import RunOutcome
-from archsim.engine.machine import build_fabric
 from archsim.engine.pair_traffic import statistics_bytes
 from archsim.engine.state import UNITS
 from archsim.engine.step_counts import DECODE, PREFILL
@@ -35,32 +34,22 @@ from archsim.specs.experiment import Scenario
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
-from microarch.fabric.topology import ROW_MAJOR
-from microarch.silicon.area import AreaAndPower, decision_parts, design_of, total
+from microarch.fabric.grid import ROW_MAJOR
+from microarch.silicon.area import AreaAndPower, total
 from microarch.silicon.cost import (
     CARRIER_MM2,
     HBM_STACK_BYTES_PER_S,
     HBM_STACK_MM2,
-    AreaEstimates,
     CostEstimates,
-    Estimate,
-    Estimates,
-    across_bytes_per_s,
-    die_area,
     hbm_stacks,
     interface_mm2,
-    interface_side_mm2,
     machine_cost,
 )
-from microarch.silicon.energy import (
-    SIXTEEN_BIT,
-    Activity,
-    DieTemperatures,
-    EnergyEstimates,
-    HeatEstimates,
-    Temperatures,
-    run_energy,
-)
+from microarch.silicon.decision_area import decision_parts, design_of
+from microarch.silicon.die_area import AreaEstimates, across_bytes_per_s, die_area, interface_side_mm2
+from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
+from microarch.silicon.estimates import Estimate, Estimates
+from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
 
 # ---- economics
 
@@ -171,7 +160,7 @@ def costs_of_many(
     system: SystemSpec, own: SystemHardware, link_class: np.ndarray, coefficients: Coefficients
 ) -> SystemHardware:
     """`build_costs` of many machines, for which a system with arrays of rates stands
-    (`archsim.engine.analytic.machines.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of
+    (`archsim.engine.analytic.rates.with_rates`); areas and prices are float64[machine]. ``own``: the costs of one of
     them; ``link_class: int32[link]``.
     """
     bandwidth: Any = system.hbm.bandwidth_bytes_per_s

@@ -10,21 +10,10 @@ from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted,
 from archsim.base.host import machine_bytes
 from archsim.base.sums import sum
 from archsim.engine.event.flows import port_ranks
-from archsim.engine.machine import build_fabric, extent_of
-from archsim.iteration.memory import (
-    ACTIVATIONS,
-    ATTENTION,
-    EXPERTS,
-    KV,
-    SHARED,
-    Fit,
-    KvRoom,
-    counts_all,
-    depends_on_requests,
-    fit_of,
-    memory_fit,
-    refuse_misfit,
-)
+from archsim.engine.fabrics import build_fabric, extent_of
+from archsim.iteration.memory import KV, Fit, counts_all, depends_on_requests, fit_of, memory_fit
+from archsim.iteration.misfit import refuse_misfit
+from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, EXPERTS, SHARED, KvRoom
 from archsim.policies.placement import Placement
 from archsim.policies.registry import place_experts
 from archsim.runs.energy import SystemHardware, build_costs
@@ -36,7 +25,7 @@ from archsim.specs.system import SystemSpec
 from archsim.workload.trace import Trace, draw_requests
 from archsim.workload.traffic_presets import generated_traffic
 from microarch.fabric.fabric import Fabric, number_type
-from microarch.fabric.topology import ROW_MAJOR
+from microarch.fabric.grid import ROW_MAJOR
 
 # ---- capacity
 
@@ -116,8 +105,8 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
         if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
             least[of] = room
     if len(least) == 1:
-        return [room.told for room in least.values()]
-    lines = [f"{model} on {system}: {room.told}" for (model, system), room in least.items()]
+        return [room.report for room in least.values()]
+    lines = [f"{model} on {system}: {room.report}" for (model, system), room in least.items()]
     if len(lines) <= MOST_ROOMS:
         return lines
     free = [room.free_bytes for room in least.values()]

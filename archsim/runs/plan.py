@@ -17,8 +17,9 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
+from archsim.engine.fabrics import MachineInParts, build_fabric, what_is_left
 from archsim.engine.gemm import refuse_unmeasured
-from archsim.engine.machine import MachineInParts, build_fabric, refuse_engine, what_is_left
+from archsim.engine.own_blocks import refuse_engine
 from archsim.runs.energy import build_costs, refuse_unpowered
 from archsim.runs.feasibility import (
     Contexts,
@@ -49,7 +50,7 @@ from archsim.specs.policies import PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.trace import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
-from microarch.fabric.topology import ROW_MAJOR
+from microarch.fabric.grid import ROW_MAJOR
 
 # ---- wafers
 # Machines that are drawn: areas that decide how many defects they have, which of them work, and their distribution.

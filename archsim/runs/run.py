@@ -16,7 +16,7 @@ from archsim.base.code_digest import digest_here
 from archsim.base.fields import Spec
 from archsim.base.own_code import NO_CODE, CodeNotImported, code_folder, import_function, is_ours, module_of, stamp_of
 from archsim.engine.machine import ENDPOINT
-from archsim.engine.moves import KERNELS, charges_kernels, kernels_from
+from archsim.engine.transfer_kernels import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement import file_of
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.calibration_files import calibration_digest, fabric_file

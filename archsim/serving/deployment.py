@@ -16,13 +16,15 @@ from archsim.base.fields import TIME, Spec, count, quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.base.yaml import read_yaml, validate
-from archsim.engine.cluster.laws import moved_alike
 from archsim.engine.cluster.moves import sms_share
+from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
-from archsim.iteration import memory
+from archsim.iteration import memory, rank_memory
 from archsim.iteration.attention import DECODE as DECODE_PHASE
 from archsim.iteration.attention import PHASES
 from archsim.iteration.attention import PREFILL as PREFILL_PHASE
+from archsim.iteration.collectives import NODE, NVLINK_RANKS, gathered_ns, with_copies
+from archsim.iteration.experts import NOT_GATED, ByChance, Experts, FusedLaw
 from archsim.iteration.layers import (
     ACTIVATION_BYTES,
     ALL_REDUCE,
@@ -47,20 +49,7 @@ from archsim.iteration.layers import (
 )
 from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, micro_batched, of_halves
 from archsim.iteration.overlap import NONE as NO_OVERLAP
-from archsim.iteration.times import (
-    NODE,
-    NOT_GATED,
-    NVLINK_RANKS,
-    Batches,
-    ByChance,
-    Experts,
-    FusedLaw,
-    IterationLaws,
-    gathered_ns,
-    iteration_laws,
-    iteration_times,
-    with_copies,
-)
+from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws, not_served
 from archsim.laws.scaling import with_scaled
@@ -574,7 +563,9 @@ class StaticBatch(NamedTuple):
         pair = (2 * model.hidden + 3 * model.expert_ffn) * ACTIVATION_BYTES
         pairs = self.prompt_tokens * model.top_k / parallel.ep * self.imbalance
         vectors = 2 * self.prompt_tokens * model.hidden * ACTIVATION_BYTES
-        return int(vectors + self.stages * pairs * pair + 2 * self.gathered * memory.expert_bytes(model, precision))
+        return int(
+            vectors + self.stages * pairs * pair + 2 * self.gathered * rank_memory.expert_bytes(model, precision)
+        )
 
 
 class Offload(NamedTuple):
@@ -651,12 +642,14 @@ class ServingEngine(NamedTuple):
     utilised: bool = False
 
     @property
-    def budget(self) -> memory.Budget:
+    def budget(self) -> rank_memory.Budget:
         """What a rank may use; of a static batch, all but its reserve."""
         if self.static is not None:
-            return memory.Budget(self.hbm_bytes - self.static.reserve_bytes, 1.0, exact=True)
+            return rank_memory.Budget(self.hbm_bytes - self.static.reserve_bytes, 1.0, exact=True)
         exact = self.rates is not None
-        return memory.Budget(self.hbm_bytes, self.utilisation, self.library, self.utilised, self.parallel.ranks, exact)
+        return rank_memory.Budget(
+            self.hbm_bytes, self.utilisation, self.library, self.utilised, self.parallel.ranks, exact
+        )
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -669,7 +662,7 @@ def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | flo
     if offload is None:
         return 0.0
     tokens = np.arange(laws.sizes) * parallel.dp
-    n_bytes = memory.expert_bytes(model, engine.precision, parallel.expert_tp) / parallel.expert_tp
+    n_bytes = rank_memory.expert_bytes(model, engine.precision, parallel.expert_tp) / parallel.expert_tp
     missing, of_expert = offload.missing(tokens), n_bytes / offload.bytes_per_s * NS_PER_S
     load, layers = missing * of_expert, len(model.moe_layer_ids)
     if offload.accuracy is None:
@@ -749,13 +742,13 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
     n_bytes = vector_bytes(model.expert_width, engine.precision.experts, "bf16")
     how = dispatch_of(gpu, parallel.ranks, engine.decodes_alone)
-    found = moved_alike(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
+    found = send_equal(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
     layers = len(model.moe_layer_ids)
     moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
     beyond = sum(moved.values()) if found.carried else 0.0
     by = {**laws.by, TOKENS: {**laws.by[TOKENS], **moved}}
     outside = {**laws.outside, TOKENS: laws.outside[TOKENS] + beyond}
-    return replace(laws, by=by, outside=outside), found.told
+    return replace(laws, by=by, outside=outside), found.sources
 
 
 def experts_of(routing: str | None, library: str | None = None) -> Experts | None:
@@ -782,12 +775,12 @@ def with_host(
     return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)))
 
 
-def request_kv(engine: ServingEngine, hybrid: bool = True) -> memory.RequestKv:
+def request_kv(engine: ServingEngine, hybrid: bool = True) -> rank_memory.RequestKv:
     """What a request keeps on one rank. Layers with a window keep all tokens in vLLM where its manager is not
     ``hybrid``, as with attention in chunks (vllm/config/vllm.py, attention_chunk_size).
     """
     all_kept = "none" if engine.library != "vllm" else "chunks" if hybrid else "windows"
-    return memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers, all_kept)
+    return rank_memory.request_kv(engine.model, engine.parallel, engine.precision, engine.mtp_layers, all_kept)
 
 
 def kv_units(engine: ServingEngine) -> KvUnits:
@@ -811,7 +804,7 @@ def store_of(engine: ServingEngine, blocks_of_tokens: int, given: KvStoreSpec, e
         raise SpecError(
             f"kv_store: {engine.model.name} has layers that keep a window or a state; stores of these are not modelled"
         )
-    whole = memory.request_kv(engine.model, Parallelism(), engine.precision, engine.mtp_layers).token_bytes
+    whole = rank_memory.request_kv(engine.model, Parallelism(), engine.precision, engine.mtp_layers).token_bytes
     blocks = int(given.capacity_bytes // (whole * blocks_of_tokens))
     if blocks < 1:
         raise SpecError(f"kv_store: a block of {blocks_of_tokens} tokens takes {whole * blocks_of_tokens / 1e6:.1f} "
@@ -843,16 +836,18 @@ def kept(engine: ServingEngine, scheduler: Scheduler) -> dict[str, int]:
     activations = 0
     if engine.static is not None:
         activations = engine.static.buffer_bytes(model, parallel, precision)
-    elif engine.library != memory.SGLANG:  # whose share of HBM is for weights and KV
-        activations = int(memory.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None))
-    weights = memory.weights_by_kind(model, parallel, precision, slots, engine.mtp_layers)
-    return weights | {memory.ACTIVATIONS: activations}
+    elif engine.library != rank_memory.SGLANG:  # whose share of HBM is for weights and KV
+        activations = int(
+            rank_memory.activation_bytes(model, parallel, precision, tokens, requests, engine.rates is None)
+        )
+    weights = rank_memory.weights_by_kind(model, parallel, precision, slots, engine.mtp_layers)
+    return weights | {rank_memory.ACTIVATIONS: activations}
 
 
-def kv_room(engine: ServingEngine, scheduler: Scheduler) -> memory.KvRoom:
+def kv_room(engine: ServingEngine, scheduler: Scheduler) -> rank_memory.KvRoom:
     """What HBM of a rank leaves for KV; vLLM may start without its hybrid manager (connectors of KV turn it off)."""
     whole = request_kv(engine, hybrid=False)
-    return memory.room_left(kept(engine, scheduler), engine.budget, request_kv(engine), whole)
+    return rank_memory.room_left(kept(engine, scheduler), engine.budget, request_kv(engine), whole)
 
 
 def kv_blocks(engine: ServingEngine, scheduler: Scheduler) -> int:
@@ -880,7 +875,7 @@ def doubt_of(engine: ServingEngine, scheduler: Scheduler) -> str:
     return kv_room(engine, scheduler).doubtful(least_kv(engine, scheduler), engine.model.name)
 
 
-def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: memory.KvRoom) -> None:
+def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: rank_memory.KvRoom) -> None:
     """Raise CapacityError for a static batch whose KV does not fit beside weights and buffers."""
     each = -(-batch.requests // engine.parallel.dp)
     needed = each * room.kv.held_bytes(batch.tokens)
@@ -894,10 +889,10 @@ def _refuse_batch(engine: ServingEngine, batch: StaticBatch, room: memory.KvRoom
         )
 
 
-def _no_room(engine: ServingEngine, scheduler: Scheduler, room: memory.KvRoom, block: float) -> str:
+def _no_room(engine: ServingEngine, scheduler: Scheduler, room: rank_memory.KvRoom, block: float) -> str:
     """Demand, bound, gap, and single changes that leave room for a block."""
     by_kind, found = kept(engine, scheduler), []
-    activations, demand = by_kind[memory.ACTIVATIONS], sum(by_kind.values())
+    activations, demand = by_kind[rank_memory.ACTIVATIONS], sum(by_kind.values())
     bound, gap = demand + room.free_bytes, block - room.free_bytes
     ep = engine.parallel.ep
     for times in (2, 4, 8, 16) if has_experts(engine.model) and engine.expert_slots is None else ():

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
-from archsim.engine.demand import count_pairs
 from archsim.engine.engine import EventEngine
+from archsim.engine.executed_pairs import count_pairs
 from archsim.engine.loop import load_of
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import History, Rebalanced

@@ -17,8 +17,8 @@ from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.iteration.overlap import NONE as NO_OVERLAP
-from archsim.iteration.times import NO_DRAFTS, Speculation
-from archsim.iteration.times import of as drafts_of
+from archsim.iteration.speculation import NO_DRAFTS, Speculation
+from archsim.iteration.speculation import of as drafts_of
 from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.runs.physical_laws import told as told_broken
@@ -831,7 +831,7 @@ def rooms_told(serving: Serving) -> list[str]:
         name: kv_room(engine_of(serving.on(name), side.parallel, side.experts_on), scheduler)
         for name, side in sides.items()
     }
-    return [f"{name}: {room.told}" if len(sides) > 1 else room.told for name, room in rooms.items()]
+    return [f"{name}: {room.report}" if len(sides) > 1 else room.report for name, room in rooms.items()]
 
 
 def transfer_of(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.iteration.times import NO_DRAFTS, Speculation, draws
+from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
 from archsim.serving import loop
 from archsim.serving.clock import StepTable
 from archsim.serving.groups import DECODES, ExpertGroup, Fixed, MigrationCost, Say

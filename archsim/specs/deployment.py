@@ -231,7 +231,7 @@ def _divided(model: ModelSpec, parallel: Parallelism) -> Iterator[tuple[str, Cal
     """What tensor parallelism divides → its width on each of so many ranks."""
     if model.dense_layers and (dense := model.dense_ffn):
         yield f"dense_ffn: {dense:,}", lambda ranks: dense / ranks
-    whole = parallel.dp > 1 and parallel.ep > 1  # as `archsim.iteration.memory.shared_ranks`
+    whole = parallel.dp > 1 and parallel.ep > 1  # as `archsim.iteration.rank_memory.shared_ranks`
     if model.shared_experts and not whole:
         shared = model.shared_experts * model.shared_ffn
         yield f"the shared experts' {shared:,}", lambda ranks: shared / ranks

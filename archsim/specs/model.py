@@ -90,17 +90,17 @@ class LayerSet(Spec):
 _HERE = "archsim.iteration"
 KINDS = MappingProxyType(
     {
-        "grouped": f"{_HERE}.softmax:Grouped",
-        "latent": f"{_HERE}.softmax:Latent",
-        "sparse": f"{_HERE}.softmax:Sparse",
-        "block_sparse": f"{_HERE}.softmax:BlockSparse",
-        "compressed": f"{_HERE}.softmax:Compressed",
-        "gated_delta_net": f"{_HERE}.linear:GatedDeltaNet",
-        "kda": f"{_HERE}.linear:KimiDelta",
+        "grouped": f"{_HERE}.grouped:Grouped",
+        "latent": f"{_HERE}.latent:Latent",
+        "sparse": f"{_HERE}.sparse:Sparse",
+        "block_sparse": f"{_HERE}.sparse:BlockSparse",
+        "compressed": f"{_HERE}.compressed:Compressed",
+        "gated_delta_net": f"{_HERE}.delta:GatedDeltaNet",
+        "kda": f"{_HERE}.delta:KimiDelta",
         "short_conv": f"{_HERE}.linear:ShortConv",
         "lightning": f"{_HERE}.linear:Lightning",
-        "mamba": f"{_HERE}.linear:Mamba",
-        "mamba2": f"{_HERE}.linear:Mamba2",
+        "mamba": f"{_HERE}.mamba:Mamba",
+        "mamba2": f"{_HERE}.mamba:Mamba2",
     }
 )
 """Kind of attention → its class."""

@@ -9,19 +9,16 @@ import numpy as np
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.engine.loop import Replay
-from archsim.engine.machine import INTERPRETED, OwnObject
+from archsim.engine.own_blocks import INTERPRETED, OwnObject
 from archsim.runs.run import Run
 from archsim.specs.model import SLICES, ModelSpec
 from archsim.specs.system import REPLACES, SystemSpec
 from microarch.blocks.table_sizes import Shortfall, Storage, TableDesign, shortfalls
 from microarch.rtl import blocks
-from microarch.silicon.area import (
-    A72,
-    A76,
+from microarch.silicon.decision_area import (
     ADDER_BIT,
     ADDER_REST,
     CANDIDATE,
-    CLOCK,
     COMPARATOR,
     LANE,
     ON_DIES,
@@ -30,9 +27,8 @@ from microarch.silicon.area import (
     SPEED_MULTIPLIER,
     SPEED_SLOT,
     TOKENS,
-    Coefficient,
-    Technology,
 )
+from microarch.silicon.technology import A72, A76, CLOCK, Coefficient, Technology
 
 # ---- area
 

@@ -20,8 +20,8 @@ from archsim.base.errors import SpecError
 from archsim.base.files import write_text
 from archsim.base.tables import csv_text
 from archsim.base.units import NS_PER_S
-from archsim.engine.engine import WeightMover
 from archsim.engine.state import new_tally
+from archsim.engine.weight_moves import WeightMover
 from archsim.policies.placement import Placement, moves_between
 from archsim.report.plots import PlotAxis, Ranges
 from archsim.report.units import percent, signed_percent, significant

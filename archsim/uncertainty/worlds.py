@@ -19,9 +19,10 @@ import numpy as np
 from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
 from archsim.base.host import available_cores
-from archsim.engine.cluster.moves import grid_of, kernels_carried
-from archsim.engine.gemm import law_of_ranks
-from archsim.engine.machine import carriers_needed
+from archsim.engine.cluster.moves import kernels_carried
+from archsim.engine.cluster.ports import grid_of
+from archsim.engine.fabrics import carriers_needed
+from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.laws.die import Vectors, kernel_bounds
 from archsim.laws.laws import MoeSizes
 from archsim.runs import store as cache

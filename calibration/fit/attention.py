@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from archsim.base.units import NS_PER_US
-from archsim.iteration import attention as blocks
+from archsim.iteration import attention_blocks
 from archsim.laws.attention import (
     BATCH_SCALE,
     CORRECTION_UNIT,
@@ -33,7 +33,7 @@ from archsim.specs.calibration_files import read_calibration
 from archsim.specs.model import AttentionKind, read_kind
 from calibration.fit.gemm import quantiles
 from calibration.fit.parameters import least_squares, rounded, significant, write_calibration
-from calibration.measurements.reading import consensus, note_of, pools
+from calibration.measurements.sweeps import consensus, note_of, pools
 
 # ---- attention
 
@@ -240,18 +240,20 @@ def model_of(kind: str, model: str, heads: int) -> tuple[int, AttentionKind]:
     return MINIMAX_HIDDEN, read_kind({"kind": "block_sparse", **keys})
 
 
-def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: blocks.GpuRates) -> pd.DataFrame:
+def block_matrix(rows: pd.DataFrame, kind: str, phase: str, machine: attention_blocks.GpuRates) -> pd.DataFrame:
     parts = []
     for (model, heads, gemm, kv), mine in rows.groupby(["model", "q_heads", "gemm_type", "kv_dtype"]):
         hidden, attention = model_of(kind, model, int(heads))
         at = mine["batch"].to_numpy(), mine["input_tokens"].to_numpy(), (mine["past_tokens"] + mine["input_tokens"])
         dtypes = DTYPES[gemm], DTYPES[kv]
-        terms = blocks.block_terms(attention, phase, hidden, 1, (at[0], at[1], at[2].to_numpy()), dtypes, machine)
+        terms = attention_blocks.block_terms(
+            attention, phase, hidden, 1, (at[0], at[1], at[2].to_numpy()), dtypes, machine
+        )
         parts.append(pd.DataFrame(terms, index=mine.index))
     return pd.concat(parts).loc[rows.index]
 
 
-def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: blocks.GpuRates) -> pd.DataFrame:
+def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: attention_blocks.GpuRates) -> pd.DataFrame:
     """Terms of every row of one kernel."""
     columns, parts = [*_heads(kind), "phase"], []
     for values, mine in rows.groupby(columns):
@@ -265,7 +267,7 @@ def linear_matrix(rows: pd.DataFrame, kind: str, part: str, machine: blocks.GpuR
             keys = {key: first[key] for key in ("k_heads", "v_heads", "k_dim", "v_dim")}
         attention = read_kind({"kind": kind, **{key: int(value) for key, value in keys.items()}})
         new = np.ones(len(mine)) if phase == "generation" else mine["seq_len"].to_numpy()
-        terms = blocks.linear_terms(attention, part, 1, (mine["batch"].to_numpy(), new), machine)
+        terms = attention_blocks.linear_terms(attention, part, 1, (mine["batch"].to_numpy(), new), machine)
         parts.append(pd.DataFrame(terms, index=mine.index))
     return pd.concat(parts).loc[rows.index]
 
@@ -312,7 +314,7 @@ def _law_of(rows: pd.DataFrame, terms: np.ndarray, floored: bool) -> Law:
 
 
 def _floor_of(rows: pd.DataFrame, floors: dict[str, float]) -> np.ndarray | float:
-    return np.array([blocks.floor_ns(floors, DTYPES[name]) for name in rows["gemm_type"]]) if floors else 0.0
+    return np.array([attention_blocks.floor_ns(floors, DTYPES[name]) for name in rows["gemm_type"]]) if floors else 0.0
 
 
 class AttentionFit(NamedTuple):
@@ -347,7 +349,10 @@ def block_laws(
     """(dtype of KV, reach), '' for all → the fit; divided, and floored, as leaves least errors in what was left out.
     ``short``: bool[row], of contexts.
     """
-    reaches, kinds = np.where(short, blocks.SHORT, blocks.LONG), rows["kv_dtype"].map(DTYPES).to_numpy(str)
+    reaches, kinds = (
+        np.where(short, attention_blocks.SHORT, attention_blocks.LONG),
+        rows["kv_dtype"].map(DTYPES).to_numpy(str),
+    )
     least, best = np.inf, {}
     for by_reach in (False, True):
         for by_kv in (False, True):
@@ -386,7 +391,7 @@ def table_of(fit: AttentionFit, columns: Sequence[str], named: dict) -> BlockTab
 
 def _short(rows: pd.DataFrame, kind: str) -> np.ndarray:
     """bool[row]: whether the context is as short as `blocks.most_short`."""
-    most = {name: blocks.most_short(model_of(kind, name, 64)[1]) for name in rows["model"].unique()}
+    most = {name: attention_blocks.most_short(model_of(kind, name, 64)[1]) for name in rows["model"].unique()}
     return (rows["past_tokens"] + rows["input_tokens"]).to_numpy() <= rows["model"].map(most).to_numpy()
 
 
@@ -394,7 +399,7 @@ def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sample(min(len(rows), MOST_ROWS), random_state=0).reset_index(drop=True)
 
 
-def fit_blocks(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[BlockTable]:
+def fit_blocks(folder: Path, gpu: str, machine: attention_blocks.GpuRates) -> Iterator[BlockTable]:
     """Tables of one GPU, as the set names it."""
     for stem, kinds in FILES.items():
         for word, phase in (("context", "prefill"), ("generation", "decode")):
@@ -407,7 +412,13 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[Blo
                     if (kind, library) == ("block_sparse", "trtllm"):
                         continue  # the README: a floor of 120 us, do not calibrate on it
                     drawn = _drawn(each)
-                    named = {"kind": kind, "part": blocks.BLOCK, "phase": phase, "kernel": "block", "library": library}
+                    named = {
+                        "kind": kind,
+                        "part": attention_blocks.BLOCK,
+                        "phase": phase,
+                        "kernel": "block",
+                        "library": library,
+                    }
                     named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"{stem}_{word}"}
                     terms, short = block_matrix(drawn, kind, phase, machine), _short(drawn, kind)
                     laws = block_laws(drawn, terms.to_numpy(), short, phase == "prefill")
@@ -415,13 +426,13 @@ def fit_blocks(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[Blo
                         yield table_of(fit, terms.columns, named | {"kv_dtype": kv_dtype, "reach": reach})
 
 
-def fit_linear(folder: Path, gpu: str, machine: blocks.GpuRates) -> Iterator[BlockTable]:
+def fit_linear(folder: Path, gpu: str, machine: attention_blocks.GpuRates) -> Iterator[BlockTable]:
     """Like `fit_blocks`, but for linear attention."""
     for stem, kind in LINEAR.items():
         rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")
         rows = rows[rows["gpu"] == gpu]
         for (library, phase, kernel), each in rows.groupby(["framework", "phase", "kernel_source"]):
-            part, drawn = (blocks.CONVOLUTION if "conv" in kernel else blocks.RULE), _drawn(each)
+            part, drawn = (attention_blocks.CONVOLUTION if "conv" in kernel else attention_blocks.RULE), _drawn(each)
             named = {"kind": kind, "part": part, "phase": PHASES[phase], "kernel": kernel, "library": library}
             named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"linear/aic_{stem}"}
             terms = linear_matrix(drawn, kind, part, machine)
@@ -435,7 +446,7 @@ def main(folder: str, calibrations: str = "configs/calibrations") -> None:
         if not path.is_file():
             continue
         calibration = read_calibration(path)
-        machine = blocks.machine_of(calibration)
+        machine = attention_blocks.machine_of(calibration)
         tables = (*fit_blocks(Path(folder), gpu, machine), *fit_linear(Path(folder), gpu, machine))
         write_calibration(rounded(calibration.model_copy(update={"blocks": tables})), path, {"blocks"})
         for table in tables:

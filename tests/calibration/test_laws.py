@@ -10,7 +10,7 @@ from support.tables import table_of
 
 from archsim.base.errors import SpecError
 from archsim.base.units import VECTOR_BYTES
-from archsim.iteration.attention import block_times
+from archsim.iteration.attention_blocks import block_times
 from archsim.laws.gemm import Rates, law_ns
 from archsim.laws.laws import Laws, MoeSizes, Times
 from archsim.laws.moe import named_of, outside_ranks, rank_loads, routing_of

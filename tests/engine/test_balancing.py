@@ -20,10 +20,12 @@ from support.small_runs import (
 from archsim.base.errors import ArchsimError, CapacityError
 from archsim.base.units import NS_PER_S
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.engine import Balancing, EventEngine, WeightMover, advance
+from archsim.engine.balancing import Balancing
+from archsim.engine.engine import EventEngine
+from archsim.engine.flows.simulation import simulate_flows
 from archsim.engine.loop import Replay
-from archsim.engine.network import simulate_flows
 from archsim.engine.state import DATA_MESSAGES, REPLICAS, new_tally
+from archsim.engine.weight_moves import WeightMover, advance
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import LayerView, libra, lina, table_of_paths
 from archsim.specs.experiment import WorkloadSpec

@@ -22,7 +22,7 @@ from support.small_runs import (
 )
 
 from archsim.base.compiled import kernel
-from archsim.engine.decision import ALLOCATION, REPEATS, ChargedDecision, Charges, timed
+from archsim.engine.decision import ALLOCATION, REPEATS, ChargedDecision, Charges, time_call
 from archsim.engine.execution import Order
 from archsim.engine.machine import build_machine, policy_costs
 from archsim.engine.state import ENTRY, new_tally
@@ -34,7 +34,7 @@ from archsim.specs.system import DecisionSpec, FirmwareSpec, FsmSpec, HostSpec
 from archsim.workload.trace import StepTokens
 from microarch.blocks import atu, global_cp
 from microarch.blocks.global_cp import DecisionWork, State
-from microarch.silicon.area import decision_parts, design_of
+from microarch.silicon.decision_area import decision_parts, design_of
 
 EXECUTORS = ("fsm", "firmware", "host")
 EXPERTS, DIES = 40, 6
@@ -196,7 +196,7 @@ def test_what_the_simulator_takes_to_tell_charges_is_not_the_policys_time(monkey
     slow, placement = SlowExecution(), Placement.of_homes(view.home, 1, DIES)
     charges = Charges(slow, machine, None, None, Order(0, 0, None, None, None, 0.0, None, placement))
     monkeypatch.setattr(time, "perf_counter_ns", lambda: slow.now_ns)
-    plan, took_ns = timed(asks, view._replace(charged=charges))
+    plan, took_ns = time_call(asks, view._replace(charged=charges))
     operations = estimating(plan, view.home, view.hops)
     assert slow.now_ns == 10**9 and took_ns == operations * global_cp.HOST_OPERATION_NS > 0
 

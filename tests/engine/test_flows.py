@@ -11,14 +11,16 @@ from reference import flows_oracle
 from support.examples import examples
 from support.from_python import from_python
 
-from archsim.engine import network
-from archsim.engine.network import build_network, build_ports, simulate_flows, xy_rank
-from microarch.fabric.topology import build_mesh
+from archsim.engine.flows import max_min, network, port_fair
+from archsim.engine.flows.network import build_network
+from archsim.engine.flows.port_fair import build_ports, xy_rank
+from archsim.engine.flows.simulation import simulate_flows
+from microarch.fabric.grid import build_mesh
 
 GB_PER_S = 1e9  # one byte a ns
 X, Y = 4, 3
 enter, leave = from_python(network.enter), from_python(network.leave)
-fair_rates, round_robin_rates = from_python(network.fair_rates), from_python(network.round_robin_rates)
+fair_rates, round_robin_rates = from_python(max_min.fair_rates), from_python(port_fair.round_robin_rates)
 ARBITRATIONS = ("fair", "round_robin")
 SETTLED = 2e-3  # how far round-robin rates may be from their fixed point
 

@@ -19,16 +19,16 @@ from support.random_systems import (
 )
 from support.small_runs import demand_of, policy, replay, small_model, small_system, traffic
 
-from archsim.engine.decision import Processor
 from archsim.engine.engine import EventEngine
+from archsim.engine.event.claims import BOOKED, CLAIMED, STAGES
 from archsim.engine.event.flows import FLOWS, WAITING
-from archsim.engine.event.reserved import BOOKED, CLAIMED, STAGES
-from archsim.engine.interpreted import interpreter as interpreter_module
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.engine.interpreted.in_turns import SharedInTurns
 from archsim.engine.interpreted.memory import DieMemory, ring_order
 from archsim.engine.interpreted.reserved import Reserved
-from archsim.engine.interpreted.shared import Shared, SharedInTurns
+from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
+from archsim.engine.transitions import Processor
 from archsim.specs.fabric import EdgeSpec
 from archsim.specs.library import load_assumptions
 from archsim.specs.model import LayerSet
@@ -123,7 +123,7 @@ class Both:
             if step > self.began:
                 self.heatmap.begin(step)
                 self.began = step
-            hot = self.heatmap.predicted(layer)
+            hot = self.heatmap.predictions(layer)
         elif self.engine.policy.predictor:
             marks = np.unpackbits(self.demand.predicted_rows[step, layer], axis=1, bitorder="little")
             hot = [set(np.flatnonzero(row).tolist()) for row in marks]
@@ -409,7 +409,7 @@ IN_RTL = (2, 30, 64, 82, 88, 92)
 
 @pytest.mark.parametrize("number", sampled(range(LARGE_SYSTEMS), lambda number: number in OVERTAKEN))
 def test_kernels_equal_the_interpreter_on_as_many_experts_as_models_have(number, monkeypatch):
-    monkeypatch.setattr(interpreter_module, "ReturnPath", WatchedPath)
+    monkeypatch.setattr(blocks, "ReturnPath", WatchedPath)
     monkeypatch.setattr(WatchedPath, "overtaken", 0)
     assert_kernels_equal_interpreter(number, random_large_system)
     assert WatchedPath.overtaken > 0 or number not in OVERTAKEN

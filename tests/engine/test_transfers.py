@@ -25,29 +25,30 @@ from archsim.cli.main import main
 from archsim.engine import demand as run_demand
 from archsim.engine import machine as machines
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.analytic.machines import record, walk_all_carriers, with_rates
+from archsim.engine.analytic.machines import walk_all_carriers
+from archsim.engine.analytic.rates import with_rates
+from archsim.engine.analytic.recorded_steps import record
 from archsim.engine.cluster.laws import node_law
-from archsim.engine.demand import CLASSES, RunDemand, build_run_demand, link_traffic, pair_bytes, send_statistics
+from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.engine.event import flows
-from archsim.engine.gemm import law_of_ranks
+from archsim.engine.event import step_networks
+from archsim.engine.fabrics import build_fabric, carriers_needed
+from archsim.engine.flows.port_fair import ranks_in_cycles
+from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.loop import Replay
-from archsim.engine.machine import build_fabric, carriers_needed
 from archsim.engine.moves import (
-    KERNELS,
     Sizes,
     _tokens_taken,
     expected_ranks,
-    kernels_stand_in,
     received_of_experts,
     send_once,
     send_selections,
     send_tokens,
-    told_kernels,
     vector_bytes,
 )
-from archsim.engine.network import ranks_in_cycles
+from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
+from archsim.engine.transfer_kernels import KERNELS, kernels_stand_in, name_kernels
 from archsim.laws.tables import LawMissing
 from archsim.policies.allocation import Plan
 from archsim.runs.columns import MOST_DIES, measure_links, measure_pairs
@@ -173,10 +174,10 @@ def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_s
     named = engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": f"{taken}/intra_node"}))
     assert run.machine.transfer_ns.tolist() == named.machine.transfer_ns.tolist()
     assert (run.machine.transfer_ns > 10_000).all() and np.isfinite(run.machine.transfer_bytes_per_ns).all()
-    told, own = told_kernels(run.scenario), calibration or "h100"
+    told, own = name_kernels(run.scenario), calibration or "h100"
     assert told == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
     assert kernels_stand_in(run.scenario) or own == taken
-    assert told_kernels(engine_of(SHAPES[0], "per_rank", transfer_software="free").scenario) is None
+    assert name_kernels(engine_of(SHAPES[0], "per_rank", transfer_software="free").scenario) is None
 
 
 def test_vectors_travel_with_scales_and_results_in_bf16():
@@ -727,7 +728,7 @@ def ran(arbitration):
 def test_a_network_of_the_groups_of_a_step_gives_the_same_bytes(arbitration, monkeypatch):
     whole, kernel = ran(arbitration)
     rows = len(kernel._groups.of(kernel._work).net.groups)
-    monkeypatch.setattr(flows, "MOST_LINKS", 0)
+    monkeypatch.setattr(step_networks, "MOST_LINKS", 0)
     sparse, kernel = ran(arbitration)
     assert len(kernel._groups.of(kernel._work).net.groups) < rows
     assert np.array_equal(whole.step_ns, sparse.step_ns) and whole.step_ns.any()

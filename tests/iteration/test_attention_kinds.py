@@ -9,7 +9,7 @@ from support.examples import examples, sampled
 
 from archsim.base.errors import SpecError
 from archsim.iteration.attention import DECODE, PHASES, PREFILL
-from archsim.iteration.layers import counted, program
+from archsim.iteration.layers import count_operators, program
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.laws import Laws
 from archsim.specs.calibration_files import calibration_named
@@ -217,7 +217,10 @@ def test_a_user_adds_a_kind_in_a_file_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "own_attention.py").write_text(OWN, encoding="utf-8")
     model = ModelSpec(**SMALL, attention={"kind": "own_attention:Averaged", "width": 256})
     assert model.kv_bytes(1000) == 4 * 1000 * 512 and model.attention_weights == 4 * 2 * 1024 * 256
-    assert [each.n for each in counted(program(model, Parallelism())) if each.cause == "projections"] == [256, 1024]
+    assert [each.n for each in count_operators(program(model, Parallelism())) if each.cause == "projections"] == [
+        256,
+        1024,
+    ]
     laws = iteration_laws(model, calibration_named("h100"), experts=None)
     assert iteration_times(laws, batches_of([1], [4096])).ns["attention"] > 0
 

@@ -4,7 +4,7 @@ import pytest
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import ELSEWHERE, counted, program
+from archsim.iteration.layers import ELSEWHERE, count_operators, program
 from archsim.runs.plan import prepare
 from archsim.specs.deployment import Parallelism, Precision, fitting, refuse_cut_blocks
 from archsim.specs.library import load_experiment, load_model
@@ -48,7 +48,7 @@ def test_tensor_parallel_attention_is_asked_for_by_name():
 def test_transfers_take_the_place_of_the_all_reduce_after_experts():
     model = load_model("qwen3-235b-a22b")
     for moves, times in ((None, 2 * 94), (ELSEWHERE, 94)):
-        operators = counted(program(model, Parallelism(tp=8, ep=8), moves=moves))
+        operators = count_operators(program(model, Parallelism(tp=8, ep=8), moves=moves))
         assert [count for each, count in operators.items() if each.cause == "all_reduce"] == [times]
 
 

@@ -14,22 +14,12 @@ from support.small_runs import policy, small_model, small_system
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
-from archsim.iteration import memory
+from archsim.iteration import memory, rank_memory
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.layers import LayerProduct, program
-from archsim.iteration.memory import (
-    ACTIVATIONS,
-    ATTENTION,
-    COLLECTIVE_BYTES,
-    EXPERTS,
-    KV,
-    SAMPLED_BYTES,
-    SHARED,
-    fit_of,
-    levers,
-    memory_fit,
-    refuse_misfit,
-)
+from archsim.iteration.memory import KV, fit_of, memory_fit
+from archsim.iteration.misfit import levers, refuse_misfit
+from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
 from archsim.policies.registry import place_experts
 from archsim.runs.feasibility import MemoryUse, uncounted
 from archsim.runs.notes import memory_notes
@@ -263,7 +253,7 @@ KEPT = {  # on one rank in BF16: bytes of a token, of windows and of states
 @pytest.mark.parametrize("name", KEPT)
 def test_a_request_keeps_what_its_model_says(name):
     model, (of_token, of_windows, states) = load_model(name), KEPT[name]
-    kv = memory.request_kv(model, Parallelism(), BF16)
+    kv = rank_memory.request_kv(model, Parallelism(), BF16)
     assert (kv.token_bytes, kv.filled_bytes) == (of_token, of_windows + states)
     for context in (0, 1, 100, 5_000, 100_000):
         assert kv.held_bytes(context) == model.kv_bytes(context) + states
@@ -271,10 +261,10 @@ def test_a_request_keeps_what_its_model_says(name):
 
 @pytest.mark.parametrize(("context", "tp"), [(100, 1), (100_000, 8)])
 def test_compressed_entries_and_windows_of_deepseek_v4(context, tp):
-    kv = memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16)
+    kv = rank_memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16)
     assert kv.token_bytes == pytest.approx(21 * (1024 + 132) / 4 + 20 * 1024 / 128) == 6229
     assert kv.held_bytes(context) == pytest.approx(6229 * context + 43 * min(context, 128) * 1024)
-    fp8 = memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16._replace(kv="fp8"))
+    fp8 = rank_memory.request_kv(deepseek_v4(), Parallelism(tp=tp), BF16._replace(kv="fp8"))
     assert fp8.windows == ((128, 43 * 584),)  # 448 of FP8, 64 of BF16, 7 scales and a byte more
     assert fp8.token_bytes == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
 
@@ -292,23 +282,23 @@ def deepseek_v4():
 
 def test_sparse_caches_in_8_bits_hold_their_scales():
     """48,072 B a token of DeepSeek-V3.2 were measured in SGLang (sgl-project/sglang#11309)."""
-    kv = memory.request_kv(load_model("deepseek-v3.2"), Parallelism(tp=8), BF16._replace(kv="fp8"))
+    kv = rank_memory.request_kv(load_model("deepseek-v3.2"), Parallelism(tp=8), BF16._replace(kv="fp8"))
     assert kv.token_bytes == 61 * (512 + 16 + 128 + 132) == 48_068
 
 
 def test_drafts_of_mtp_take_a_layer_of_weights_and_kv():
     model, parallel = load_model("deepseek-v3"), Parallelism(8, 1, 8, 1)
     fp8 = Precision("fp8_block", "bf16", "bf16", "fp8_block")
-    without, drafting = (memory.weights_by_kind(model, parallel, fp8, 58 * 32, layers) for layers in (0, 1))
+    without, drafting = (rank_memory.weights_by_kind(model, parallel, fp8, 58 * 32, layers) for layers in (0, 1))
     more = sum(drafting.values()) - sum(without.values())
     assert more == pytest.approx(11_610_068_224 / 8, rel=1e-3)  # DeepSeek-V3's, without copies of its embeddings
-    assert memory.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
+    assert rank_memory.request_kv(model, parallel, fp8, 1).token_bytes == 62 * 1152
 
 
 @pytest.mark.parametrize(("tp", "divided"), [(1, 1), (2, 1), (4, 1), (8, 8)])
 def test_ranks_with_all_tokens_divide_shared_experts_and_others_have_them_whole(tp, divided):
     model, parallel = load_model("deepseek-v3"), sizes(tp).sizes()
-    assert memory.shared_ranks(parallel) == divided
+    assert rank_memory.shared_ranks(parallel) == divided
     held = [
         each for layers in program(model, parallel) for each in layers.operators
         if isinstance(each, LayerProduct) and each.cause == SHARED_EXPERTS
@@ -425,10 +415,10 @@ def test_gpt_oss_120b_loads_padded_weights_and_leaves_nothing_on_one_h100():
 
 
 def sampled_room(hbm_bytes, utilisation, ranks, weights_bytes, activation_bytes, engine="vllm", given=True):
-    budget = memory.Budget(hbm_bytes, utilisation, engine, given, ranks)
+    budget = rank_memory.Budget(hbm_bytes, utilisation, engine, given, ranks)
     beside = COLLECTIVE_BYTES if ranks > 1 and engine != "sglang" else 0
     kept = {"weights": weights_bytes, ACTIVATIONS: activation_bytes + beside}
-    return memory.room_left(kept, budget, memory.RequestKv(1.0))
+    return rank_memory.room_left(kept, budget, rank_memory.RequestKv(1.0))
 
 
 # vLLM 0.15.1 on an H100 at 0.9 (inference-sim/inference-sim @ f90a1e3, testdata/trained_physics_iter29.json), 128

@@ -8,20 +8,11 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, counted, program
+from archsim.iteration.collectives import NODE, all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
+from archsim.iteration.experts import ByChance, FusedLaw
+from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
-from archsim.iteration.times import (
-    NODE,
-    ByChance,
-    FusedLaw,
-    all_reduce_ns,
-    batches_of,
-    fastest_all_reduce_ns,
-    gathered_ns,
-    gathered_told,
-    iteration_laws,
-    iteration_times,
-)
+from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
@@ -161,7 +152,7 @@ def test_layers_are_listed_with_their_operators():
 def test_weights_of_products_are_those_of_the_model(gated):
     model = load_model("deepseek-v3").model_copy(update={"gated": gated})
     found = dict.fromkeys(("projections", "dense_ffn", "router", "shared", "lm_head"), 0)
-    for each, count in counted(program(model, Parallelism())).items():
+    for each, count in count_operators(program(model, Parallelism())).items():
         if isinstance(each, LayerProduct):
             found[each.cause] += count * each.weights
     assert found["projections"] == model.attention_weights and found["lm_head"] == model.output_weights
@@ -173,7 +164,7 @@ def test_experts_under_data_parallelism_combine_by_transfers_of_their_own():
 
     def counts(parallel):
         found = dict.fromkeys(("all_reduce", "dispatch", "combine"), 0)
-        operators = counted(program(model, parallel)).items()
+        operators = count_operators(program(model, parallel)).items()
         return found | {each.cause: count for each, count in operators if each.cause in found}
 
     assert counts(Parallelism()) == {"all_reduce": 0, "dispatch": 0, "combine": 0}
@@ -246,7 +237,7 @@ def of(laws, ranks, size=SIZES):
 def test_measured_numbers_of_ranks_keep_their_times(laws):
     for ranks in (2, 4, 8):
         assert np.array_equal(of(laws, ranks), laws.collective("all_gather", SIZES, ranks=ranks).ns)
-        assert gathered_told(laws, "all_gather", ranks) == ""
+        assert describe_gathered(laws, "all_gather", ranks) == ""
 
 
 def test_between_two_measured_numbers_lies_their_geometric_mean(laws):
@@ -257,8 +248,8 @@ def test_between_two_measured_numbers_lies_their_geometric_mean(laws):
 def test_between_nodes_each_rank_sends_its_part_around_the_nodes(laws):
     copies = laws.copy(SIZES / 16, placement="inter_node").ns
     assert of(laws, 16) == pytest.approx(of(laws, NODE) + copies)
-    assert "by one law of its 2, 4, 8 measured ranks, which is " in gathered_told(laws, "all_gather", 16)
-    assert "copies between nodes of 8 are those of h100" in gathered_told(laws, "all_gather", 16)
+    assert "by one law of its 2, 4, 8 measured ranks, which is " in describe_gathered(laws, "all_gather", 16)
+    assert "copies between nodes of 8 are those of h100" in describe_gathered(laws, "all_gather", 16)
 
 
 def test_in_one_domain_latency_grows_and_bytes_follow_their_share():
@@ -269,7 +260,7 @@ def test_in_one_domain_latency_grows_and_bytes_follow_their_share():
     latency = float(eight) * 4**growth
     moved = (of(laws, 8) - float(eight)) * (31 / 32) / (7 / 8)
     assert of(laws, 32) == pytest.approx(latency + moved, rel=1e-6)
-    assert "nodes" not in gathered_told(laws, "all_gather", 32)
+    assert "nodes" not in describe_gathered(laws, "all_gather", 32)
 
 
 def test_times_grow_with_the_ranks(laws):
@@ -431,7 +422,7 @@ def test_experts_that_do_nothing_take_no_time(usual):
     """With as many of them, half of the pairs do nothing: what is left is between none and all of the time."""
     half, most = (times(changed(zero_experts=count))[0] for count in (64, 10_000))
     assert np.all(half[1:] <= usual[1:]) and np.all(most[1:] <= half[1:]) and half[256] > usual[256] / 3
-    operators = counted(program(changed(zero_experts=64), ALONE))
+    operators = count_operators(program(changed(zero_experts=64), ALONE))
     assert {each.n for each in operators if isinstance(each, LayerProduct) and each.cause == ROUTER} == {128}
     with pytest.raises(SpecError, match="odd: zero_experts: 64 experts do nothing"):
         FusedLaw().times(Laws(calibration_named("h200")), changed(zero_experts=64), ALONE, "bf16", ODD_SIZES)
@@ -447,7 +438,7 @@ def test_experts_without_a_gate_have_two_matrices(usual):
 def test_experts_on_latent_vectors_are_narrower_and_have_products_around_them(usual):
     model = changed(expert_hidden=1024)
     latent = {
-        (each.n, each.k): count for each, count in counted(program(model, ALONE)).items()
+        (each.n, each.k): count for each, count in count_operators(program(model, ALONE)).items()
         if isinstance(each, LayerProduct) and each.cause == PROJECTIONS and 1024 in (each.n, each.k)
     }  # fmt: skip
     assert latent == {(1024, 2048): 16, (2048, 1024): 16}

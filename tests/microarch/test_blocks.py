@@ -12,7 +12,8 @@ from support.decompressor import State as At
 from support.small_runs import demand_of, policy, replay, scenario_of, small_model, small_system
 from support.tiny import archsim
 
-from archsim.engine.interpreted.interpreter import shipped_blocks, walk
+from archsim.engine.interpreted.blocks import shipped_blocks
+from archsim.engine.interpreted.interpreter import walk
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.machine import build_machine

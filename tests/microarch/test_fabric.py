@@ -11,24 +11,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.engine.machine import _as_built, build_fabric, what_is_left
-from archsim.engine.network import simulate_flows
+from archsim.engine.fabrics import _as_built, build_fabric, what_is_left
+from archsim.engine.flows.simulation import simulate_flows
 from archsim.specs.library import load_experiment
+from microarch.fabric.described import FabricDescription, build_own
+from microarch.fabric.extent import EDGES, MEAN_LINKS, Extent, extent, extent_of_levels
 from microarch.fabric.fabric import LinkClass, narrowest, shortest_paths
-from microarch.fabric.topology import (
-    BUILDERS,
-    EDGES,
-    MEAN_LINKS,
-    Edge,
-    Extent,
-    FabricDescription,
-    Level,
-    build_levels,
-    build_own,
-    build_topology,
-    extent,
-    extent_of_levels,
-)
+from microarch.fabric.topology import BUILDERS, Edge, Level, build_levels, build_topology
 
 LINES = st.builds(
     lambda kind, size: (kind, (size, 1)), st.sampled_from(["switch", "ring", "fully_connected"]), st.integers(1, 4)

@@ -24,7 +24,7 @@ from support.small_runs import (
 from archsim import balancers
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.loop import ceilings
+from archsim.engine.ceilings import ceilings
 from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import (
     ChargedRates,
@@ -49,7 +49,7 @@ from archsim.policies.routing import Pass, drop_pairs, reroute_pairs
 from archsim.policies.waterfill import waterfill_rule
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import NEUTRAL, PRESETS
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(3, 2)
 DIES, EXPERTS, LAYERS = 6, 14, 3

@@ -1,6 +1,6 @@
 """Finish times of flows on a mesh the slow and obvious way, with the interpreter's max–min."""
 
-from archsim.engine.interpreted.shared import fair_rates
+from archsim.engine.interpreted.max_min import fair_rates
 
 
 def xy_route(mesh, src, dst, port_limited):

@@ -167,8 +167,8 @@ def test_dies_and_hbm_have_temperatures(folder, measured):
 def test_grouped_kernels_of_an_expert_parallel_group_follow_the_clock(folder):
     from support.small_runs import policy, scenario_of
 
-    from archsim.engine.expert_parallel import OF_ARRAYS, Ranks
     from archsim.engine.machine import build_machine
+    from archsim.engine.ranks import OF_ARRAYS, Ranks
     from archsim.policies.allocation import Plan
     from archsim.specs.library import load_assumptions, load_model, load_system
 

@@ -19,7 +19,6 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv, read_parquet
-from archsim.engine import loop
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
 from archsim.runs import simulator
@@ -44,7 +43,7 @@ from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
-from archsim.specs.axes import OBJECTIVES
+from archsim.specs.explore import OBJECTIVES
 from archsim.specs.library import load_experiment, load_system
 from microarch.blocks.global_cp import CRITICAL
 from microarch.blocks.global_cp import State as decided
@@ -215,7 +214,7 @@ def test_steps_sum_to_their_run(swept):
 
 
 def test_a_run_of_too_many_steps_keeps_their_sums_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "MOST_STEPS", 3)
+    monkeypatch.setattr(step_counts, "MOST_STEPS", 3)
     (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
     record = Simulator().record(run)
     assert record["steps"] == {}

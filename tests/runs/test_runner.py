@@ -23,8 +23,8 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
 from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
 from archsim.cli.main import main
+from archsim.engine.fabrics import build_fabric, extent_of
 from archsim.engine.loop import Replay
-from archsim.engine.machine import build_fabric, extent_of
 from archsim.runs import pool as schedule_module
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS

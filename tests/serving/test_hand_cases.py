@@ -7,10 +7,11 @@ import pytest
 from support.serving import MS, opened, pool, table
 
 from archsim.base.errors import CapacityError, SpecError
-from archsim.iteration import memory
+from archsim.iteration import rank_memory
 from archsim.iteration.attention import PREFILL
+from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.layers import EXPERTS, PROJECTIONS
-from archsim.iteration.times import batches_of, gathered_ns, iteration_times
+from archsim.iteration.times import batches_of, iteration_times
 from archsim.laws.laws import Laws
 from archsim.serving.clock import OCTAVE
 from archsim.serving.deployment import LOCAL, kept, kv_blocks, kv_room, laws_of, missing_of, offloaded_ns, pipeline_of
@@ -526,7 +527,7 @@ def offloaded(**given):
 def test_loads_that_nobody_names_wait_for_the_router():
     _, engine, laws = offloaded(resident=0.5)
     expert = 3 * 4096 * 1536  # bytes in FP8
-    assert memory.expert_bytes(engine.model, engine.precision) == expert
+    assert rank_memory.expert_bytes(engine.model, engine.precision) == expert
     found = offloaded_ns(engine, laws)
     lacking = 8 * (1 - (1 - 8 / 128) ** 80)  # of 16 experts a rank, 8 of which stay; 10 tokens on each of 8 ranks
     assert found[10] == pytest.approx(94 * lacking * expert / 50e9 * 1e9, rel=1e-9) and found[0] == 0
@@ -557,7 +558,9 @@ def test_no_more_experts_are_loaded_than_exist(resident, bandwidth):
     for worse, better in itertools.pairwise(by_share):
         assert (better <= worse + 1e-6).all()
     assert by_share[0] == pytest.approx(alone) and engine.offload.absent == 16 - int(16 * resident)
-    whole = engine.offload.absent * memory.expert_bytes(engine.model, engine.precision) / engine.offload.bytes_per_s
+    whole = (
+        engine.offload.absent * rank_memory.expert_bytes(engine.model, engine.precision) / engine.offload.bytes_per_s
+    )
     assert alone.max() == pytest.approx(94 * whole * S)
 
 
@@ -566,7 +569,7 @@ def test_memory_has_residents_and_room_for_two_layers_that_are_loaded():
     scheduler = Scheduler.of(serving.spec.scheduler)
     whole = kept(engine_of(load_serving(SHARING), serving.spec.parallel), scheduler)
     less = sum(whole.values()) - sum(kept(engine, scheduler).values())
-    expert = memory.expert_bytes(engine.model, engine.precision)
+    expert = rank_memory.expert_bytes(engine.model, engine.precision)
     assert less == pytest.approx((16 * 94 - (8 * 94 + 2 * 8)) * expert, rel=1e-6)
     assert deploy(serving).prefill.pool.kv_blocks > deploy(load_serving(SHARING)).prefill.pool.kv_blocks
 

@@ -10,8 +10,9 @@ from support.serving import MS, opened, pool
 
 import archsim as ar
 from archsim.base.errors import TraceError
+from archsim.iteration.collectives import fastest_all_reduce_ns
+from archsim.iteration.experts import ByChance
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
-from archsim.iteration.times import ByChance, fastest_all_reduce_ns
 from archsim.laws.laws import Laws, dominated_in
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator

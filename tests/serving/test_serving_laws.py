@@ -12,7 +12,7 @@ from support.serving import MS, closed, opened, pool
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.iteration.times import NO_DRAFTS, of
+from archsim.iteration.speculation import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
 from archsim.serving.kv import with_outputs

@@ -12,8 +12,9 @@ from support.tiny import TINY, archsim, tiny, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml
-from archsim.engine.event.flows import flow_network
-from archsim.engine.machine import build_fabric, build_machine
+from archsim.engine.event.step_networks import flow_network
+from archsim.engine.fabrics import build_fabric
+from archsim.engine.machine import build_machine
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import path_of
 from archsim.report.maps import places

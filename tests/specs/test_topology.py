@@ -11,7 +11,8 @@ from support.small_runs import scenario_of
 from support.tiny import tiny
 
 from archsim.base.errors import ArchsimError
-from archsim.engine.machine import build_fabric, build_machine
+from archsim.engine.fabrics import build_fabric
+from archsim.engine.machine import build_machine
 from archsim.report.maps import MOST_LINKS, MappedRun, die_map
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
@@ -19,15 +20,8 @@ from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
 from archsim.specs.library import load_experiment, load_planned
 from microarch.fabric.fabric import link_rank, narrowest, per_route
-from microarch.fabric.topology import (
-    BUILDERS,
-    HORIZONTAL_WRAP,
-    VERTICAL,
-    VERTICAL_WRAP,
-    Edge,
-    build_mesh,
-    build_topology,
-)
+from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
+from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 SIDES = st.tuples(st.integers(1, 5), st.integers(1, 5))
 NUMBERINGS = st.sampled_from(["row_major", "column_major"])

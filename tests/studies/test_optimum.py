@@ -16,7 +16,7 @@ from support.tiny import tiny_file
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.machine import build_memory
-from archsim.iteration.memory import refuse_misfit
+from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.placement import Placement
 from archsim.specs.library import load_assumptions
 from archsim.specs.system import CoolingSpec, PowerSpec

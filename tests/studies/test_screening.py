@@ -15,7 +15,9 @@ from support.small_runs import demand_of, policy, scenario_of, small_model, smal
 from support.tables import read_beside
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.analytic.machines import PARTS, RATES, record, shares_plan, walk_machines, with_rates
+from archsim.engine.analytic.machines import shares_plan, walk_machines
+from archsim.engine.analytic.rates import PARTS, RATES, with_rates
+from archsim.engine.analytic.recorded_steps import record
 from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.loop import Replay
 from archsim.engine.state import UNITS
@@ -148,7 +150,7 @@ def space(tmp_path_factory):
 
 
 def test_screened_columns_are_those_of_single_runs(space, monkeypatch):
-    monkeypatch.setattr("archsim.engine.analytic.machines._MOST", 16)  # several calls a family
+    monkeypatch.setattr("archsim.engine.analytic.recorded_steps._MOST", 16)  # several calls a family
     plan, _ = space
     blocks = list(Screen(plan, Coefficients()).blocks())
     numbers = np.concatenate([block.numbers for block in blocks])

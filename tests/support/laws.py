@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from archsim.engine.analytic.engine import AnalyticalEngine
-from archsim.engine.demand import link_traffic, pair_bytes
 from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.moves import vector_bytes
+from archsim.engine.pair_traffic import link_traffic, pair_bytes
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
 from archsim.engine.weight_streaming import WeightStreaming
 from archsim.specs.library import load_assumptions, load_model

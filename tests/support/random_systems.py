@@ -5,8 +5,8 @@ have, on the decision hardware as shipped: system ``i`` is a function of ``i``.
 import numpy as np
 
 from archsim.engine.engine import EventEngine
+from archsim.engine.interpreted.blocks import ReturnPath
 from archsim.engine.interpreted.engine import InterpretedEngine
-from archsim.engine.interpreted.interpreter import ReturnPath
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions

@@ -13,8 +13,9 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.base.errors import ArchsimError
 from archsim.base.sums import sum
-from archsim.engine.analytic.bookings import ARRAYS, HBMS
-from archsim.engine.analytic.walk import WalkedStep, count_step, walk_step, walk_strategy
+from archsim.engine.analytic.count import count_step
+from archsim.engine.analytic.slices import ARRAYS, HBMS
+from archsim.engine.analytic.walk import WalkedStep, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, StepWork, Tally
 from archsim.specs.assumptions import AssumptionsSpec

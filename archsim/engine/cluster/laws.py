@@ -8,41 +8,33 @@ distinct ranks or nodes of a token, times a vector); so the time is one by the b
 
 Uniform traffic takes exactly what was measured, whatever its vectors; a port that passes more bytes is busy longer.
 Numbers of ranks of a node between two measured ones take the geometric mean, weighted by their logarithms, at equal
-tokens; more than measured take the law of the most. Between nodes: ``between_nodes``. A link of another
-nominal bandwidth than the measured one changes ``busy`` in proportion.
+tokens; more than measured take the law of the most. Between nodes: `archsim.engine.cluster.between_nodes`. A
+link of another nominal bandwidth than the measured one changes ``busy`` in proportion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from math import inf, log2
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import VECTOR_BYTES
-from archsim.engine.moves import Sizes, VectorBytes, expected_ranks
-from archsim.iteration.times import NODE, NVLINK_RANKS
+from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
-from archsim.laws.tables import CalibrationSpec, LawMissing
+from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import (
-    COMBINE,
     DISPATCH,
-    NOTIFY_OF,
     NVLINK_BYTES_PER_S,
     PREPARE,
     dispatches,
-    nodes_away,
     payload_of,
 )
-from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
-
-# ---- port_laws
+from archsim.specs.calibration_files import calibration_named
 
 # Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
 MEASURED_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})
@@ -52,16 +44,13 @@ INTRA, INTER = "intra_node", "inter_node"
 
 
 class TransferKernel(NamedTuple):
-    """A kernel that moves hidden vectors. ``once``: sent once for every token and rank (and node); else for every
-    token and expert. ``sms``: that it takes as long as it runs; 0: all of them while it sends and receives. ``padded``:
-    what a rank sends another fills up to the largest of all ranks.
-    """
+    """A kernel that moves hidden vectors."""
 
     names: Mapping[str, str]  # library → its kernel; which of them a level without a library takes: `variant_of`
-    once: bool
+    once: bool  # sent once for every token and rank (and node); else for every token and expert
     forwarded: bool  # between nodes to the GPU of the same number, then on inside the node
-    sms: int = 0
-    padded: bool = False
+    sms: int = 0  # that it takes as long as it runs; 0: all of them while it sends and receives
+    padded: bool = False  # what a rank sends another fills up to the largest of all ranks
 
 
 # Of the measured numbers of SMs of DeepEP's normal kernels laws take the most; NCCL is taken to use as many.
@@ -81,15 +70,13 @@ KERNELS = {
 
 
 class PortLaw(NamedTuple):
-    """``fixed_ns`` + ``busy_ns`` of a port's bytes, linear between ``at_bytes`` (float64[point], ascending from 0) and
-    beyond. ``named``: what was measured; ``carried``: of which part the number of nodes or the shape was not.
-    """
+    """``fixed_ns`` + ``busy_ns`` of a port's bytes, linear between ``at_bytes`` and beyond."""
 
-    fixed_ns: float
-    at_bytes: np.ndarray
-    busy_ns: np.ndarray
-    named: str
-    carried: bool
+    fixed_ns: float  # of any number of bytes
+    at_bytes: np.ndarray  # float64[point], ascending from 0
+    busy_ns: np.ndarray  # float64[point]: how long a port is busy with so many bytes
+    named: str  # what was measured
+    carried: bool  # whether the number of nodes or the shape of a part of it was not measured
     gpu: str = ""  # on which it was measured
 
     def busy(self, n_bytes: np.ndarray) -> np.ndarray:
@@ -103,7 +90,7 @@ class PortLaw(NamedTuple):
         """Slope beyond the last point."""
         return float((self.busy_ns[-1] - self.busy_ns[-2]) / (self.at_bytes[-1] - self.at_bytes[-2]))
 
-    def scaled(self, ratio: float) -> PortLaw:
+    def scale(self, ratio: float) -> PortLaw:
         """Of a link whose bandwidth is ``ratio`` of the measured one."""
         return self if ratio == 1 else self._replace(busy_ns=self.busy_ns / ratio)
 
@@ -134,13 +121,13 @@ def node_law(
 
     Raises LawMissing for kernels that the calibration lacks.
     """
-    _refuse_sms(dispatch, sms)
+    refuse_sms(dispatch, sms)
     laws = Laws(calibration_named(name))
     if "nccl" in KERNELS[dispatch].names:
         return _nccl(laws, size)
     variant = variant_of(laws, dispatch, library, size)
-    near = nearest_shape(measured(laws, variant, op, nodes=1), shape)
-    known = sorted({each[3] for each in measured(laws, variant, op, nodes=1) if each[:3] == near})
+    near = nearest_shape(measured_shapes(laws, variant, op, nodes=1), shape)
+    known = sorted({each[3] for each in measured_shapes(laws, variant, op, nodes=1) if each[:3] == near})
     below, above, weight = around(known, size)
     if below == above:
         return _on_ranks(laws, op, dispatch, variant, near, below, below, near != shape or below != size, sms)
@@ -149,7 +136,7 @@ def node_law(
     return middle(few, many, weight)
 
 
-def _refuse_sms(dispatch: str, sms: int | None) -> None:
+def refuse_sms(dispatch: str, sms: int | None) -> None:
     """Raise LawMissing for a number of SMs of kernels that were not measured by it."""
     if sms is not None and dispatch != "per_rank":
         raise LawMissing(
@@ -231,7 +218,9 @@ def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None
     wanted = [name for of, name in KERNELS[dispatch].names.items() if library in (None, of)]
     found = [name for name in wanted if name in there]
     if found:
-        return found[0] if ranks is None else min(found, key=lambda name: _beyond(laws, name, ranks))  # first of equals
+        return (
+            found[0] if ranks is None else min(found, key=lambda name: ranks_beyond(laws, name, ranks))
+        )  # first of equals
     raise LawMissing(
         f"calibration {laws.calibration.gpu} has no kernel {' or '.join(wanted) or f'of {library}'} for dispatch: "
         f"{dispatch} (it has: {', '.join(sorted(there)) or 'none'}). Name another GPU (or library) in the level, such "
@@ -239,13 +228,15 @@ def variant_of(laws: Laws, dispatch: str, library: str | None, ranks: int | None
     )
 
 
-def _beyond(laws: Laws, variant: str, ranks: int) -> float:
+def ranks_beyond(laws: Laws, variant: str, ranks: int) -> float:
     """How far, in doublings, ``ranks`` lie beyond those of a node that a kernel was measured on; 0: inside."""
-    known = [each[3] for each in measured(laws, variant, DISPATCH, nodes=1)]
+    known = [each[3] for each in measured_shapes(laws, variant, DISPATCH, nodes=1)]
     return max(log2(ranks / max(known)), log2(min(known) / ranks), 0.0) if known else inf
 
 
-def measured(laws: Laws, variant: str, op: str, nodes: int | None = None) -> list[tuple[int, int, int, int, int]]:
+def measured_shapes(
+    laws: Laws, variant: str, op: str, nodes: int | None = None
+) -> list[tuple[int, int, int, int, int]]:
     """(hidden, top_k, experts, ranks, nodes) of the tables of a kernel."""
     found = []
     for table in dispatches(laws.calibration):
@@ -264,253 +255,7 @@ def nearest_shape(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return min(shapes, key=lambda each: (sum(abs(log2(a / b)) for a, b in zip(each, shape, strict=True)), each))
 
 
-# ---- between_nodes
-# Laws of ports between nodes, by the bytes of a NIC, from kernels measured on some numbers of nodes.
-#
-# Direct kernels (DeepEP's low latency): the geometric mean of the two measured numbers of nodes around, at equal bytes.
-#
-# Forwarded ones (DeepEP's normal): a time has three parts, which follow the number of nodes differently.
-#
-# ==========  ==========================================================================================================
-# ``notify``  ranks tell each other how many vectors come: one time a number of nodes, the median over sizes
-# ``fixed``   of the exchange of vectors: the median of FEW_TOKENS and fewer
-# ``busy``    a NIC passes its bytes, at the same rate whatever the number of nodes. What is measured is at least that,
-#             as SMs may be slower (2 nodes) or the network congested (8 nodes): the least of the measured is taken
-# ==========  ==========================================================================================================
-#
-# The first two take the geometric mean between measured numbers of nodes. A measured number of nodes takes its own busy
-# times as far as they were measured, and beyond grows as the least.
-
-# ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
-# inter-node measurements fit (their source does not describe it).
-NIC_BYTES_PER_S = 50e9
-FEW_TOKENS = 8  # a rank
 PREPARED_TOKENS = 2.0 ** np.arange(9)  # of a rank, over which counts take the same time
-
-
-def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
-    """The law of ports of fabric level ``number`` (0 inside a node, 1 between nodes) for ``op``, DISPATCH or COMBINE.
-
-    Raises SpecError for a level without a law, or with one of another kind; LawMissing for kernels that its
-    calibration lacks.
-    """
-    if level.law is None:
-        raise SpecError(
-            f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers. Give law: "
-            f"h100/{(INTRA, INTER)[number]}, or take transfer_software: free"
-        )
-    name, _, kind = level.law.rpartition("/")
-    if kind != (INTRA, INTER)[number]:
-        raise SpecError(
-            f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected "
-            f"{name}/{(INTRA, INTER)[number]}"
-        )
-    shape, digest = (model.hidden, model.top_k, model.experts), calibration_digest(name)
-    if number == 0:
-        law = node_law(name, digest, op, dispatch, level.library, shape, size, level.sms)
-        law = law.scaled(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
-        return law._replace(fixed_ns=law.fixed_ns + prepare_ns(name, op, dispatch, level.library, size))
-    law = between_law(name, digest, op, dispatch, level.library, shape, nodes, level.sms)
-    return law.scaled(bandwidth / NIC_BYTES_PER_S)
-
-
-@lru_cache(maxsize=256)
-def between_law(
-    name: str,
-    digest: str,
-    op: str,
-    dispatch: str,
-    library: str | None,
-    shape: tuple[int, int, int],
-    nodes: int,
-    sms: int | None = None,
-) -> PortLaw:
-    """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
-    not measured.
-    """
-    _refuse_sms(dispatch, sms)
-    laws = Laws(calibration_named(name))
-    if "nccl" in KERNELS[dispatch].names:
-        raise LawMissing(
-            f"dispatch: {dispatch}: NCCL's all-to-all was not measured between nodes (calibration "
-            f"{laws.calibration.gpu}). Take dispatch: per_rank or per_token_expert, or a single node"
-        )
-    variant = variant_of(laws, dispatch, library)
-    known = sorted({each[4] for each in measured(laws, variant, op) if each[4] > 1})
-    if not known:
-        raise LawMissing(
-            f"calibration {laws.calibration.gpu} has no {variant} kernels between nodes. Name h100/{INTER} in the law "
-            "of the level, or take transfer_software: free"
-        )
-    below, above, weight = around(known, nodes)
-    if KERNELS[dispatch].forwarded:
-        return _anchored(laws, op, dispatch, variant, shape, nodes, known, sms)
-    first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes, sms)
-    if below == above:
-        return first
-    return middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes, sms), weight)
-
-
-def _of_nodes(
-    laws: Laws, op: str, dispatch: str, variant: str, shape, at_nodes: int, nodes: int, sms: int | None
-) -> PortLaw:
-    """The law of one measured number of nodes, by bytes of a NIC."""
-    there = measured(laws, variant, op, nodes=at_nodes)
-    near = nearest_shape(there, shape)
-    ranks = min(each[3] for each in there if each[:3] == near)
-    _, top_k, experts = near
-    away = nodes_away(at_nodes, top_k, experts) if KERNELS[dispatch].once else top_k * (at_nodes - 1) / at_nodes
-    asked = {"kernel": variant, "ranks": ranks, "nodes": at_nodes, "sms": sms}
-    carried = near != shape or at_nodes != nodes
-    law = by_bytes(laws, op, near, asked, away, f"{variant} on {at_nodes} nodes", carried)
-    return _measured_part(law, laws, op, near, asked, away) if KERNELS[dispatch].forwarded else law
-
-
-def _measured_part(law: PortLaw, laws: Laws, op: str, shape, asked, away: float) -> PortLaw:
-    """Up to the bytes of a NIC at the largest measured size."""
-    hidden, top_k, experts = shape
-    table = laws.dispatch_combine(op, 1, **asked, hidden=hidden, top_k=top_k, experts=experts).table
-    there = law.at_bytes <= table.last_bytes * away / top_k
-    return law._replace(at_bytes=law.at_bytes[there], busy_ns=law.busy_ns[there])
-
-
-def _anchored(
-    laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int], sms: int | None
-) -> PortLaw:
-    """Notify, fixed and busy times apart, as this section says."""
-    by_nodes = {each: _of_nodes(laws, op, dispatch, variant, shape, each, nodes, sms) for each in known}
-    notify = {each: _notify_ns(laws, op, variant, shape, each) for each in known}
-    below, above, weight = around(known, nodes)
-    if below == above == nodes:
-        own = by_nodes[nodes]
-        going_on = _going_on(own, _least([*by_nodes.values()]))
-        return going_on._replace(fixed_ns=own.fixed_ns + notify[nodes])
-    few = {each: _few_ns(law) for each, law in by_nodes.items()}
-    fixed = sum(of[below] ** (1 - weight) * of[above] ** weight for of in (few, notify))
-    least = _least([_beyond_nodes(law, few[each]) for each, law in by_nodes.items()])
-    named = f"{by_nodes[below].named.partition(' on ')[0]}, a NIC as on {' and '.join(map(str, known))} nodes"
-    return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True, laws.calibration.gpu)
-
-
-def _notify_ns(laws: Laws, op: str, variant: str, shape, nodes: int) -> float:
-    """The median over sizes: a notify does not depend on them."""
-    there = measured(laws, variant, NOTIFY_OF[op], nodes=nodes)
-    hidden, top_k, experts = nearest_shape(there, shape)
-    ranks = min(each[3] for each in there if each[:3] == (hidden, top_k, experts))
-    tokens = 2.0 ** np.arange(FEW_TOKENS)
-    times = laws.dispatch_combine(
-        NOTIFY_OF[op], tokens, kernel=variant, ranks=ranks, nodes=nodes, hidden=hidden, top_k=top_k, experts=experts
-    )
-    return float(np.median(times.ns[~times.extrapolated] if not times.extrapolated.all() else times.ns))
-
-
-def _few_ns(law: PortLaw) -> float:
-    """The median time of FEW_TOKENS and fewer."""
-    few = (law.at_bytes > 0) & (law.at_bytes <= FEW_TOKENS * law.at_bytes[1])
-    return law.fixed_ns + float(np.median(law.busy_ns[few]))
-
-
-def _beyond_nodes(law: PortLaw, fixed_ns: float) -> PortLaw:
-    """The same times, of which ``fixed_ns`` count as fixed."""
-    return law._replace(fixed_ns=fixed_ns, busy_ns=np.maximum(law.fixed_ns + law.busy_ns - fixed_ns, 0.0))
-
-
-def _least(laws: Sequence[PortLaw]) -> PortLaw:
-    """The least busy time at any bytes; a law that ends before others grows as that of most bytes."""
-    longest = max(laws, key=lambda law: law.at_bytes[-1])
-    every = [_going_on(law, longest) for law in laws]
-    at = np.unique(np.concatenate([law.at_bytes for law in every]))
-    busy = np.maximum.accumulate(np.min([law.busy(at) for law in every], axis=0))
-    return longest._replace(at_bytes=at, busy_ns=busy)
-
-
-def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
-    """A law as far as it goes, and from there with the growth of another."""
-    last = law.at_bytes[-1]
-    at = other.at_bytes[other.at_bytes > last]
-    grown = law.busy_ns[-1] + other.busy(at) - other.busy(last)
-    return law._replace(at_bytes=np.concatenate([law.at_bytes, at]), busy_ns=np.concatenate([law.busy_ns, grown]))
-
-
-# ---- alike
-# Dispatch and combine where all experts are equally popular, of any number of ranks: the laws above, without a plan.
-
-
-class TransferTimes(NamedTuple):
-    """``dispatch``, ``combine``: float64[tokens of a rank] ns of one layer; ``carried``: whether they were measured on
-    another number of ranks, GPU or shape; ``told``: whose laws they are, and how far off they are where a measured
-    number of ranks is left out.
-    """
-
-    dispatch: np.ndarray
-    combine: np.ndarray
-    carried: bool
-    told: str
-
-
-def moved_alike(
-    calibration: CalibrationSpec,
-    dispatch: str,
-    sizes: Sizes,
-    hidden: int,
-    n_bytes: VectorBytes,
-    ranks: int,
-    tokens: np.ndarray,
-) -> TransferTimes:
-    """Of ``tokens`` of every rank, float64[size]. One NVLink domain has the law of its kernels between and beyond the
-    measured numbers of ranks (`node_law`); more nodes have that of ports inside nodes and of NICs, whichever takes
-    longer, as `archsim.engine.cluster.moves` composes flows. Kernels are the GPU's own or, where their numbers of ranks
-    are nearer, those of the GPU most like it. Raises LawMissing where no GPU has any.
-    """
-    size = min(ranks, NVLINK_RANKS.get(calibration.gpu, NODE))
-    nodes, kernel = -(-ranks // size), KERNELS[dispatch]
-    shape = hidden, sizes.top_k, sizes.experts
-    inner, outer = _nearest_kernels(calibration, dispatch, size, nodes)
-    away = expected_ranks(sizes, ranks) if kernel.once else sizes.top_k
-    every, found = {}, []
-    for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
-        law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
-        every[law.named] = law
-        ratio = NVLINK_BYTES_PER_S.get(calibration.gpu, 1.0) / MEASURED_BYTES_PER_S.get(law.gpu, 1.0)
-        inside = (size - 1) / size if kernel.forwarded or nodes == 1 else (size - 1) / ranks
-        law = law.scaled(ratio) if law.gpu != calibration.gpu and calibration.gpu in NVLINK_BYTES_PER_S else law
-        ns = law.fixed_ns + law.busy(tokens * away * inside * each)
-        if nodes > 1:
-            beyond = between_law(outer, calibration_digest(outer), op, dispatch, None, shape, nodes)
-            every[beyond.named] = beyond
-            sent = nodes_away(nodes, sizes.top_k, sizes.experts) if kernel.once else away * (nodes - 1) / nodes
-            ns = np.maximum(ns, beyond.fixed_ns + beyond.busy(tokens * sent * each))
-        found.append(np.where(tokens > 0, ns, 0.0))
-    prepare = np.where(tokens > 0, prepare_ns(inner, DISPATCH, dispatch, None, size), 0.0)
-    carried = any(law.carried or law.gpu != calibration.gpu for law in every.values())
-    told = f"dispatch and combine of {ranks} ranks: {'; '.join(every)}"
-    if carried:
-        told += f" (not measured on {ranks} ranks of {calibration.gpu}{_off_told(inner, dispatch, shape, size)})"
-    return TransferTimes(found[0] + prepare, found[1], carried, told)
-
-
-def _nearest_kernels(calibration: CalibrationSpec, dispatch: str, size: int, nodes: int) -> tuple[str, str]:
-    """Names of the calibrations whose kernels inside a node, and between nodes, are nearest. Raises LawMissing."""
-    inner: tuple[float, str] | None = None
-    outer = ""
-    for each in chain([calibration], siblings_of(calibration)):  # read only if it is needed
-        gpu = each.gpu
-        try:
-            laws = Laws(calibration_named(gpu))
-            variant = variant_of(laws, dispatch, None, size)
-        except SpecError:  # a calibration of a user's own, or one without kernels
-            continue
-        beyond = _beyond(laws, variant, size)
-        if beyond < inf and (inner is None or beyond < inner[0]):
-            inner = beyond, gpu
-        if not outer and any(each[4] > 1 for each in measured(laws, variant, DISPATCH)):
-            outer = gpu
-        if inner is not None and inner[0] == 0 and (nodes == 1 or outer):
-            break
-    if inner is None or (nodes > 1 and not outer):
-        where = "between nodes" if inner else "of a node"
-        raise LawMissing(f"calibration {calibration.gpu} has no kernels for dispatch: {dispatch} {where}, and no other")
-    return inner[1], outer
 
 
 def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int) -> float:
@@ -521,7 +266,7 @@ def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int
     if op != DISPATCH or "nccl" in KERNELS[dispatch].names:
         return 0.0
     variant = variant_of(laws, dispatch, library, size)
-    there = measured(laws, variant, PREPARE, nodes=1)
+    there = measured_shapes(laws, variant, PREPARE, nodes=1)
     if not there:
         return 0.0
     below, above, weight = around(sorted({each[3] for each in there}), size)
@@ -531,29 +276,3 @@ def prepare_ns(name: str, op: str, dispatch: str, library: str | None, size: int
     }  # fmt: skip
     ends = [np.median(laws.dispatch_combine(PREPARE, PREPARED_TOKENS, ranks=at, **asked).ns) for at in (below, above)]
     return float(ends[0] ** (1 - weight) * ends[1] ** weight)
-
-
-JUDGED_TOKENS = 2.0 ** np.arange(0, 11, 2)  # of a rank, on which the law of ranks is judged
-
-
-def _off_told(name: str, dispatch: str, shape: tuple[int, int, int], size: int) -> str:
-    """How far the law of ranks is off where the measured number nearest to ``size`` is left out; '' for too few."""
-    laws = Laws(calibration_named(name))
-    variant = variant_of(laws, dispatch, None, size)
-    there = measured(laws, variant, DISPATCH, nodes=1)
-    near = nearest_shape(there, shape)
-    known = sorted({each[3] for each in there if each[:3] == near})
-    inner = known[1:-1] if size < known[-1] else known[1:]
-    if not inner:
-        return ""
-    left = min(inner, key=lambda each: abs(log2(each / size)))
-    below, above, weight = around([each for each in known if each != left], left)
-    asked: dict[str, Any] = {
-        "kernel": variant, "nodes": 1, **dict(zip(("hidden", "top_k", "experts"), near, strict=True)),
-    }  # fmt: skip
-    off = []
-    for op in (DISPATCH, COMBINE):
-        ends = [laws.dispatch_combine(op, JUDGED_TOKENS, ranks=each, **asked).ns for each in (below, above)]
-        ours = ends[0] ** (1 - weight) * ends[1] ** weight
-        off.append(ours / laws.dispatch_combine(op, JUDGED_TOKENS, ranks=left, **asked).ns - 1)
-    return f"; {left} ranks left out, {np.min(off):+.0%} to {np.max(off):+.0%} off"

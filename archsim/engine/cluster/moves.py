@@ -2,7 +2,7 @@
 
 =============  =======================================================================================================
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
-               (``port_laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
+               (``laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
 `GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter (with
                ``all_gather_all_reduce`` an all-reduce) returns the results
 `NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
@@ -14,177 +14,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel
+from archsim.base.compiled import kernel
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_S
-from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, level_law, plain_law, slower
-from archsim.engine.engine import WeightMover, WeightTransfer
-from archsim.engine.execution import Order
-from archsim.engine.machine import measured_law, mesh_of
-from archsim.engine.moves import Sizes, own_calibration, send_once, send_once_to, send_selections, vector_bytes
-from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, SLICES, Machine, Tally
+from archsim.engine.cluster.between_nodes import level_law
+from archsim.engine.cluster.finish import arrivals, bounds
+from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
+from archsim.engine.cluster.ports import Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
+from archsim.engine.fabrics import measured_law, mesh_of
+from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
+from archsim.engine.state import COMBINE, DISPATCH, Machine
+from archsim.engine.transfer_kernels import own_calibration
+from archsim.iteration.collectives import describe_gathered, gathered_ns
 from archsim.iteration.overlap import Sms
-from archsim.iteration.times import gathered_ns, gathered_told
 from archsim.laws import transfers
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
 from archsim.laws.mesh import quantities
 from archsim.policies.allocation import Plan
-from archsim.policies.placement import nearest_holders
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.experiment import Scenario
-from archsim.specs.fabric import LevelSpec
 from archsim.specs.system import SystemSpec
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
-# ---- ports
-# Ports of a cluster, and the bytes that pass them in one phase (dispatch or combine).
-#
-# A fabric of switches, one level (a node) or two (nodes of GPUs), has a port per GPU and level: to the switch of its
-# node (NVLink), and to the network between nodes (a NIC; ``per: group``: one that the GPUs of a node share). A phase is
-# a sum of flows, one network at a time: ``flows: float64[network, source, target]``, bytes between ports. Flows of all
-# tokens between the same two ports are one.
-#
-# ============  =========================================================  =============================================
-# kernel        between nodes                                              inside a node
-# ============  =========================================================  =============================================
-# forwarded     a vector once for every token and node, to the GPU with    from there to the GPUs that want it
-#               the same number there
-# direct        a vector for every token and GPU (or expert), to that GPU  only what stays in the node
-# ============  =========================================================  =============================================
-#
-# A combine has the same flows the other way round: the GPU that forwarded sums the results of its node.
-
-SWITCH = "switch"
-
-
-class Grid(NamedTuple):
-    """Nodes of GPUs: GPU g of node n is die ``n · size + g``. ``shared``: the GPUs of a node share its NIC."""
-
-    nodes: int
-    size: int
-    shared: bool = False
-
-    @property
-    def dies(self) -> int:
-        return self.nodes * self.size
-
-    @property
-    def node_of(self) -> np.ndarray:
-        """Node of every die, int64[die]."""
-        return np.arange(self.dies) // self.size
-
-
-class PortBytes(NamedTuple):
-    """Bytes of a phase between ports. ``inner``: float64[node, source, target] of the GPUs of each node; ``outer``:
-    float64[network, source, target] between nodes, in the order of ``outer_ports``; no networks in a single node.
-    """
-
-    inner: np.ndarray
-    outer: np.ndarray
-
-    def part(self, share: float) -> PortBytes:
-        """A share of the bytes."""
-        return PortBytes(self.inner * share, self.outer * share)
-
-    def reversed(self) -> PortBytes:
-        """The same bytes on their way back."""
-        return PortBytes(self.inner.swapaxes(1, 2), self.outer.swapaxes(1, 2))
-
-
-def grid_of(system) -> Grid | None:
-    """The nodes of a system, if it is switches of GPUs in one or two levels; else None."""
-    levels: Sequence[LevelSpec] = () if system.fabric is None else system.fabric.levels
-    if not 1 <= len(levels) <= 2 or any(level.kind != SWITCH for level in levels):
-        return None
-    if len(levels) == 1:
-        return Grid(1, system.dies)
-    nodes, size = levels[1].size, levels[0].size
-    if system.dies != system.sites:
-        living = np.bincount(np.array(system.built.living) // size, minlength=nodes)
-        if living.min() != living.max():
-            raise SpecError(
-                f"{system.name}: dies_as_built: nodes are left with {living.min()} to {living.max()} GPUs, but "
-                "measured kernels are of nodes with equally many. List as many dead in every node"
-            )
-        size = int(living[0])
-    return Grid(nodes, size, shared=levels[1].per != "gpu")
-
-
-def flows_forwarded(vectors: np.ndarray, to_nodes: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
-    """Flows of a dispatch that sends once for every (token, node). ``vectors``: [home, die], ``to_nodes``: [home,
-    node], tokens that have an expert there.
-    """
-    nodes, size = grid.nodes, grid.size
-    by_rail = vectors.reshape(nodes, size, nodes, size).sum(axis=0)  # [rail, node, die in it]
-    inner = _off_diagonal(by_rail.swapaxes(0, 1) * float(vector_bytes))
-    if nodes == 1:
-        return PortBytes(inner, np.zeros((0, 0, 0)))
-    between = to_nodes.reshape(nodes, size, nodes) * float(vector_bytes)
-    outer = between.sum(axis=1)[None] if grid.shared else between.swapaxes(0, 1)
-    return PortBytes(inner, _off_diagonal(outer))
-
-
-def flows_direct(vectors: np.ndarray, grid: Grid, vector_bytes: float) -> PortBytes:
-    """Flows of a dispatch that sends every vector straight to its GPU. ``vectors``: [home, die]."""
-    nodes, size = grid.nodes, grid.size
-    sent = vectors.reshape(nodes, size, nodes, size) * float(vector_bytes)
-    here = np.arange(nodes)
-    inner = _off_diagonal(sent[here, :, here, :].copy())
-    if nodes == 1:
-        return PortBytes(inner, np.zeros((0, 0, 0)))
-    if grid.shared:
-        return PortBytes(inner, _off_diagonal(sent.sum(axis=(1, 3))[None]))
-    sent[here, :, here, :] = 0.0
-    return PortBytes(inner, sent.reshape(1, grid.dies, grid.dies))
-
-
-def outer_ports(grid: Grid, networks: int) -> np.ndarray:
-    """The port (a die, or a node whose GPUs share one) of every member of the networks between nodes, int64[network,
-    member].
-    """
-    if grid.shared:
-        return np.arange(grid.nodes)[None]
-    return np.arange(grid.dies).reshape(grid.nodes, grid.size).T if networks > 1 else np.arange(grid.dies)[None]
-
-
-def port_bytes(flows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(out of, into) the ports of all networks, float64[network, port]."""
-    return flows.sum(axis=2), flows.sum(axis=1)
-
-
-def refuse_unequal(slots: np.ndarray, experts: int) -> None:
-    """Raise SpecError where GPUs hold different numbers of experts, as no measured kernel does. ``slots``: int64[layer,
-    die]. GPUs may outnumber experts.
-    """
-    dies = slots.shape[1]
-    if (slots.max(axis=1) == slots.min(axis=1)).all() or slots.max() == 1:
-        return
-    near = [each for each in range(1, experts + 1) if experts % each == 0]
-    below, above = max(each for each in near if each < dies), min(each for each in near if each > dies)
-    raise SpecError(
-        f"{experts} experts do not divide over {dies} GPUs; {below} or {above} GPUs would do, or "
-        f"{-(-experts // dies)} slots a GPU, of which {-experts % dies} are empty (placement: padded) or hold "
-        "redundant experts, or transfer_software: free"
-    )
-
-
-def _off_diagonal(flows: np.ndarray) -> np.ndarray:
-    """Without what a port sends to itself; changes ``flows``."""
-    member = np.arange(flows.shape[1])
-    flows = np.ascontiguousarray(flows)
-    flows[:, member, member] = 0.0
-    return flows
-
-
-# ---- routes
 # Bytes of flows on the links of their routes, and what a phase waits for on them.
 
 
@@ -226,77 +85,6 @@ def _wait(flows, route_ptr, route_links, pair_ns, busy_ns, found):
                 found[target] = max(found[target], pair_ns[source, target] + longest)
 
 
-# ---- finish
-# When the bytes of a phase have passed all ports, given when each port may begin to send.
-#
-# Ports are the only bottleneck. If all begin together, the last byte arrives after the time of the fullest port: a
-# schedule that interrupts transfers reaches this bound (Gonzalez and Sahni, Open shop scheduling to minimize finish
-# time, J. ACM 23, 1976), and no other can beat it. Both engines take it. If they begin at different times (a combine,
-# as ranks finish their experts at different times):
-#
-# ===========  =========================================================================================================
-# event        into a port: the busy period of one server, max over k of (the k-th begin + bytes of all that begin then
-#              or later); out of a port: its begin + its bytes; a target waits for every source that sends to it
-# analytical   the same with two of the terms into a port: all bytes from the first begin on, and none after the last
-# ===========  =========================================================================================================
-
-
-def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
-    """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
-    target], ``begin_ns``: float64[network, source].
-    """
-    out_ns = begin_ns + law.busy(flows.sum(axis=2))
-    found = np.zeros(flows.shape[::2])
-    slope = law.last_ns_per_byte
-    flows, begin_ns, out_ns = (np.ascontiguousarray(each) for each in (flows, begin_ns, out_ns))
-    latest_first = np.ascontiguousarray(np.argsort(-begin_ns, axis=1))
-    _busy_periods(flows, begin_ns, out_ns, latest_first, law.at_bytes, law.busy_ns, slope, found)
-    return found + np.where(found > 0, law.fixed_ns, 0.0)
-
-
-def bounds(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
-    """As `arrivals`, by the analytical rule."""
-    out, into = flows.sum(axis=2), flows.sum(axis=1)
-    last = np.where(out > 0, begin_ns + law.busy(out), 0.0).max(axis=1, keepdims=True)
-    first = begin_ns.min(axis=1, keepdims=True)
-    return np.where(into > 0, np.maximum(last, first + law.busy(into)) + law.fixed_ns, 0.0)
-
-
-@kernel
-def _busy_periods(flows, begin_ns, out_ns, latest_first, at_bytes, busy_ns, slope, found):
-    """Fill ``found``; ``latest_first``: int64[network, source], in order of descending begin."""
-    for network in range(len(flows)):
-        for target in range(flows.shape[2]):
-            total, end = 0.0, 0.0
-            for place in range(flows.shape[1]):
-                source = latest_first[network, place]
-                n_bytes = flows[network, source, target]
-                if n_bytes > 0.0:
-                    total += n_bytes
-                    busy = begin_ns[network, source] + _busy(total, at_bytes, busy_ns, slope)
-                    end = max(end, out_ns[network, source], busy)
-            found[network, target] = end
-
-
-@inner
-def _busy(n_bytes, at_bytes, busy_ns, slope):
-    """``PortLaw.busy`` of one number."""
-    low, high = 0, len(at_bytes) - 1
-    if n_bytes >= at_bytes[high]:
-        return busy_ns[high] + (n_bytes - at_bytes[high]) * slope
-    while high - low > 1:
-        middle = (low + high) // 2
-        if at_bytes[middle] <= n_bytes:
-            low = middle
-        else:
-            high = middle
-    share = (n_bytes - at_bytes[low]) / (at_bytes[high] - at_bytes[low])
-    return busy_ns[low] + share * (busy_ns[high] - busy_ns[low])
-
-
-# ---- transfers
-
-
 class Sent(NamedTuple):
     """What a dispatch sends. ``vectors``: [home, die], as they count for HBM and energy; ``arrived``: float64[die],
     distinct tokens that every die has then; ``flows``: of GPUs behind switches, else None.
@@ -330,10 +118,10 @@ class Moves(Protocol):
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         """What a plan sends."""
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         """When every die has its tokens, float64[die] ns; all send from 0 on."""
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
 
     def sms(self, sent: Sent) -> tuple[Sms, Sms]:
@@ -382,7 +170,7 @@ class PortMoves:
             phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
             for phase, op in ((DISPATCH, transfers.DISPATCH), (COMBINE, transfers.COMBINE))
         }
-        self.named = told_kernels(scenario) or ""
+        self.named = name_kernels(scenario) or ""
         self._links = _links_of_ports(fabric, grid)
         self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
 
@@ -398,17 +186,17 @@ class PortMoves:
         flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH])
         return Sent(found[0], found[0].sum(axis=0), flows)
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return self._done(self._flows(sent)[0], DISPATCH, np.zeros(self._grid.dies))
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return self._done(self._flows(sent)[1], COMBINE, begin_ns)
 
     def _flows(self, sent: Sent) -> tuple[PortBytes, PortBytes]:
         """Of DISPATCH and, the same way back, of COMBINE."""
         assert sent.flows is not None, "of ports"
         ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
-        return sent.flows, sent.flows.part(ratio).reversed()
+        return sent.flows, sent.flows.part(ratio).reverse()
 
     def _done(self, flows: PortBytes, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
         grid, laws = self._grid, self._laws[phase]
@@ -478,8 +266,8 @@ class GatherMoves:
         self.named = f"{self._laws.calibration.gpu} all-gather and {summed} on {self._ranks} ranks"
         for op in ("all_gather", self._sums):  # refused here, where nothing of it was measured
             gathered_ns(self._laws, op, np.ones(1), self._ranks)
-            if told := gathered_told(self._laws, op, self._ranks):
-                self.named += f" ({told})"
+            if described := describe_gathered(self._laws, op, self._ranks):
+                self.named += f" ({described})"
         self._share = sms_share(scenario.system, scenario.assumptions)
         self._factor = scenario.system.d2d.measured_factor
 
@@ -488,10 +276,10 @@ class GatherMoves:
         vectors = np.repeat(tokens[:, None], self._ranks, axis=1)
         return Sent(vectors, vectors.sum(axis=0))
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns.max() + self._all(self._sums, sent, self.vector_bytes[COMBINE])
 
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
@@ -534,10 +322,10 @@ class NoMoves:
             arrived = np.full(dies, origins_of(demand).sum(dtype=np.int64) / demand.top_k)
         return Sent(np.zeros((dies, dies)), arrived)
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return np.zeros(self._fabric.dies)
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns
 
     def sms(self, sent: Sent) -> tuple[Sms, Sms]:
@@ -572,10 +360,10 @@ class RouteMoves:
             return Sent(vectors, vectors.sum(axis=0))
         return Sent(*_selections(plan, demand, self._sizes, hops))
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return self._done(sent.vectors * float(self.vector_bytes[DISPATCH]), DISPATCH)
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[COMBINE]), COMBINE)
 
     def _done(self, n_bytes: np.ndarray, phase: np.int64) -> np.ndarray:
@@ -607,10 +395,10 @@ class MeshMoves(RouteMoves):
         self._mesh = mesh_of(system)[1:]
         self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
 
-    def dispatched(self, sent: Sent) -> np.ndarray:
+    def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return np.full(self._fabric.dies, self._kernel_ns(sent, DISPATCH))
 
-    def combined(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
+    def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, COMBINE))
 
     def _kernel_ns(self, sent: Sent, phase: np.int64) -> float:
@@ -645,7 +433,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
     return slower(law, system.d2d.measured_factor)
 
 
-def told_kernels(scenario: Scenario) -> str | None:
+def name_kernels(scenario: Scenario) -> str | None:
     """The measured kernels that move hidden vectors between GPUs, by level; None where none are charged."""
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
     if grid is None or not charged or scenario.assumptions.dispatch in GATHERING:
@@ -654,7 +442,7 @@ def told_kernels(scenario: Scenario) -> str | None:
 
 
 def kernels_carried(scenario: Scenario) -> bool:
-    """Whether one of the kernels of `told_kernels` was measured on another GPU, shape, or number of ranks or nodes."""
+    """Whether one of the kernels of `name_kernels` was measured on another GPU, shape, or number of ranks or nodes."""
     gpu = calibration_named(scenario.system.compute.calibration).gpu
     laws = [law for op in (transfers.DISPATCH, transfers.COMBINE) for law in _laws_of(scenario, op)]
     return any(law.carried or law.gpu != gpu for law in laws)
@@ -679,55 +467,3 @@ def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.nda
         out[src[leaves] - first], into[dst[enters] - first] = own[leaves], own[enters]
         found.append((out, into))
     return found
-
-
-# ---- fetches
-# Weights that ranks fetch for one step: of experts that a plan runs where they are not held.
-#
-# HarMoEny passes tokens to ranks that fetch the expert; the wafer's rules run experts beside their holders. A rank
-# fetches each such expert from the nearest holder, once a step, over the links that the dispatch has used before;
-# meanwhile it computes what it holds. Fetched weights are not kept.
-
-
-class FetchedWeights(NamedTuple):
-    """``ns``: float64[die], from the end of the dispatch until a die has the weights; ``share``: float64[die] of its
-    pairs that wait for them. ``source``: int64[fetch], where the weights come from; ``transfer``: their way, None
-    without fetches.
-    """
-
-    ns: np.ndarray
-    share: np.ndarray
-    source: np.ndarray
-    transfer: WeightTransfer | None
-
-
-class Fetches:
-    """Times and counts what the steps of a run fetch."""
-
-    def __init__(self, machine: Machine, fabric: Fabric, tally: Tally):
-        self._machine, self._fabric, self._tally = machine, fabric, tally
-        self._mover = WeightMover(machine, fabric, tally)
-
-    def of(self, order: Order) -> FetchedWeights:
-        plan, dies = order.plan, self._machine.dies
-        holds = order.placement.holds[order.row]
-        away = ~holds[plan.expert, plan.die]
-        if not away.any():
-            return FetchedWeights(np.zeros(dies), np.zeros(dies), np.zeros(0, np.int64), None)
-        die = plan.die[away]
-        source = nearest_holders(holds[plan.expert[away]], die, self._fabric.hops)
-        transfer = self._mover.transfer(source, die, self._expert_bytes)
-        pairs = np.bincount(plan.die, plan.tokens, dies)
-        waiting = np.bincount(die, plan.tokens[away], dies)
-        share = np.divide(waiting, pairs, out=np.zeros(dies), where=pairs > 0)
-        return FetchedWeights(transfer.arrival_ns, share, source, transfer)
-
-    def count(self, fetched: FetchedWeights) -> None:
-        """Add what a step has fetched to the tally."""
-        if fetched.transfer is not None:
-            self._mover.book(fetched.transfer, DATA_MESSAGES)
-            np.add.at(self._tally.dies["remote_read_bytes"], fetched.source, self._expert_bytes)
-
-    @property
-    def _expert_bytes(self) -> int:
-        return SLICES * self._machine.slice_bytes

@@ -91,7 +91,7 @@ def _served_before(keys, a, b):
 
 
 @inner
-def _offered(heap, at, order):
+def _offer(heap, at, order):
     stage = heap[unsigned(at)]
     return order[0][unsigned(stage)] & TIME_BITS, stage
 
@@ -159,4 +159,4 @@ def _heap_of(get, put, before):
 bookings_push, bookings_pop = _heap_of(_booking, _book, _booked_before)
 calendar_push, calendar_pop = _heap_of(_stage, _enter, _sooner)
 queue_push, queue_pop = _heap_of(_waiting, _wait, _served_before)
-offers_push, offers_pop = _heap_of(_offered, _wait, _offered_before)
+offers_push, offers_pop = _heap_of(_offer, _wait, _offered_before)

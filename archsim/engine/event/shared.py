@@ -11,7 +11,7 @@ REMOTE_LLC   the home's LLC answers after its hit latency
 REMOTE_HBM   the home's HBM answers after its latency; the read itself is part of DATA
 DATA         one flow through the home's HBM (not after REMOTE_LLC) and all links of the route; hop latency at its end
 COMPUTE      the array takes slices one at a time, in the order in which their first segments arrive; a slice does not
-             end before its last segment has arrived, nor sooner after that than ``drain_ns``. An array that has spent
+             end before its last segment has arrived, nor sooner after that than its drain. An array that has spent
              the time of the product waits until then (``reads: together``) or takes the next slice (``in_order``).
              Time in which an idle array waits after the request counts towards the product already
 LLC_FILL     the write latency, after the slice has left a remote HBM at full rate
@@ -26,31 +26,24 @@ ACT_WRITE    nothing more: the write was part of the move
 Flows of one line take part one after the other (``reads: in_order``, ``source: queued``). Times are counted from
 the start of the step; everything that starts or ends at one instant is recomputed once. Under ``rate_updates:
 per_round_trip`` recomputes keep a distance in time: until the next one, a flow that has started waits, and the share of
-one that has ended is left unused. Timers and flows are in ``transfers``, how stages begin in ``stages``, the compute
-array in ``array``.
+one that has ended is left unused. Timers and flows are in `archsim.engine.event.flows`, their
+groups in `step_networks`, how stages begin in `stages`, the compute array in `array`.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.engine.event.explained import step_log, trace_back
+from archsim.engine.event.array import arrive, end_multiplying, has_room, operand_ready, release_held
+from archsim.engine.event.explained import trace_back
 from archsim.engine.event.flows import (
     HAS_ROOM,
     HAS_SEGMENT,
-    IS_COMPUTED,
     IS_SERVED,
     NOBODY,
-    OWN_COPIES,
-    OWN_SLICES,
-    OWN_VECTORS,
-    PAIRS,
     STAGES,
     STAGES_PER_CHAIN,
     STAGES_PER_MOVE,
     TIMERS,
-    StepNetworks,
     Traffic,
     apply_rates,
     new_pool,
@@ -59,40 +52,27 @@ from archsim.engine.event.flows import (
     port_ranks,
     reset,
     send,
-    set_timer,
     take_timer,
     work_flows,
 )
+from archsim.engine.event.stages import SharedState, ask, begin_move, begin_slice, describe_flow, new_stage, start_moves
+from archsim.engine.event.step_log import step_log
+from archsim.engine.event.step_networks import OWN_COPIES, StepNetworks
+from archsim.engine.flows.network import TOUCHED, FlowNetwork
+from archsim.engine.flows.port_fair import NO_PORTS, Ports, build_ports, solve_rates
 from archsim.engine.machine import share_every_ns
-from archsim.engine.network import NO_PORTS, TOUCHED, FlowNetwork, Ports, build_ports, solve_rates
 from archsim.engine.state import (
-    COMBINE,
-    DATA_MESSAGES,
     DISPATCH,
-    HIDDEN,
-    REQUESTS,
     SLICES,
-    UNITS,
     Machine,
     Memory,
     StepWork,
     Tally,
-    awaits_tokens,
-    begun_ns,
     count_arrived,
-    count_computed,
-    hold,
-    launched_ns,
-    link_at,
-    move_of,
-    multiplied_ns,
-    phase_of,
     room_for_slices,
-    room_of,
     room_to_ask,
-    route_of,
 )
-from microarch.blocks import atu, hbm, llc, pdu
+from microarch.blocks import hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
 from microarch.blocks.request import (
     ACT_MOVE,
@@ -101,338 +81,16 @@ from microarch.blocks.request import (
     COPY,
     DATA,
     DONE,
-    HERE,
     HIT,
     LLC_FILL,
-    LOCAL_HBM,
     LOOKUP,
     MISS,
     REMOTE_HBM,
-    REMOTE_LLC,
     REQUEST,
     SERVED,
 )
 from microarch.fabric.fabric import Fabric
 
-# ---- stages
-# How a step begins the stages of its slices and of its hidden vectors under ``contention: shared``; what each stage
-# takes is told at the top of this module.
-
-
-class SharedState(NamedTuple):
-    """State of a step, as its kernels use it."""
-
-    machine: Machine
-    work: StepWork
-    memory: Memory
-    tally: Tally
-    traffic: Traffic
-
-
-@inner
-def new_stage(pool, kind, item, parent, now):
-    stage = pool.count[STAGES]
-    pool.count[STAGES] += 1
-    row = pool.stages[stage]
-    row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
-    row.time = row.bound_from = row.end = now
-    row.hbm_ns, row.least_ns = 0.0, 0.0
-    return stage
-
-
-@inner
-def describe_flow(traffic, row, group, n_bytes, first_bytes, latency):
-    row.group, row.bytes = np.int64(traffic.row_of[group]), n_bytes
-    row.first_bytes, row.latency = first_bytes, latency
-
-
-@inner
-def _count_message(machine, tally, what, src, dst, n_bytes):
-    tally.hops[min(what, HIDDEN), 0] += machine.hops[src, dst]
-    tally.hops[min(what, HIDDEN), 1] += machine.hops[src, dst] * n_bytes
-    tally.pair_bytes[what, src, dst] += n_bytes
-
-
-@inner
-def _request(machine, tally, entry):
-    """Latency of a command to the home; its bytes are counted on the links that it passes."""
-    n_bytes = machine.request_bytes
-    _count_message(machine, tally, REQUESTS, entry.die, entry.home, n_bytes)
-    first, last = route_of(machine, entry.die, entry.home)
-    for at in range(first, last):
-        tally.resources[link_at(machine, at)].bytes += n_bytes
-    return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
-
-
-@outer
-def begin_move(s, kind, item, parent, now):
-    """Begin a stage of a bundle of hidden vectors."""
-    machine, move, phase = s.machine, move_of(s.work, item), phase_of(s.work, item)
-    stage = new_stage(s.traffic.pool, kind, item, parent, now)
-    row = s.traffic.pool.stages[stage]
-    if kind == ACT_MOVE:
-        _count_message(machine, s.tally, HIDDEN + phase, move.src, move.dst, move.bytes)
-        s.tally.moved_bytes[phase] += move.bytes
-        s.tally.dies[move.dst].activation_bytes += move.bytes
-        row.least_ns = move.port_bytes / machine.transfer_bytes_per_ns[phase]
-        group = (PAIRS + 2 * machine.dies + move.src) * machine.dies + move.dst
-        describe_flow(s.traffic, row, group, move.bytes, move.bytes, machine.route_ns[move.src, move.dst])
-        send(s.traffic, stage, now)
-        return
-    s.tally.dies[move.src].activation_bytes += move.bytes
-    if move.src == move.dst:
-        row.event = HERE
-        group = OWN_VECTORS * machine.dies + move.src
-        latency = machine.transfer_ns[phase] + machine.hbm_latency_ns
-        describe_flow(s.traffic, row, group, move.bytes, move.bytes, latency)
-        send(s.traffic, stage, now)
-    else:
-        set_timer(s.traffic.pool, stage, now + machine.transfer_ns[phase] + machine.hbm_latency_ns, IS_SERVED)
-
-
-@outer
-def begin_slice(s, kind, item, parent, now):
-    """Begin a stage of a weight slice, COMPUTE excepted."""
-    machine, pool, entry = s.machine, s.traffic.pool, s.work.entries[item // SLICES]
-    stage = new_stage(pool, kind, item, parent, now)
-    row, latency = pool.stages[stage], 0.0
-    if kind == LOCAL_HBM:
-        s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
-        whole = machine.first_bytes == machine.slice_bytes
-        first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
-        group = OWN_SLICES * machine.dies + entry.die
-        describe_flow(s.traffic, row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
-        send(s.traffic, stage, now)
-        return
-    if kind == COPY:
-        group = OWN_COPIES * machine.dies + entry.die
-        describe_flow(s.traffic, row, group, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
-        send(s.traffic, stage, now)
-        return
-    if kind == DATA:
-        _count_message(machine, s.tally, DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes)
-        from_llc = pool.stages[parent].kind == REMOTE_LLC
-        group = (PAIRS + (machine.dies if from_llc else 0) + entry.home) * machine.dies + entry.die
-        latency = machine.route_ns[entry.home, entry.die]
-        describe_flow(s.traffic, row, group, machine.slice_bytes, machine.first_bytes, latency)
-        send(s.traffic, stage, now)
-        return
-    if kind == LOOKUP:
-        row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
-        s.tally.llc_hits[0] += row.event == HIT
-        latency = machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns
-        if row.event != HIT and not atu.knows(s.memory.atu, entry, entry.key // SLICES):
-            latency += machine.hbm_latency_ns
-    elif kind == REQUEST:
-        latency = _request(machine, s.tally, entry)
-    elif kind == REMOTE_LLC:
-        s.tally.llc_hits[1] += 1
-        latency = machine.llc_hit_ns
-    elif kind == REMOTE_HBM:
-        s.tally.dies[entry.home].remote_read_bytes += machine.slice_bytes
-        latency = machine.hbm_latency_ns
-    else:  # LLC_FILL
-        latency = machine.llc_write_ns
-        if pool.stages[parent].kind == REMOTE_HBM:
-            latency += machine.slice_bytes / machine.hbm_rates[entry.home]
-    set_timer(pool, stage, now + latency, IS_SERVED)
-
-
-@outer
-def start_moves(s, what, die, parent, now):
-    """Start the bundles of hidden vectors that leave a die."""
-    columns = s.work.moves.shape[1]
-    for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
-        begin_move(s, ACT_READ, what * columns + column, parent, now)
-
-
-@outer
-def ask(s, die, parent, now):
-    """The Local CP asks for slices while there is room for them."""
-    local, row = s.work.local[die], s.traffic.pool.dies[die]
-    while row.unasked > 0 and row.room >= row.ask_from:
-        chain = s.work.chains[local.next_chain]
-        taken = room_of(s.machine, s.work.entries[chain // SLICES])
-        asked = s.traffic.pool.chains[chain]
-        asked.taken, asked.ready = taken, now
-        asked.ends_from = now + s.work.entries[chain // SLICES].alone_ns
-        local.next_chain += 1
-        row.unasked -= 1
-        row.room -= taken
-        begin_slice(s, LOOKUP, chain, parent, now)
-
-
-# ---- array
-# The compute array of a die under ``contention: shared``: when it takes a slice, how long that holds it, and what
-# follows.
-#
-# A product counts as begun when its slice was asked for and the array is idle; it multiplies when bytes are there, too
-# (``archsim.engine.state.begun_ns``, ``multiplied_ns``).
-
-
-@inner
-def _resource_of(s, die):
-    """The row of ``Tally.resources`` of a die's compute array."""
-    return s.tally.resources[(UNITS - 1) * s.machine.dies + die]
-
-
-@outer
-def _start_array(s, die, now):
-    """The compute array, if idle, takes the next slice; a routed one waits there for the launch of its kernel."""
-    pool, work, array = s.traffic.pool, s.work, s.traffic.pool.dies[die]
-    if array.running >= 0 or array.first < 0:
-        return
-    chain = array.first
-    array.first, array.running = pool.chains[chain].next, chain
-    stage = pool.chains[chain].stage
-    row = pool.stages[stage]
-    entry, ready = work.entries[chain // SLICES], pool.chains[chain].ready
-    launched = launched_ns(work, entry)
-    array.begun = begun_ns(array.free, ready, launched)
-    ends, row.bound_from = multiplied_ns(entry, array.begun, max(now, launched)), now
-    if now <= array.free or ends <= array.begun + entry.compute_ns:  # bound by the array, not by the slice's bytes
-        row.bound_from = max(array.free, ready)
-        if array.free > ready and array.latest >= 0:
-            row.cause = array.latest
-    _resource_of(s, die).wait_ns += now - row.time
-    row.time, array.latest = now, stage
-    set_timer(pool, stage, ends, IS_COMPUTED)
-    _watch_room(pool, entry, array, stage, max(now, launched))
-
-
-@inner
-def _watch_room(pool, entry, array, stage, now):
-    """Set a timer for when the slice that the array works on has left enough room for the next one. It leaves room
-    evenly until it is multiplied.
-    """
-    lacking, taken = array.ask_from - array.room, pool.chains[pool.stages[stage].item].taken
-    if array.unasked > 0 and lacking < taken:
-        left = entry.compute_ns * (entry.read_bytes - taken + lacking) / entry.read_bytes
-        set_timer(pool, stage, max(now, array.begun + left), HAS_ROOM)
-
-
-@inner
-def _leave_array(pool, die, now):
-    pool.dies[die].running, pool.dies[die].free = NOBODY, now
-
-
-@outer
-def _queue_compute(s, chain, parent, now):
-    """The slice's first segment and its tokens have arrived: it queues for the array."""
-    pool = s.traffic.pool
-    stage = new_stage(pool, COMPUTE, chain, parent, now)
-    die = s.work.entries[chain // SLICES].die
-    array = pool.dies[die]
-    pool.chains[chain].stage, pool.chains[chain].next = stage, NOBODY
-    if array.first < 0:
-        array.first = chain
-    else:
-        pool.chains[array.last].next = chain
-    array.last = chain
-    _start_array(s, die, now)
-
-
-@outer
-def operand_ready(s, chain, parent, now):
-    """The first segment has arrived: go on to the array, or queue for dispatched tokens."""
-    entry = s.work.entries[chain // SLICES]
-    if entry.routed and awaits_tokens(s.work, entry.die):
-        hold(s.work, entry.die, chain)
-    else:
-        _queue_compute(s, chain, parent, now)
-
-
-@outer
-def release_held(s, die, parent, now):
-    """The die's tokens have arrived: its kernel is launched."""
-    chain = s.work.local[die].held
-    s.work.local[die].launched_ns = now + s.work.local[die].launch_ns
-    s.work.local[die].held = NOBODY
-    while chain >= 0:
-        following = s.work.held[chain].next
-        s.traffic.pool.chains[chain].ready = now
-        _queue_compute(s, chain, parent, now)
-        chain = following
-
-
-@inner
-def has_room(s, stage, now):
-    """The slice that the array works on has left enough room for the next one."""
-    pool, chain = s.traffic.pool, s.traffic.pool.stages[stage].item
-    array = pool.dies[s.work.entries[chain // SLICES].die]
-    pool.chains[chain].taken -= array.ask_from - array.room
-    array.room = array.ask_from
-    ask(s, s.work.entries[chain // SLICES].die, stage, now)
-    _watch_room(pool, s.work.entries[chain // SLICES], array, stage, now)
-
-
-@outer
-def computed(s, stage, now):
-    """A slice is multiplied: the array takes the next one, the Local CP fetches another; after the last, results
-    leave.
-    """
-    pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
-    row.end = now
-    entry = s.work.entries[row.item // SLICES]
-    resource = _resource_of(s, entry.die)
-    # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
-    resource.busy_ns += entry.compute_ns
-    resource.wait_ns += max(0.0, now - row.time - entry.compute_ns)
-    if pool.dies[entry.die].running == row.item:
-        _leave_array(pool, entry.die, now)
-    pool.dies[entry.die].room += pool.chains[row.item].taken
-    ask(s, entry.die, stage, now)
-    _start_array(s, entry.die, now)
-    if entry.routed and count_computed(s.work, entry.die, now):
-        start_moves(s, COMBINE, entry.die, stage, now)
-
-
-@outer
-def multiplied(s, stage, now):
-    """The array has worked on a slice for the time of its product, or the slice has drained. If bytes of it are
-    missing, the array waits for them or goes on.
-    """
-    pool, item = s.traffic.pool, s.traffic.pool.stages[stage].item
-    chain, entry = pool.chains[item], s.work.entries[item // SLICES]
-    chain.computed = 1
-    if chain.arrived and chain.ends_from <= now:
-        computed(s, stage, now)
-        return
-    if chain.arrived:
-        _drain(s, chain, entry.drain_ns, now)
-    if not s.machine.array_waits:
-        _leave_array(pool, entry.die, now)
-        _start_array(s, entry.die, now)
-
-
-@outer
-def _drain(s, chain, drain_ns, now):
-    """The array would be done but for the last segment, which came late: the GEMM ends ``drain_ns`` after it; or its
-    measured time is longer, as it reads.
-    """
-    compute, last = s.traffic.pool.stages[chain.stage], s.traffic.pool.stages[chain.last]
-    if chain.ends_from <= last.end + drain_ns:
-        compute.cause, compute.bound_from = chain.last, last.end
-    if chain.ends_from <= now:
-        computed(s, chain.stage, now)
-    else:
-        set_timer(s.traffic.pool, chain.stage, chain.ends_from, IS_COMPUTED)
-
-
-@inner
-def arrive(s, chain, stage, now):
-    """The whole slice has arrived. If the array has spent its time on it, it is done, except for the drain."""
-    pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
-    row, last = pool.chains[chain], pool.stages[stage]
-    # A slice from the LLC, or one no longer than its first segment, raised no event for its first segment.
-    if last.kind == LOOKUP or last.first_bytes >= last.bytes:
-        operand_ready(s, chain, stage, now)
-    row.arrived, row.last, row.ends_from = 1, stage, max(row.ends_from, now + drain_ns)
-    if row.computed:
-        _drain(s, row, drain_ns, now)
-
-
-# ---- unwritten
 # Copies that a step leaves to be written while the next one runs (``copy_writes: background``).
 
 
@@ -469,9 +127,6 @@ def leave_copies(s, end):
         row.busy_ns -= room[die].unwritten_bytes / machine.hbm_rates[die]
 
 
-# ---- shared
-
-
 @inner
 def _move_done(s, item, stage, now):
     if item < s.work.moves.shape[1]:
@@ -500,7 +155,7 @@ def _outcome(s, row, now):
 
 
 @inner
-def _served(s, stage, now):
+def _end_stage(s, stage, now):
     """A stage has ended: apply its effects and start its successors, the spawned one first."""
     row = s.traffic.pool.stages[stage]
     event = _outcome(s, row, now)
@@ -524,13 +179,13 @@ def _tell(s, timer, now):
     """Handle the event of a timer: ``(stage, event)``."""
     stage, tells = timer
     if tells == IS_SERVED:
-        _served(s, stage, now)
+        _end_stage(s, stage, now)
     elif tells == HAS_SEGMENT:
         operand_ready(s, s.traffic.pool.stages[stage].item, stage, now)
     elif tells == HAS_ROOM:
         has_room(s, stage, now)
     else:
-        multiplied(s, stage, now)
+        end_multiplying(s, stage, now)
 
 
 @outer
@@ -609,8 +264,8 @@ class SharedKernel:
         self._work = work
         net, lines, line_of, row_of, flow_of = self._groups.of(work)
         traffic = Traffic(
-            self.pool, net, tally.resources, self._metered, lines, line_of, row_of, flow_of,
-            self._machine.dies, self.share_every_ns,
+            pool=self.pool, net=net, resources=tally.resources, metered=self._metered, lines=lines, line_of=line_of,
+            row_of=row_of, flow_of=flow_of, dies=self._machine.dies, share_every_ns=self.share_every_ns,
         )  # fmt: skip
         state = SharedState(self._machine, work, memory, tally, traffic)
         return begin_ns + run_step(state, self._ports_of(net), self._ranks is None)

@@ -12,12 +12,14 @@ import numpy as np
 
 from archsim.engine.decision import FreeDecision
 from archsim.engine.engine import EventEngine
-from archsim.engine.event.explained import step_log
-from archsim.engine.interpreted.interpreter import Network, shipped_blocks
+from archsim.engine.event.step_log import step_log
+from archsim.engine.interpreted.blocks import Network, shipped_blocks
+from archsim.engine.interpreted.in_turns import SharedInTurns
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
-from archsim.engine.interpreted.shared import Shared, SharedInTurns
-from archsim.engine.machine import INTERPRETED, objects_of, share_every_ns
+from archsim.engine.interpreted.shared import Shared
+from archsim.engine.machine import share_every_ns
+from archsim.engine.own_blocks import INTERPRETED, objects_of
 from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
@@ -81,11 +83,11 @@ class InterpretedKernel:
         if not len(work.notes):
             return
         since_ns = begin_ns if self._assumptions.contention == "reserved" else 0.0
-        told = [each for each in interpreter.transitions if each.table == "local_cp"]
-        for row, each in zip(work.notes, told, strict=False):
+        noted = [each for each in interpreter.transitions if each.table == "local_cp"]
+        for row, each in zip(work.notes, noted, strict=False):
             row["time_ns"], row["die"] = each.time - since_ns, each.item
             row["state"], row["event"], row["next"] = each.state, each.event, each.next
-        work.notes[-1]["next"] = len(told)
+        work.notes[-1]["next"] = len(noted)
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step (``archsim.engine.event.explained``)."""
@@ -112,7 +114,7 @@ class InterpretedEngine(EventEngine):
             fsm, experts = scenario.system.decision.fsm, scenario.model.experts
             predictor = self.policy.predictor
             assert isinstance(self.decision, RtlDecision)  # see `_build_decision`
-            assert isinstance(predictor, TopFraction | TopPositive)  # see `refuse_engine`
+            assert isinstance(predictor, TopFraction | TopPositive)  # see `archsim.engine.own_blocks.refuse_engine`
             marked = RtlPredictor(predictor, experts, fsm.comparators, self.decision)
             self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
             self.policy = self.policy._replace(predictor=marked)

@@ -1,27 +1,29 @@
 """A slow, obvious interpreter of the blocks' transition tables, in plain Python: ``engine: interpreted``.
 
-It takes the inputs of the compiled kernels (``Machine``, ``StepWork``, ``Memory``) and walks every chain and move of a
-step through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for each activity, in the order
+It takes the inputs of the compiled kernels (``Machine``, ``StepWork``, memory) and walks every chain and move of a step
+through the table of requests and that of the Local CPs. ``log`` has one ``Stage`` for each activity, in the order
 in which they were created; ``transitions`` one row for each event that a table answered. Caches and copies are
 dictionaries and lists here, queues are Python's ``heapq``, rates come from a max–min of their own.
 
-What follows an event is nowhere written but in the tables. Blocks (below) choose
-between events and say how long they hold a request; ``Reserved`` and ``Shared`` (modules of their names) tell what a
-stage waits for. A new state needs a table that leads to it, and a subclass that says the same of it
-(``tests/microarch/test_blocks.py``); a block of one's own needs one class.
+What follows an event is nowhere written but in the tables. Blocks (`blocks`) choose between events and say how long
+they hold a request; `archsim.engine.interpreted.reserved` and `shared` say what a stage waits for. A new state needs
+a table that leads to it, and a subclass that says the same of it (``tests/microarch/test_blocks.py``); a block of one's
+own needs one class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.sums import sum
-from archsim.engine.interpreted.memory import DieMemory, StepCounter
+from archsim.engine.interpreted.blocks import InterpretedBlock, LateBlock, Request, shipped_blocks
+from archsim.engine.interpreted.counting import StepCounter
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.stage import Stage, Transition
 from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
@@ -29,190 +31,7 @@ from microarch.blocks.request import Event, NextState, State, TransitionTable
 
 Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link
 Way = tuple[Name, ...]
-
-# ---- blocks
-# Blocks of a die as Python objects: what the interpreted engine asks when a request reaches one.
-#
-# ``serve(request, now)`` returns the event that ends the request's state and how long the block holds the request, in
-# ns, beside the bytes that it moves (those are the strategy's: exclusive under ``reserved``, shared under ``shared``).
-# A block whose event depends on what holds at the end returns None, and is asked again: ``finish(request, now)``.
-#
-# A user's block is a class with ``serve``. Without ``SERVES`` it stands before the compute array of every die, holds
-# each slice for its ns and may remember whatever it likes. With ``SERVES = (State.DATA, ...)`` it takes the place of
-# the shipped block in these states, which it gets as its first argument.
-
-
-class Request(NamedTuple):
-    """A weight slice (``expert`` >= 0) or a bundle of hidden vectors in a state of ``microarch.blocks.request``."""
-
-    state: int
-    die: int  # that runs the slice; target of a bundle
-    home: int  # where the slice is read; source of a bundle
-    expert: int  # -1: hidden vectors
-    key: int  # of the slice, -1: hidden vectors
-    n_bytes: int
-    tokens: int = 0
-    look_here: bool = True  # whether the die searches its own LLC and HBM first
-    reader: int = -1  # LLC_FILL: the die whose HBM the slice came from
-    phase: int = -1  # of a bundle: dispatch 0, combine 1
-
-
-class InterpretedBlock(Protocol):
-    """What the engine calls."""
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        """A request arrives: (event that ends its state, ns for which the block holds it)."""
-
-
-@runtime_checkable
-class LateBlock(InterpretedBlock, Protocol):
-    """A block whose event may depend on what holds at the end of a state."""
-
-    def finish(self, request: Request, now: float) -> Event:
-        """The event that ends the request's state, for which ``serve`` gave None."""
-
-
-class Network(Protocol):
-    """A packet-level network in the place of links (``contention: shared``), from two touch points."""
-
-    def send(self, message: int, src: int, dst: int, n_bytes: int, now: float) -> None:
-        """``n_bytes`` leave the HBM of ``src`` for ``dst`` at ``now``."""
-
-    def poll(self, until: float) -> tuple[float, int] | None:
-        """(time, message) of the earliest arrival no later than ``until``, once; None if there is none."""
-
-
-class Port:
-    """ATU and LLC port: finds the slice."""
-
-    SERVES = (State.LOOKUP,)
-
-    def __init__(self, machine: Machine, memory: DieMemory) -> None:
-        self.machine, self.memory = machine, memory
-        self.translate = memory.translate  # whether the ATU knows a slice
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        event = self._found(request)
-        if event == Event.HIT:
-            return event, self.machine.llc_hit_ns
-        redirected = self.memory.atu_entries and request.look_here and request.die != request.home
-        walks = redirected and not self.translate(request.die, request.key)
-        return event, self.machine.llc_miss_ns + (self.machine.hbm_latency_ns if walks else 0)
-
-    def _found(self, request: Request) -> Event:
-        die, memory = request.die, self.memory
-        if not request.look_here:
-            return Event.AWAY
-        if memory.in_llc(die, request.expert, request.key):
-            memory.hits[die] += die != request.home
-            return Event.HIT
-        if die == request.home:
-            return Event.HERE
-        if request.key in memory.copies[die]:
-            memory.read_copy(die, request.key)
-            return Event.HERE
-        return Event.AWAY
-
-
-class RequestPath:
-    """D2D links: latency of the route; their bytes are the strategy's. A request finds the home's LLC or its HBM."""
-
-    SERVES = (State.REQUEST, State.ACT_MOVE)
-
-    def __init__(self, machine: Machine, memory: DieMemory) -> None:
-        self.machine, self.memory = machine, memory
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        if request.state == State.ACT_MOVE:
-            return Event.SERVED, self.machine.route_ns[request.home, request.die]
-        return None, self.machine.route_ns[request.die, request.home]
-
-    def finish(self, request: Request, now: float) -> Event:
-        return Event.HIT if self.memory.in_llc(request.home, request.expert, request.key) else Event.MISS
-
-
-class ReturnPath:
-    """Links on the way back, and the PDU: whether a slice that has arrived is kept."""
-
-    SERVES = (State.DATA,)
-
-    def __init__(self, machine: Machine, memory: DieMemory) -> None:
-        self.machine, self.memory = machine, memory
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        return None, self.machine.route_ns[request.home, request.die]
-
-    def finish(self, request: Request, now: float) -> Event:
-        wanted = now >= self.memory.bits_ready_ns and self.memory.cp_en[request.die, request.expert]
-        return Event.KEEP if wanted and request.key not in self.memory.copies[request.die] else Event.SERVED
-
-
-class Llc:
-    """LLC: read for another die, filled from an HBM."""
-
-    SERVES = (State.REMOTE_LLC, State.LLC_FILL)
-
-    def __init__(self, machine: Machine, memory: DieMemory) -> None:
-        self.machine, self.memory = machine, memory
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        if request.state == State.REMOTE_LLC:
-            return Event.SERVED, self.machine.llc_hit_ns
-        return None, self.machine.llc_write_ns
-
-    def finish(self, request: Request, now: float) -> Event:
-        self.memory.store(request.reader, request.expert, request.key)
-        return Event.SERVED
-
-
-class Hbm:
-    """HBM: reads and writes; a copy is entered when it is written."""
-
-    SERVES = (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)
-
-    def __init__(self, machine: Machine, memory: DieMemory) -> None:
-        self.machine, self.memory = machine, memory
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        if request.state == State.COPY:
-            return None, self.machine.hbm_latency_ns
-        here = request.state == State.ACT_READ and request.die == request.home
-        return Event.HERE if here else Event.SERVED, self.machine.hbm_latency_ns
-
-    def finish(self, request: Request, now: float) -> Event:
-        self.memory.keep(request.die, request.key)
-        return Event.SERVED
-
-
-class Array:
-    """Compute array: its time is the GEMM's, which the work of the step says."""
-
-    SERVES = (State.COMPUTE,)
-
-    def serve(self, request: Request, now: float) -> tuple[Event | None, float]:
-        return Event.SERVED, 0.0
-
-
-def shipped_blocks(machine: Machine, memory: DieMemory) -> dict[int, InterpretedBlock]:
-    """The blocks of all dies, by state."""
-    blocks = (*(kind(machine, memory) for kind in (Port, RequestPath, ReturnPath, Llc, Hbm)), Array())
-    return {state: block for block in blocks for state in block.SERVES}
-
-
-# ---- interpreter
-
 MOVE_STATES = (State.ACT_READ, State.ACT_MOVE, State.ACT_WRITE)
-
-
-class Transition(NamedTuple):
-    """``table`` answered ``event`` in ``state`` with ``next``; ``item``: chain or move, die for a Local CP."""
-
-    time: float
-    table: str
-    state: Any
-    event: Any
-    next: Any
-    item: int
 
 
 def walk(
@@ -231,43 +50,6 @@ def walk(
         transitions.append(Transition(now + ns, table.name, state, event, step.next, 0))
         under_way += [(now + ns, following) for following in (step.spawn, step.next) if following is not None]
     return transitions
-
-
-@dataclass(eq=False)
-class Stage:
-    """One activity: an item in a state, from ``start`` (before: the earliest) to ``end``."""
-
-    number: int
-    state: Any
-    item: int
-    parent: Stage | None
-    start: float
-    end: float = 0.0
-    event: Any = None
-    next: Any = None
-    floor: float = 0.0  # Reserved: a compute stage does not end before its last segment is there
-    reader: int = -1  # LLC_FILL: the die whose HBM the slice came from
-    ns: float = 0.0  # for which its block holds it
-    cause: Stage | None = None  # what it had to wait for: its parent, or the last user of a resource
-    # Shared
-    bound_from: float = 0.0  # from when on the step waited for it; before, for its cause
-    hbm_ns: float = 0.0  # time in which an HBM, not a link, limited its flow
-    # Reserved
-    resources: tuple = ()
-    priority: int = 0
-    tie: int = 0
-    arrival: int = 0
-    admitted: bool = False
-    home_hit: bool = False  # LOOKUP: the home's LLC has the slice
-
-    @property
-    def before(self) -> Stage:
-        """The stage that it follows. Only the first stage of a slice or a bundle follows none."""
-        assert self.parent is not None
-        return self.parent
-
-    def __lt__(self, other: Stage) -> bool:
-        return (self.start, self.tie) < (other.start, other.tie)
 
 
 def _name(block: InterpretedBlock) -> str:
@@ -360,7 +142,7 @@ class Interpreter:
             self.memory.unwritten = [int(max(0.0, at - end) * rate) for at, rate in zip(freed, rates, strict=True)]
 
     # blocks
-    def asked(self, stage: Stage) -> Request:
+    def request_of(self, stage: Stage) -> Request:
         """What the stage's block is asked."""
         if stage.state in MOVE_STATES:
             move, phase = self.move(stage.item), self.phase(stage.item)
@@ -368,15 +150,15 @@ class Interpreter:
         entry = self.entry(stage.item)
         moved = entry.read_bytes if stage.state == State.LOCAL_HBM else int(self.machine.slice_bytes)
         return Request(
-            stage.state, entry.die, entry.home, entry.expert, self.key(stage.item), moved, entry.tokens,
-            bool(entry.look_here), stage.reader,
+            state=stage.state, die=entry.die, home=entry.home, expert=entry.expert, key=self.key(stage.item),
+            n_bytes=moved, tokens=entry.tokens, look_here=bool(entry.look_here), reader=stage.reader,
         )  # fmt: skip
 
     def serve(self, stage: Stage, now: float) -> None:
         """The stage's block takes it: its event, if it is known by then, and the block's time."""
-        request = self.asked(stage)
+        request = self.request_of(stage)
         stage.event, stage.ns = self.served_by[stage.state].serve(request, now)
-        self.counted.served(request, stage.event)
+        self.counted.count_request(request, stage.event)
 
     def finish(self, stage: Stage, end: float) -> Event:
         """The event that ends the stage."""
@@ -387,7 +169,7 @@ class Interpreter:
                     f"blocks: {_name(block)} gives no event for a request in the state {stage.state.name}. Let serve "
                     "return one, or add a method finish(request, now) that returns the event at the end of the state"
                 )
-            stage.event = block.finish(self.asked(stage), end)
+            stage.event = block.finish(self.request_of(stage), end)
         if (stage.state, stage.event) not in self.request.steps:
             known = [event.name for state, event in self.request.steps if state == stage.state]
             raise ArchsimError(

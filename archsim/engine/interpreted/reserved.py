@@ -9,8 +9,10 @@ from enum import IntEnum
 from math import ceil
 from typing import Any
 
-from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Stage, Way, route
-from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
+from archsim.engine.interpreted.counting import explain_product, trace_back
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Way, route
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.stage import Stage
 from archsim.engine.state import DISPATCH, Machine, StepWork, Tally
 from microarch.blocks.request import Event, State
 
@@ -19,11 +21,12 @@ ROWS = {"port": 0, "hbm": 1, "array": 2}  # of the resources of a die, in ``Tall
 
 @dataclass(eq=False)
 class Resource:
-    row: int | None = None  # of ``Tally.resources``
-    claimed: bool = False
-    free_at: float = 0.0
-    last_user: Stage | None = None
-    queue: list = field(default_factory=list)
+    """What stages claim."""
+
+    claimed: bool = False  # by a stage that has not begun
+    free_at: float = 0.0  # ns: end of the last use
+    last_user: Stage | None = None  # who used it last
+    queue: list = field(default_factory=list)  # heap of `Waiting`
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from archsim.policies.prediction import TopFraction, TopPositive
 from archsim.specs.experiment import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import DecisionWork, State, sorting_cycles
-from microarch.rtl import allocator, heatmap, lockstep, select, sorter, tables
+from microarch.rtl import allocator, drive, heatmap, select, sorter, tables
 
 
 class RtlDecision(ChargedDecision):
@@ -38,32 +38,32 @@ class RtlDecision(ChargedDecision):
                 speeds=scenario.policy.needs_speeds("allocation"),
             )  # fmt: skip
             self._table = tables.AllocatorTable(parameters)
-            self._allocator = lockstep.Driven(allocator.Allocator(parameters))
+            self._allocator = drive.Driven(allocator.Allocator(parameters))
             experts = 1 << max(1, (model.experts - 1).bit_length())
             comparators = 1 << (min(fsm.comparators, experts // 2).bit_length() - 1)
-            self._sorter = lockstep.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
+            self._sorter = drive.Driven(sorter.Sorter(sorter.Parameters(experts, comparators)))
 
     def decide(self, allocate: Callable[[StepView], Plan], view: StepView) -> Plan:
         plan = super().decide(allocate, view)
         self._cycles = {}
         if not plan.effort.sorted_experts:
             return plan
-        order = self._ordered(view)
+        order = self._order_of(view)
         given = self._given(view, order)
         most = 100 * sum(len(each.die) + each.tokens for each in given.experts) + 50
-        entries, cycles = self._allocator.ask(lambda ctx, dut: lockstep.place(ctx, dut, given, most))
+        entries, cycles = self._allocator.ask(lambda ctx, dut: drive.place(ctx, dut, given, most))
         self._cycles |= dict(zip((State.GENERATE, State.EVALUATE, State.MERGE), cycles, strict=True))
         rows = sorted(zip(order, entries, strict=True))
         made = [(expert, *of[at : at + 2]) for expert, of in rows for at in range(0, len(of), 2)]
         expert, die, tokens = np.array(made, np.int32).T.copy()
         return Plan(expert, die, tokens, plan.effort)
 
-    def _ordered(self, view: StepView) -> list[int]:
+    def _order_of(self, view: StepView) -> list[int]:
         """Experts with tokens, as the sorter has them."""
         active = np.flatnonzero(view.tokens)
         last = sorting_cycles(len(active), "bitonic", self._sorter.component.parameters.comparators)
         ask = self._sorter.ask
-        ranks, self._cycles[State.ORDER] = ask(lambda ctx, dut: lockstep.sort(ctx, dut, view.tokens[active], last))
+        ranks, self._cycles[State.ORDER] = ask(lambda ctx, dut: drive.sort(ctx, dut, view.tokens[active], last))
         return active[ranks].tolist()
 
     def _given(self, view: StepView, order: list[int]) -> tables.PlacingStep:
@@ -101,12 +101,12 @@ class RtlPredictor:
         larger_wins = isinstance(predictor, TopFraction)
         keep = min(experts, predictor.keep(experts))
         parameters = select.Parameters(experts, comparators, keep=keep, larger_wins=larger_wins)
-        self._driven, self._decision = lockstep.Driven(select.Selector(parameters)), decision
+        self._driven, self._decision = drive.Driven(select.Selector(parameters)), decision
 
     def __call__(self, heat: np.ndarray, changed: np.ndarray, out: np.ndarray) -> None:
         for at in map(tuple, np.argwhere(changed).tolist()):
             row = heat[at]
-            cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: lockstep.choose(ctx, dut, row))
+            cycles, _, chosen = self._driven.ask(lambda ctx, dut, row=row: drive.choose(ctx, dut, row))
             marks = np.zeros(8 * out.shape[2], np.uint8)
             marks[chosen] = 1
             out[at] = np.packbits(marks, bitorder="little")
@@ -114,12 +114,13 @@ class RtlPredictor:
 
 
 class RtlHeatmap:
-    """The heatmap's store, which adds the pairs of a step to the counters of a layer: arguments of `PortedHeatmap`'s
-    ``count``. Raises ArchsimError for a token that has an expert twice, as a mask of a word has no bit for that.
+    """The heatmap's store, which adds the pairs of a step to the counters of a layer, as
+    `archsim.policies.prediction.PortedHeatmap` has them counted. Raises ArchsimError for a token that has an expert
+    twice, as a mask of a word has no bit for that.
     """
 
     def __init__(self, experts: int, port_bits: int):
-        self._driven = lockstep.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
+        self._driven = drive.Driven(heatmap.HeatmapStore(heatmap.Parameters(experts, port_bits)))
 
     def __call__(
         self,
@@ -140,7 +141,7 @@ class RtlHeatmap:
                 changed[row] = True
                 for word, mask in masks.items():
                     given = row, word, mask
-                    halved += self._driven.ask(lambda ctx, dut, given=given: lockstep.count(ctx, dut, heat, *given))
+                    halved += self._driven.ask(lambda ctx, dut, given=given: drive.count(ctx, dut, heat, *given))
         return halved
 
     def _masks(self, now: list[int], per_word: int) -> dict[int, int]:

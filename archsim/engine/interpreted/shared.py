@@ -3,84 +3,23 @@ of a user's packet-level network.
 """
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from graphlib import TopologicalSorter
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.base.sums import sum
-from archsim.engine.event.flows import UNSATURATED
-from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Network, Stage, Way, route
-from archsim.engine.interpreted.memory import DieMemory, explain_product, trace_back
-from archsim.engine.network import SPENT
+from archsim.engine.flows.simulation import SPENT
+from archsim.engine.interpreted.blocks import Network
+from archsim.engine.interpreted.counting import explain_product, trace_back
+from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Way, route
+from archsim.engine.interpreted.max_min import max_min
+from archsim.engine.interpreted.memory import DieMemory
+from archsim.engine.interpreted.stage import Stage
 from archsim.engine.state import DISPATCH, UNITS, Machine, StepWork, Tally
 from microarch.blocks.request import Event, State
-
-# ---- fair
-# Max–min fairness the slow and obvious way: raise all rates, fix those at the tightest resource, repeat.
-
-
-class Ordered(Hashable, Protocol):
-    """Names of resources have an order."""
-
-    def __lt__(self, other: Any, /) -> bool: ...
-
-
-Resource = TypeVar("Resource", bound=Ordered)
-
-
-def fair_rates(routes: Sequence[Sequence[Resource]], capacity: Mapping[Resource, float]) -> list[float]:
-    """Rates of flows over ``routes`` (names of resources, which have an order)."""
-    rates, _ = max_min([tuple(way) for way in routes], capacity)
-    return [rates[tuple(way)] for way in routes]
-
-
-def max_min(
-    routes: Sequence[tuple[Resource, ...]], capacity: Mapping[Resource, float]
-) -> tuple[dict[tuple[Resource, ...], float], dict[tuple[Resource, ...], Resource]]:
-    """(rate of each flow of a route, the resource that limits it). Without resources: infinity.
-
-    Of several tightest resources the largest name counts; for a route that shares none, the last on its way.
-    """
-    flows, users = Counter(routes), defaultdict(list)
-    for way in flows:
-        for resource in way:
-            users[resource].append(way)
-    left = {resource: capacity[resource] for resource in users}
-    waiting = {resource: sum(flows[way] for way in users[resource]) for resource in users}
-    rates: dict[tuple[Resource, ...], float] = {way: inf for way in flows if not way}
-    limits: dict[tuple[Resource, ...], Resource] = {}
-    level = 0.0
-    while any(waiting.values()):
-        share = {resource: max(level, left[resource] / n) for resource, n in waiting.items() if n}
-        level = min(share.values())
-        fixed = []
-        for resource in [resource for resource in share if share[resource] == level]:
-            for way in users[resource]:
-                if way in rates and way not in fixed:
-                    continue
-                if way not in rates:
-                    rates[way], limits[way] = level, resource
-                    fixed.append(way)
-                limits[way] = max(limits[way], resource)
-        gone: Counter = Counter()
-        for way in fixed:
-            for resource in way:
-                gone[resource] += flows[way]
-        for resource, n in gone.items():
-            left[resource] -= level * n
-            waiting[resource] -= n
-    for way, rate in rates.items():
-        if way and all(len(users[resource]) == 1 for resource in way):
-            limits[way] = [r for r in way if capacity[r] / flows[way] == rate][-1]
-    return rates, limits
-
-
-# ---- shared
 
 Line = tuple[str, int] | tuple[str, int, int]  # flows that wait for each other: what they carry, from where to where
 
@@ -89,16 +28,16 @@ Line = tuple[str, int] | tuple[str, int, int]  # flows that wait for each other:
 class Flow:
     """Bytes of a stage on their way: at ``rate`` since ``since`` (from its ``start``), with ``left`` to go then."""
 
-    stage: Stage
-    route: Way
-    size: float
+    stage: Stage  # whose bytes they are
+    route: Way  # resources that they pass
+    size: float  # bytes
     goal: float  # bytes left at the next thing to tell
-    latency: float
-    start: float
-    left: float
-    rate: float = 0.0
-    since: float = 0.0
-    takes: float = inf
+    latency: float  # ns, added at the end
+    start: float  # ns
+    left: float  # bytes at ``since``
+    rate: float = 0.0  # bytes per ns
+    since: float = 0.0  # ns from ``start``: last change of the rate
+    takes: float = inf  # ns from ``start`` until the next thing to tell
     least: float = 0.0  # it takes no less
     hbm_bound: bool = False  # whether an HBM is its bottleneck now
 
@@ -191,7 +130,7 @@ class Shared(Interpreter):
         flow = self.on_way.pop(number)
         if flow.stage.state == State.DATA and self.has_segments(flow.stage):
             self.at(now + flow.latency, flow.stage, self.operand_ready)
-        self.at(now + flow.latency, flow.stage, self.served)
+        self.at(now + flow.latency, flow.stage, self.end_stage)
         self.next_in_line(flow, now)
         return now
 
@@ -215,7 +154,7 @@ class Shared(Interpreter):
         self.serve(stage, now)
         flow = self.flow_of(stage, now)
         if flow is None:
-            self.at(now + self.latency(stage), stage, self.served)
+            self.at(now + self.latency(stage), stage, self.end_stage)
         else:
             self.send(flow, now)
 
@@ -245,7 +184,7 @@ class Shared(Interpreter):
         return None
 
     def has_segments(self, stage: Stage) -> bool:
-        """Whether the arrival of a slice's first segment is told before that of the whole slice."""
+        """Whether the arrival of a slice's first segment comes before that of the whole slice."""
         n_bytes = self.entry(stage.item).read_bytes if stage.state == State.LOCAL_HBM else self.machine.slice_bytes
         return stage.state != State.LOOKUP and self.machine.first_bytes < min(self.machine.slice_bytes, n_bytes)
 
@@ -263,7 +202,7 @@ class Shared(Interpreter):
             return m.transfer_ns[self.phase(stage.item)] + stage.ns
         return stage.ns
 
-    def served(self, stage: Stage, now: float) -> None:
+    def end_stage(self, stage: Stage, now: float) -> None:
         """A stage has ended: begin what follows, the spawned one first."""
         stage.end = now
         if stage.item < 0:  # copies of the step before are written
@@ -437,7 +376,7 @@ class Shared(Interpreter):
         """Hand the bytes to the user's network, if there is one, unless they stay on their die."""
         if self.network is None:
             return False
-        request = self.asked(flow.stage)
+        request = self.request_of(flow.stage)
         if request.home == request.die:
             return False
         for name in flow.route:
@@ -453,13 +392,13 @@ class Shared(Interpreter):
             elapsed = now - flow.start
             if not (flow.start + flow.takes <= now or (flow.takes - elapsed) * flow.rate <= SPENT * flow.size):
                 continue
-            told = max(flow.start + (flow.takes + flow.latency), flow.stage.start + flow.least + flow.latency)
+            due = max(flow.start + (flow.takes + flow.latency), flow.stage.start + flow.least + flow.latency)
             if flow.goal > 0.0:
-                self.at(told, flow.stage, self.operand_ready)
+                self.at(due, flow.stage, self.operand_ready)
                 flow.goal, flow.takes = 0.0, flow.since + flow.left / flow.rate
             else:
                 self.end_flow(flow, now)
-                self.at(told, flow.stage, self.served)
+                self.at(due, flow.stage, self.end_stage)
                 if not self.next_in_line(flow, now):
                     self.changed.append(flow.route)
 
@@ -518,7 +457,7 @@ class Shared(Interpreter):
 
     # counting
     def row(self, name: Name) -> int:
-        """Row of a resource in ``Tally.resources``."""
+        """Row of a resource in ``archsim.engine.state.Tally.resources``."""
         unit = {"hbm": 1, "array": 2}
         return unit[name[0]] * self.machine.dies + name[1] if name[0] in unit else name[1]
 
@@ -540,205 +479,3 @@ class Shared(Interpreter):
             explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
 
         trace_back(tally, self.last, 0.0, lambda stage: stage.bound_from, explain)
-
-
-# ---- round_robin
-# ``arbitration: round_robin``, slow and obvious: port-fair rates with coupled FIFOs, and the interpreter with them.
-#
-# The rules are those of the text of ``archsim.engine.network``, told again with its damping and its
-# tolerance: limits start at the capacities, rates follow in travelling order, limits against it, until none moves by
-# more than ``SETTLED`` of its capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs)
-# queue every flow apart, all others are links, of which ``order`` lists all such that every route rises.
-
-KEPT, SETTLED, MAX_SWEEPS = 0.6, 1e-4, 200
-
-
-def touched(routes: Sequence[Way], changed: Sequence[Way]) -> list[int]:
-    """Indices of the flows that share a resource, directly or through others, with one of the routes ``changed``."""
-    reached = set().union(*changed)
-    found: set[int] = set()
-    while True:
-        more = {i for i, way in enumerate(routes) if i not in found and reached & set(way)}
-        if not more:
-            return sorted(found)
-        found |= more
-        reached |= {r for i in more for r in routes[i]}
-
-
-def added(values: Iterable[float]) -> float:
-    """Their sum, one after the other (``sum`` of Python compensates): where flows tie, the last bit decides."""
-    total = 0.0
-    for value in values:
-        total += value
-    return total
-
-
-def fill(asked: Sequence[tuple[float, int]], capacity: float) -> float:
-    """Max–min level at which these (what each asks, how many) fill ``capacity``; infinity if they ask for less."""
-    level, before = 0.0, None
-    while True:
-        left, sharing = capacity, 0
-        for each, weight in asked:
-            if each <= level:
-                left -= each * weight
-            else:
-                sharing += weight
-        if not sharing:
-            return inf
-        if sharing == before:
-            return level
-        level, before = max(level, left / sharing), sharing
-
-
-class PortFair:
-    """One component: ``weights[i]`` flows over ``routes[i]``; ``rates`` are those of each flow."""
-
-    def __init__(
-        self,
-        routes: Sequence[Way],
-        weights: Sequence[int],
-        capacity: Mapping[Name, float],
-        order: Sequence[Name],
-        apart: Callable[[Name], bool],
-    ) -> None:
-        self.routes, self.weights, self.capacity, self.flows = routes, weights, capacity, range(len(routes))
-        used = {r for way in routes for r in way}
-        self.links = [r for r in order if r in used]
-        self.stores = sorted(r for r in used if apart(r))
-        # Input ports of a link: (link, link before it, or None for the die itself), with the flows that enter by them.
-        self.ports: dict[Name, dict[Name | None, list[int]]] = {link: {} for link in self.links}
-        for i, way in enumerate(routes):
-            before = None
-            for r in way:
-                if not apart(r):
-                    self.ports[r].setdefault(before, []).append(i)
-                    before = r
-        self.ports = {
-            link: dict(sorted(ports.items(), key=lambda port: port[0] or ())) for link, ports in self.ports.items()
-        }
-        self.limit = {r: capacity[r] for r in used}
-        self.rate = [0.0] * len(routes)
-        self.source = [0.0] * len(routes)
-        self.asked: dict[tuple[Name, Name | None], float] = {}
-        self.granted: dict[tuple[Name, Name | None], float] = {}
-
-    def rates(self) -> list[float]:
-        for _ in range(MAX_SWEEPS):
-            self.forward()
-            if max(self.backward(), self.fill_stores()) <= SETTLED:
-                break
-        self.forward()
-        for r in self.stores:
-            total = self.taken(self.through(r))
-            if total > self.capacity[r]:
-                self.slow_down(self.through(r), self.capacity[r] / total)
-        return self.rate
-
-    def taken(self, flows: Iterable[int]) -> float:
-        return added(self.rate[i] * self.weights[i] for i in flows)
-
-    def through(self, r: Name) -> list[int]:
-        return [i for i in self.flows if r in self.routes[i]]
-
-    def slow_down(self, flows: Iterable[int], factor: float) -> None:
-        for i in flows:
-            self.rate[i] *= factor
-
-    def forward(self) -> None:
-        """Rates from limits, in travelling order."""
-        for i in self.flows:
-            self.source[i] = min((self.limit[r] for r in self.routes[i] if r in self.stores), default=inf)
-            self.rate[i] = self.source[i]
-        for link in self.links:
-            ports = self.ports[link]
-            for before, flows in ports.items():
-                self.asked[link, before] = self.taken(flows)
-            level = fill([(self.asked[link, before], 1) for before in ports], self.limit[link])
-            for before, flows in ports.items():
-                asked = self.asked[link, before]
-                self.granted[link, before] = min(asked, level)
-                if asked <= level:
-                    continue
-                if before is None:  # the die's own flows are queued apart
-                    most = fill([(self.source[i], self.weights[i]) for i in flows], level)
-                    for i in flows:
-                        self.rate[i] = min(self.source[i], most)
-                else:
-                    self.slow_down(flows, level / asked)
-
-    def backward(self) -> float:
-        """Limits from shares, against the travelling order; the largest move in parts of a capacity."""
-        moved = 0.0
-        for link in reversed(self.links):
-            total = added(self.granted[link, before] for before in self.ports[link])
-            new = self.capacity[link]
-            for after in self.links:
-                if link in self.ports[after] and self.asked[after, link] > 0.0:
-                    asked = [(inf if before == link else self.asked[after, before], 1) for before in self.ports[after]]
-                    new = min(new, fill(asked, self.limit[after]) * (total / self.asked[after, link]))
-            moved = max(moved, self.damp(link, new))
-        return moved
-
-    def fill_stores(self) -> float:
-        """Levels of HBMs: a flow that something else slows asks for its rate, any other for all."""
-        moved = 0.0
-        for r in self.stores:
-            asked = [(self.rate[i] if self.rate[i] < self.limit[r] else inf, self.weights[i]) for i in self.through(r)]
-            moved = max(moved, self.damp(r, min(self.capacity[r], fill(asked, self.capacity[r]))))
-        return moved
-
-    def damp(self, r: Name, new: float) -> float:
-        move = (1 - KEPT) * (new - self.limit[r])
-        self.limit[r] += move
-        return abs(move) / self.capacity[r]
-
-
-class SharedInTurns(Shared):
-    """``contention: shared``, ``arbitration: round_robin``."""
-
-    def __init__(self, machine: Machine, *of_step: Any, **parts: Any) -> None:
-        super().__init__(machine, *of_step, **parts)
-        before: dict[Name, set[Name]] = {}
-        for src in range(machine.dies):
-            for dst in range(machine.dies):
-                links = route(machine, src, dst)
-                for link in links[:1]:
-                    before.setdefault(link, set())
-                for link, earlier in zip(links[1:], links, strict=False):
-                    before.setdefault(link, set()).add(earlier)
-        self.order = list(TopologicalSorter(before).static_order())
-
-    def rates(self, routes: Sequence[Way], capacity: Mapping[Name, float]) -> list[tuple[float, Name | None]]:
-        """Only flows that what has changed can reach get new rates: those of others stay as they were found."""
-        groups = Counter(self.group(flow) for flow in self.flows)
-        names = sorted(groups)
-        ways = {self.group(flow): flow.route for flow in self.flows}
-        rates = {self.group(flow): flow.rate for flow in self.flows}
-        found = [names[i] for i in touched([ways[name] for name in names], self.changed)]
-        solver = PortFair(
-            [ways[name] for name in found],
-            [groups[name] for name in found],
-            capacity,
-            self.order,
-            lambda name: name[0] == "hbm",
-        )
-        rates |= dict(zip(found, solver.rates(), strict=True))
-        left = dict(capacity)
-        for name, n in groups.items():
-            for resource in ways[name]:
-                left[resource] -= rates[name] * n
-        full = {resource for resource in left if left[resource] <= UNSATURATED * capacity[resource]}
-        return [(rates[self.group(flow)], self.limit(flow.route, full)) for flow in self.flows]
-
-    def limit(self, way: Way, full: Collection[Name]) -> Name | None:
-        """A saturated link of the way, else a saturated HBM, else None."""
-        return max((resource for resource in way if resource in full), default=None)
-
-    def group(self, flow: Flow) -> tuple[int, int, int]:
-        """Flows over the same row of resources: (kind, source, target)."""
-        state, item = flow.stage.state, flow.stage.item
-        if state == State.ACT_MOVE:
-            return 3, self.move(item).src, self.move(item).dst
-        if state == State.DATA:
-            return 1 + (flow.stage.before.state == State.REMOTE_LLC), self.entry(item).home, self.entry(item).die
-        return 0, flow.route[0][1], 0

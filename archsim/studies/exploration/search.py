@@ -18,20 +18,14 @@ from archsim.base.files import sole_writer
 from archsim.base.host import available_cores
 from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
-from archsim.engine.analytic.machines import (
-    RATES,
-    ManyWalked,
-    RecordedSteps,
-    record,
-    shares_plan,
-    walk_all_carriers,
-    with_rates,
-)
-from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
+from archsim.engine.analytic.count import HBM_BYTES, LINK_BYTES, READ_BYTES
+from archsim.engine.analytic.machines import ManyWalked, shares_plan, walk_all_carriers
+from archsim.engine.analytic.rates import RATES, with_rates
+from archsim.engine.analytic.recorded_steps import RecordedSteps, record
+from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.demand import RunDemand
-from archsim.engine.fabrics import carriers_of
+from archsim.engine.fabrics import build_fabric, carriers_of
 from archsim.engine.loop import RunOutcome
-from archsim.engine.machine import build_fabric
 from archsim.engine.pair_traffic import statistics_bytes
 from archsim.report.page import write_report
 from archsim.runs import columns
@@ -52,8 +46,9 @@ from archsim.runs.run import Run, Workspace
 from archsim.runs.simulator import Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
-from archsim.specs.axes import EXPLORE_KEY, OBJECTIVES, WAFER, ExploreSpec, risk_of, with_expressions
+from archsim.specs.axes import WAFER
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY, OBJECTIVES, ExploreSpec, risk_of, with_expressions
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import AxisColumn, Point, SweepPlan
 from archsim.specs.system import SystemSpec
@@ -73,7 +68,7 @@ from archsim.studies.exploration.analysis import (
 from archsim.studies.exploration.page import write_exploration
 from archsim.studies.wafers import is_drawn
 from archsim.uncertainty.worlds import Worlds, propagate
-from microarch.fabric.topology import ROW_MAJOR
+from microarch.fabric.grid import ROW_MAJOR
 
 # ---- screening
 # Screen a space: objectives of every point by the analytical engine, many machines in one call.

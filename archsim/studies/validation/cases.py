@@ -10,7 +10,8 @@ import pandas as pd
 from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_US, VECTOR_BYTES, WEIGHT_BYTES
-from archsim.engine.cluster.laws import KERNELS, PortLaw, between_law, node_law
+from archsim.engine.cluster.between_nodes import between_law
+from archsim.engine.cluster.laws import KERNELS, PortLaw, node_law
 from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
@@ -42,9 +43,10 @@ from archsim.specs.system import SystemSpec, link_measured
 from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.fit.moe import with_defaults
-from calibration.measurements.reading import Measurements, release
+from calibration.measurements.reading import Measurements
 from calibration.measurements.schema import POWER
-from microarch.silicon.cost import GH100_MM2
+from calibration.measurements.sweeps import release
+from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
 
 # ---- alone

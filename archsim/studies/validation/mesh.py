@@ -633,7 +633,7 @@ BARS_MISSED = (
 
 def _fabric_alone(found: MeshValidation) -> list[str]:
     """Flow-level simulation of links alone, for even traffic, under two values of the assumption ``arbitration``."""
-    from archsim.engine.network import simulate_flows
+    from archsim.engine.flows.simulation import simulate_flows
     from microarch.fabric.topology import build_topology
 
     def longest(name: str, x: int, y: int, arbitration: str) -> float:

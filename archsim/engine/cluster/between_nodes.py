@@ -1,0 +1,195 @@
+"""Laws of ports between nodes, by the bytes of a NIC, from kernels measured on some numbers of nodes.
+
+Direct kernels (DeepEP's low latency): the geometric mean of the two measured numbers of nodes around, at equal bytes.
+
+Forwarded ones (DeepEP's normal): a time has three parts, which follow the number of nodes differently.
+
+==========  ==========================================================================================================
+``notify``  ranks tell each other how many vectors come: one time a number of nodes, the median over sizes
+``fixed``   of the exchange of vectors: the median of FEW_TOKENS and fewer
+``busy``    a NIC passes its bytes, at the same rate whatever the number of nodes. What is measured is at least that,
+            as SMs may be slower (2 nodes) or the network congested (8 nodes): the least of the measured is taken
+==========  ==========================================================================================================
+
+The first two take the geometric mean between measured numbers of nodes. A measured number of nodes takes its own busy
+times as far as they were measured, and beyond grows as the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from archsim.base.errors import SpecError
+from archsim.base.sums import sum
+from archsim.engine.cluster.laws import (
+    INTER,
+    INTRA,
+    KERNELS,
+    MEASURED_BYTES_PER_S,
+    PortLaw,
+    around,
+    by_bytes,
+    measured_shapes,
+    middle,
+    nearest_shape,
+    node_law,
+    prepare_ns,
+    refuse_sms,
+    variant_of,
+)
+from archsim.laws.laws import Laws
+from archsim.laws.tables import LawMissing
+from archsim.laws.transfers import NOTIFY_OF, nodes_away
+from archsim.specs.calibration_files import calibration_digest, calibration_named
+
+# ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
+# inter-node measurements fit (their source does not describe it).
+NIC_BYTES_PER_S = 50e9
+FEW_TOKENS = 8  # a rank
+
+
+def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, size: int, bandwidth: float) -> PortLaw:
+    """The law of ports of fabric level ``number`` (0 inside a node, 1 between nodes) for ``op``, DISPATCH or COMBINE.
+
+    Raises SpecError for a level without a law, or with one of another kind; LawMissing for kernels that its
+    calibration lacks.
+    """
+    if level.law is None:
+        raise SpecError(
+            f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers. Give law: "
+            f"h100/{(INTRA, INTER)[number]}, or take transfer_software: free"
+        )
+    name, _, kind = level.law.rpartition("/")
+    if kind != (INTRA, INTER)[number]:
+        raise SpecError(
+            f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected "
+            f"{name}/{(INTRA, INTER)[number]}"
+        )
+    shape, digest = (model.hidden, model.top_k, model.experts), calibration_digest(name)
+    if number == 0:
+        law = node_law(name, digest, op, dispatch, level.library, shape, size, level.sms)
+        law = law.scale(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
+        return law._replace(fixed_ns=law.fixed_ns + prepare_ns(name, op, dispatch, level.library, size))
+    law = between_law(name, digest, op, dispatch, level.library, shape, nodes, level.sms)
+    return law.scale(bandwidth / NIC_BYTES_PER_S)
+
+
+@lru_cache(maxsize=256)
+def between_law(
+    name: str,
+    digest: str,
+    op: str,
+    dispatch: str,
+    library: str | None,
+    shape: tuple[int, int, int],
+    nodes: int,
+    sms: int | None = None,
+) -> PortLaw:
+    """The law of the NICs of ``nodes``. The arguments are those of `node_law`. Raises LawMissing for kernels that were
+    not measured.
+    """
+    refuse_sms(dispatch, sms)
+    laws = Laws(calibration_named(name))
+    if "nccl" in KERNELS[dispatch].names:
+        raise LawMissing(
+            f"dispatch: {dispatch}: NCCL's all-to-all was not measured between nodes (calibration "
+            f"{laws.calibration.gpu}). Take dispatch: per_rank or per_token_expert, or a single node"
+        )
+    variant = variant_of(laws, dispatch, library)
+    known = sorted({each[4] for each in measured_shapes(laws, variant, op) if each[4] > 1})
+    if not known:
+        raise LawMissing(
+            f"calibration {laws.calibration.gpu} has no {variant} kernels between nodes. Name h100/{INTER} in the law "
+            "of the level, or take transfer_software: free"
+        )
+    below, above, weight = around(known, nodes)
+    if KERNELS[dispatch].forwarded:
+        return _anchor(laws, op, dispatch, variant, shape, nodes, known, sms)
+    first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes, sms)
+    if below == above:
+        return first
+    return middle(first, _of_nodes(laws, op, dispatch, variant, shape, above, nodes, sms), weight)
+
+
+def _of_nodes(
+    laws: Laws, op: str, dispatch: str, variant: str, shape, at_nodes: int, nodes: int, sms: int | None
+) -> PortLaw:
+    """The law of one measured number of nodes, by bytes of a NIC."""
+    there = measured_shapes(laws, variant, op, nodes=at_nodes)
+    near = nearest_shape(there, shape)
+    ranks = min(each[3] for each in there if each[:3] == near)
+    _, top_k, experts = near
+    away = nodes_away(at_nodes, top_k, experts) if KERNELS[dispatch].once else top_k * (at_nodes - 1) / at_nodes
+    asked = {"kernel": variant, "ranks": ranks, "nodes": at_nodes, "sms": sms}
+    carried = near != shape or at_nodes != nodes
+    law = by_bytes(laws, op, near, asked, away, f"{variant} on {at_nodes} nodes", carried)
+    return _measured_part(law, laws, op, near, asked, away) if KERNELS[dispatch].forwarded else law
+
+
+def _measured_part(law: PortLaw, laws: Laws, op: str, shape, asked, away: float) -> PortLaw:
+    """Up to the bytes of a NIC at the largest measured size."""
+    hidden, top_k, experts = shape
+    table = laws.dispatch_combine(op, 1, **asked, hidden=hidden, top_k=top_k, experts=experts).table
+    there = law.at_bytes <= table.last_bytes * away / top_k
+    return law._replace(at_bytes=law.at_bytes[there], busy_ns=law.busy_ns[there])
+
+
+def _anchor(
+    laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int], sms: int | None
+) -> PortLaw:
+    """Notify, fixed and busy times apart, as this section says."""
+    by_nodes = {each: _of_nodes(laws, op, dispatch, variant, shape, each, nodes, sms) for each in known}
+    notify = {each: _notify_ns(laws, op, variant, shape, each) for each in known}
+    below, above, weight = around(known, nodes)
+    if below == above == nodes:
+        own = by_nodes[nodes]
+        going_on = _going_on(own, _least([*by_nodes.values()]))
+        return going_on._replace(fixed_ns=own.fixed_ns + notify[nodes])
+    few = {each: _few_ns(law) for each, law in by_nodes.items()}
+    fixed = sum(of[below] ** (1 - weight) * of[above] ** weight for of in (few, notify))
+    least = _least([_beyond_nodes(law, few[each]) for each, law in by_nodes.items()])
+    named = f"{by_nodes[below].named.partition(' on ')[0]}, a NIC as on {' and '.join(map(str, known))} nodes"
+    return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True, laws.calibration.gpu)
+
+
+def _notify_ns(laws: Laws, op: str, variant: str, shape, nodes: int) -> float:
+    """The median over sizes: a notify does not depend on them."""
+    there = measured_shapes(laws, variant, NOTIFY_OF[op], nodes=nodes)
+    hidden, top_k, experts = nearest_shape(there, shape)
+    ranks = min(each[3] for each in there if each[:3] == (hidden, top_k, experts))
+    tokens = 2.0 ** np.arange(FEW_TOKENS)
+    times = laws.dispatch_combine(
+        NOTIFY_OF[op], tokens, kernel=variant, ranks=ranks, nodes=nodes, hidden=hidden, top_k=top_k, experts=experts
+    )
+    return float(np.median(times.ns[~times.extrapolated] if not times.extrapolated.all() else times.ns))
+
+
+def _few_ns(law: PortLaw) -> float:
+    """The median time of FEW_TOKENS and fewer."""
+    few = (law.at_bytes > 0) & (law.at_bytes <= FEW_TOKENS * law.at_bytes[1])
+    return law.fixed_ns + float(np.median(law.busy_ns[few]))
+
+
+def _beyond_nodes(law: PortLaw, fixed_ns: float) -> PortLaw:
+    """The same times, of which ``fixed_ns`` count as fixed."""
+    return law._replace(fixed_ns=fixed_ns, busy_ns=np.maximum(law.fixed_ns + law.busy_ns - fixed_ns, 0.0))
+
+
+def _least(laws: Sequence[PortLaw]) -> PortLaw:
+    """The least busy time at any bytes; a law that ends before others grows as that of most bytes."""
+    longest = max(laws, key=lambda law: law.at_bytes[-1])
+    every = [_going_on(law, longest) for law in laws]
+    at = np.unique(np.concatenate([law.at_bytes for law in every]))
+    busy = np.maximum.accumulate(np.min([law.busy(at) for law in every], axis=0))
+    return longest._replace(at_bytes=at, busy_ns=busy)
+
+
+def _going_on(law: PortLaw, other: PortLaw) -> PortLaw:
+    """A law as far as it goes, and from there with the growth of another."""
+    last = law.at_bytes[-1]
+    at = other.at_bytes[other.at_bytes > last]
+    grown = law.busy_ns[-1] + other.busy(at) - other.busy(last)
+    return law._replace(at_bytes=np.concatenate([law.at_bytes, at]), busy_ns=np.concatenate([law.busy_ns, grown]))

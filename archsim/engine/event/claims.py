@@ -1,0 +1,267 @@
+"""State of a step under ``contention: reserved``: its stages, and the claims and queues of the resources."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.compiled import inner, outer, unsigned
+from archsim.base.host import sparse_zeros
+from archsim.engine.event.heaps import (
+    BOOKING,
+    TIME_BITS,
+    bookings_push,
+    offers_pop,
+    offers_push,
+    queue_key,
+    queue_pop,
+    queue_push,
+    time_bits,
+)
+from archsim.engine.state import SLICES, UNITS, Machine, Memory, StepWork, Tally, link_at
+from microarch.blocks.request import DONE
+
+NOBODY = np.int64(-1)
+
+# stages created, stages in the calendar, bits of the claimed links (see ReservedState.link_bits)
+STAGES, BOOKED, CLAIMED = 0, 1, 2
+MOST_BITS = 63  # of links that a route's bits can tell
+STAGES_PER_CHAIN = 11  # the longest walk through the request table, spawned stages included
+STAGES_PER_MOVE = 4
+WAITS_PER_CHAIN = 3  # stages of a chain that may be in one resource's queue, stale entries included
+
+STAGE = np.dtype(
+    [
+        ("time", "f8"),  # earliest time; from admission on the start
+        ("end", "f8"),  # start + duration, set when processed
+        ("floor", "f8"),  # earliest end of a compute stage: its last segment has arrived and been processed
+        ("item", "i8"),  # chain, or move for the ACT_ states
+        ("group", "i8"),  # its resources: a unit (unit · D + die), or the links of a route (3 · D + pair)
+        ("parent", "i8"),  # stage that created it, -1 at the start of a step
+        ("cause", "i8"),  # stage that it had to wait for: its parent, or the last user of a resource
+        ("kind", "i8"),  # microarch.blocks.request.State
+        ("event", "i8"),  # microarch.blocks.request.Event that ended it, set when processed
+        ("priority", "i8"),  # 1 where the expert's home is another die (published simulator)
+        ("home_hit", "i8"),  # of a look-up: 1 if the home's LLC has the slice; the request goes there, else to the HBM
+    ],
+    align=True,
+)
+
+CLAIM = np.dtype([("free_at", "f8"), ("queued", "i8"), ("last_user", "i8"), ("claimed", "i8")], align=True)
+
+
+class QueuePool(NamedTuple):
+    """Stages of the step and the queues they wait in."""
+
+    stages: np.ndarray  # STAGE[stage]
+    keys: np.ndarray  # int64[stage]: archsim.engine.event.heaps.queue_key
+    waits_for: np.ndarray  # int64[stage]: its group while it waits in queues, NOBODY once it is admitted
+    claims: np.ndarray  # CLAIM[resource]
+    queue: np.ndarray  # int64[resource, waiting]: heaps of the stages that wait
+    calendar: np.ndarray  # BOOKING[stage]: heap of admitted stages
+    offers: np.ndarray  # int64[resource]: heap of the stages that are offered something
+    count: np.ndarray  # int64[3]
+
+
+class ReservedState(NamedTuple):
+    """State of a step, as its kernels use it."""
+
+    machine: Machine  # constants of the run
+    work: StepWork  # of the step
+    memory: Memory  # LLCs, copies, translations
+    tally: Tally  # counts of the run
+    pool: QueuePool  # stages and queues of the step
+    # int64[group]: the links of a route, one bit each; empty where there are more than MOST_BITS links
+    link_bits: np.ndarray
+    tie_bits: int  # of stages that are compared where times are equal: 0 (ties: heapq) or -1 (ties: sequence)
+
+
+@inner
+def row_of(s, stage):
+    """STAGE: the row of a stage."""
+    return s.pool.stages[unsigned(stage)]
+
+
+@inner
+def claim_of(s, r):
+    """CLAIM: of a resource."""
+    return s.pool.claims[unsigned(r)]
+
+
+@inner
+def entry_of(s, chain):
+    """ENTRY: of which the chain is a slice."""
+    return s.work.entries[unsigned(chain) // unsigned(SLICES)]
+
+
+def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
+    """An empty pool for ``stages`` stages of which at most ``waiting`` wait for one resource."""
+    return QueuePool(
+        stages=np.zeros(stages, STAGE),
+        keys=np.zeros(stages, np.int64),
+        waits_for=np.zeros(stages, np.int64),
+        claims=np.zeros(resources, CLAIM),
+        queue=sparse_zeros((resources, waiting)),  # few wait for most links
+        calendar=np.zeros(stages, BOOKING),
+        offers=np.zeros(resources + 1, np.int64),
+        count=np.zeros(3, np.int64),
+    )
+
+
+@inner
+def _book(s, stage, start):
+    booking = time_bits(start), stage
+    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.tie_bits)
+
+
+@inner
+def is_unit(s, group):
+    """Whether the group is a unit of a die: the one resource of its number, which no other group contains."""
+    return group < UNITS * s.machine.dies
+
+
+@inner
+def links_of(s, group):
+    """(begin, end) of the links of a group that is a route, for `link_at`."""
+    pair = group - UNITS * s.machine.dies
+    return s.machine.route_ptr[pair], s.machine.route_ptr[pair + 1]
+
+
+@inner
+def admit_at(s, stage, r):
+    """Claim a unit; the stage starts when it falls free."""
+    row, claim = row_of(s, stage), claim_of(s, r)
+    claim.claimed = 1
+    if claim.free_at > row.time:
+        s.tally.resources[unsigned(r)].wait_ns += claim.free_at - row.time
+        row.time, row.cause = claim.free_at, claim.last_user
+    else:
+        row.cause = row.parent
+    s.pool.waits_for[unsigned(stage)] = NOBODY
+    s.pool.keys[unsigned(stage)] = queue_key(row.time, row.priority)
+    _book(s, stage, row.time)
+
+
+@inner
+def _admit(s, stage):
+    """Claim the links of a route; the stage starts when the last of them falls free."""
+    row = row_of(s, stage)
+    if len(s.link_bits):
+        s.pool.count[CLAIMED] |= s.link_bits[unsigned(row.group)]
+    start, cause, binding = row.time, row.parent, NOBODY
+    first, last = links_of(s, row.group)
+    for at in range(first, last):
+        r = link_at(s.machine, at)
+        claim = claim_of(s, r)
+        claim.claimed = 1
+        if claim.free_at > start:
+            start, cause, binding = claim.free_at, claim.last_user, r
+    if binding >= 0:
+        s.tally.resources[unsigned(binding)].wait_ns += start - row.time
+    row.time, row.cause = start, cause
+    s.pool.waits_for[unsigned(stage)] = NOBODY
+    s.pool.keys[unsigned(stage)] = queue_key(start, row.priority)
+    _book(s, stage, start)
+
+
+@inner
+def _any_claimed(s, group):
+    if len(s.link_bits):
+        return s.pool.count[CLAIMED] & s.link_bits[unsigned(group)] != 0
+    first, last = links_of(s, group)
+    for at in range(first, last):
+        if claim_of(s, link_at(s.machine, at)).claimed:
+            return True
+    return False
+
+
+@inner
+def _wait(s, stage, r):
+    """Queue a stage at a resource."""
+    waiting, claim = (s.pool.keys[unsigned(stage)], stage), claim_of(s, r)
+    claim.queued = queue_push(s.pool.queue[unsigned(r)], claim.queued, waiting, s.pool.keys)
+
+
+@inner
+def create(s, kind, item, group, earliest, floor, parent, priority):
+    """Create a stage: admitted if none of its resources is claimed, else queued at each."""
+    stage = s.pool.count[STAGES]
+    s.pool.count[STAGES] += 1
+    row = row_of(s, stage)
+    row.kind, row.item, row.group, row.parent = kind, item, group, parent
+    row.time, row.floor, row.priority = earliest, floor, priority
+    if kind == DONE:
+        row.cause, s.pool.waits_for[unsigned(stage)] = parent, NOBODY
+        _book(s, stage, earliest)
+    elif is_unit(s, group):
+        if claim_of(s, group).claimed:
+            s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
+            _wait(s, stage, group)
+        else:
+            admit_at(s, stage, group)
+    elif _any_claimed(s, group):
+        s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
+        first, last = links_of(s, group)
+        for at in range(first, last):
+            _wait(s, stage, link_at(s.machine, at))
+    else:
+        _admit(s, stage)
+
+
+@inner
+def first_waiting(s, r):
+    """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
+    queue, claim = s.pool.queue[unsigned(r)], claim_of(s, r)
+    while claim.queued > 0 and s.pool.waits_for[unsigned(queue[0])] < 0:
+        _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
+    return queue[0] if claim.queued > 0 else NOBODY
+
+
+@inner
+def _may_begin(s, stage):
+    group = s.pool.waits_for[unsigned(stage)]
+    return group >= 0 and not _any_claimed(s, group)
+
+
+@inner
+def offer_links(s, group):
+    """Offer the links of a route to those who wait.
+
+    Offering claims and never frees: who cannot begin now cannot either when its turn comes. So only if several could
+    begin does their order matter, and then it is that of a heap of all to whom something is offered.
+    """
+    offers, offered, only, several = s.pool.offers, np.int64(0), NOBODY, False
+    first, last = links_of(s, group)
+    for at in range(first, last):
+        stage = first_waiting(s, link_at(s.machine, at))
+        if stage >= 0:
+            offers[unsigned(offered)] = stage
+            offered += 1
+            if stage != only and _may_begin(s, stage):
+                several |= only >= 0
+                only = stage
+    if several:
+        _offer_in_order(s, offered)
+    elif only >= 0:
+        _admit(s, only)
+
+
+@outer
+def _offer_in_order(s, offered):
+    """Those of the pool's first ``offered`` offers who can begin do, as they come from a heap of all."""
+    offers, order = s.pool.offers, (s.pool.keys, s.tie_bits)
+    for size in range(offered):
+        stage = offers[unsigned(size)]
+        offers_push(offers, size, (s.pool.keys[unsigned(stage)] & TIME_BITS, stage), order)
+    while offered > 0:
+        (_, stage), offered = offers_pop(offers, offered, order)
+        if _may_begin(s, stage):
+            _admit(s, stage)
+
+
+@inner
+def give_up(s, stage, r, duration, n_bytes):
+    """A processed stage leaves a resource, which falls free at its end."""
+    claim, resource = claim_of(s, r), s.tally.resources[unsigned(r)]
+    claim.free_at, claim.claimed, claim.last_user = row_of(s, stage).end, 0, stage
+    resource.busy_ns += duration
+    resource.bytes += n_bytes

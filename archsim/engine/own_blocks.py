@@ -1,0 +1,138 @@
+"""Users' own blocks on the path of a die's weight slices (``blocks`` of a system).
+
+A block serves one whole slice after the other in front of the compute array, not pipelined with it: the array holds a
+slice for the time of the blocks plus its GEMM, and the GEMM cannot end sooner than the blocks' time after the last
+byte arrives. So a block costs its full time if the step waits for the array, and nothing if the array waits for
+slices anyway. Block time counts as time of the array. Policies do not see it.
+
+A block that is a function says how long it holds slices, in every engine. One that is a class has states: only
+``engine: interpreted`` runs it (``archsim.engine.interpreted.interpreter``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.base.own_code import import_function
+from archsim.base.units import NS_PER_S
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.policies import PolicySpec
+from archsim.specs.system import NETWORK, BlockSpec, SystemSpec, kind_of
+from microarch.blocks.global_cp import COUNTER_BITS
+from microarch.rtl import missing
+
+if TYPE_CHECKING:
+    from archsim.specs.assumptions import AssumptionsSpec
+
+INTERPRETED = "interpreted"
+
+
+class OwnObject(NamedTuple):
+    """A user's class: ``kind`` as in ``archsim.specs.system``; ``build`` makes one, for a run."""
+
+    name: str
+    kind: str
+    build: partial[Any]
+    serves: tuple[int, ...]
+
+
+def objects_of(specs: Sequence[BlockSpec]) -> tuple[OwnObject, ...]:
+    """The blocks of a system that are classes. Raises ValueError for one that cannot be imported."""
+    named = ((spec, import_function(spec.name)) for spec in specs)
+    return tuple(
+        OwnObject(spec.name, kind, partial(each, **spec.params), tuple(getattr(each, "SERVES", ())))
+        for spec, each in named
+        if (kind := kind_of(each))
+    )
+
+
+def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+    """Raise ArchsimError for what the engine cannot run: a class among the blocks or a state machine in RTL, or on the
+    interpreted engine anything but chains and moves.
+    """
+    if system.decision.executor == "fsm" and system.decision.fsm.implementation == "rtl":
+        _refuse_rtl(engine, system, assumptions, policy)
+    objects = objects_of(system.blocks)
+    for own in objects:
+        if (refuses := getattr(own.build.func, "refuse", None)) is not None:
+            refuses(system)
+    if engine == INTERPRETED:
+        if assumptions.execution != "weight_streaming":
+            raise ArchsimError(
+                f"engine: interpreted runs execution: weight_streaming, not {assumptions.execution}. Take engine: event"
+            )
+        if assumptions.contention == "shared" and assumptions.arbitration == "head_of_line":
+            raise ArchsimError(
+                "engine: interpreted runs arbitration: fair and round_robin, not head_of_line. Take engine: event"
+            )
+        if assumptions.contention != "shared" and any(own.kind == NETWORK for own in objects):
+            raise ArchsimError("blocks: a network needs contention: shared; under reserved, transfers claim links")
+    elif objects:
+        raise ArchsimError(
+            f"blocks: {objects[0].name} is a class, with states of its own; engine: {engine} runs functions alone. "
+            "Take engine: interpreted, which runs both"
+        )
+
+
+def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+    """Raise ArchsimError for what the state machine's components cannot decide."""
+    fsm = system.decision.fsm
+    refused = (
+        (engine != INTERPRETED, f"runs on engine: interpreted alone, not {engine}"),
+        (missing() is not None, f"needs an extra. {missing()}"),
+        (assumptions.decision_cost != "charged", f"needs decision_cost: charged, not {assumptions.decision_cost}"),
+        (fsm.sorter != "bitonic", "needs sorter: bitonic; a merge sorter is not in RTL"),
+        (fsm.comparators & (fsm.comparators - 1) != 0, f"needs a power of two of comparators, not {fsm.comparators}"),
+        (
+            policy.allocation.name not in ("paper", "home", "first_seen"),
+            f"has an allocator for allocation: paper, not for {policy.allocation.name} of {policy.name}",
+        ),
+        (
+            policy.prediction.is_function,
+            f"has a selector for prediction: heatmap, not for {policy.prediction.name} of {policy.name}",
+        ),
+        (
+            fsm.heatmap_port_bits % COUNTER_BITS != 0,
+            f"needs a heatmap_port_bits that is a multiple of {COUNTER_BITS}, not {fsm.heatmap_port_bits}",
+        ),
+    )
+    for is_so, why in refused:
+        if is_so:
+            raise ArchsimError(f"decision.fsm.implementation: rtl {why}")
+
+
+class OwnBlocks:
+    """The blocks of a system that are functions. Raises ValueError for one that cannot be imported."""
+
+    def __init__(self, specs: Sequence[BlockSpec]):
+        named = [(spec, import_function(spec.name)) for spec in specs]
+        self._blocks: list[tuple[BlockSpec, Callable[[np.ndarray], np.ndarray]]] = [
+            (spec, partial(each, **spec.params)) for spec, each in named if kind_of(each) is None
+        ]
+
+    def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:
+        """Time for which all blocks together hold a slice of ``n_bytes`` (int64[entry]), float64[entry]; 0.0 without
+        blocks.
+
+        Raises ArchsimError if a block returns anything but finite times >= 0.
+        """
+        total_ns: np.ndarray | float = 0.0
+        for spec, function in self._blocks:
+            total_ns = total_ns + _check_answer(spec.name, function(n_bytes.copy()), n_bytes.shape)
+            if spec.bandwidth_bytes_per_s is not None:
+                total_ns = total_ns + n_bytes / (spec.bandwidth_bytes_per_s / NS_PER_S)
+        return total_ns
+
+
+def _check_answer(name: str, given: object, shape: tuple[int, ...]) -> np.ndarray:
+    ns = np.asarray(given)
+    if ns.shape not in (shape, ()) or ns.dtype.kind not in "iuf" or not np.isfinite(ns).all() or (ns < 0).any():
+        raise ArchsimError(
+            f"{name}: expected ns for {shape[0]} entries, finite and not negative, got {ns.dtype} of shape {ns.shape}"
+        )
+    return np.broadcast_to(ns, shape).astype(np.float64)

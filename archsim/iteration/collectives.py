@@ -1,0 +1,160 @@
+"""Collectives of an iteration: the fastest measured kernels inside a node, and nodes by copies between their NICs.
+
+No collective between nodes was measured. An all-reduce of nodes is taken as a hierarchy: each GPU ends with its share
+of its node's sum, GPUs of the same number exchange theirs, one NIC each, and nodes gather the whole. With S bytes on
+n nodes of g GPUs it takes ``T_g(S) + 2 (n - 1) t(S / (n g))``: T_g is NCCL's all-reduce of a node, whose halves are
+the first and the last step (one-shot kernels of engines end at a node); t is a measured copy between nodes, of which
+a ring of n takes 2 (n - 1) (Thakur, Rabenseifner and Gropp, International Journal of High Performance Computing
+Applications 19, 2005, section 4.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archsim.iteration.layers import ALL_REDUCE
+from archsim.laws.laws import Laws
+from archsim.laws.tables import LawMissing, TransferTable
+from archsim.laws.transfers import law_of
+from archsim.specs.calibration_files import siblings_of
+
+NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
+
+
+def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size], for sizes in order, of any number of ranks: the fastest measured kernels where there are some;
+    else NCCL's, by one law of its measured numbers of ranks (`gathered_ns`), and between nodes by copies. Raises
+    LawMissing where none was measured.
+    """
+    if _is_measured(laws, ranks):
+        return fastest_all_reduce_ns(laws, size_bytes, ranks)
+    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
+    if not measured:
+        raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
+    found = _gathered_within(laws, ALL_REDUCE, size_bytes, min(ranks, domain), measured)
+    found = np.minimum.accumulate(found[::-1])[::-1]
+    if nodes > 1:
+        copies = with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node")
+        found = found + 2 * (nodes - 1) * copies.ns
+    return found
+
+
+def _is_measured(laws: Laws, ranks: int, op: str = "all_reduce") -> bool:
+    return any(table.of.get("op") == op and table.of.get("num_gpus") == str(ranks)
+               for table in laws.calibration.collectives)  # fmt: skip
+
+
+def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """Engines choose among NCCL and one-shot kernels by size: the least of those that cover it, float64[size], for
+    sizes in order; kernels of another GPU cover what was measured there. A message never takes longer than a larger
+    one, so sizes below the measured ones take their time.
+    """
+    found = laws.collective("all_reduce", size_bytes, ranks=ranks).ns
+    for library, variant in (("trtllm", None), ("vllm", "vllm_graph"), ("sglang", "sglang_graph")):
+        try:
+            times = laws.collective("all_reduce", size_bytes, ranks=ranks, library=library, variant=variant)
+        except LawMissing:
+            continue
+        assert isinstance(times.table, TransferTable)
+        outside_it = law_of(times.table).extrapolates(size_bytes)
+        found = np.where(outside_it, found, np.minimum(found, times.ns))
+    return np.minimum.accumulate(found[::-1])[::-1]
+
+
+# Ranks behind one NVLink switch (datasheets of GB200 and GB300 NVL72); NODE elsewhere.
+NVLINK_RANKS = MappingProxyType({"gb200": 72, "gb300": 72})
+LATENCY_BYTES = 1.0  # of a message that only takes latency
+JUDGED_BYTES = 2.0 ** np.arange(16, 29, 2)  # sizes on which the law of ranks is judged
+
+
+def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size] of an all-gather or a reduce-scatter of all ranks, as vLLM, SGLang and TensorRT-LLM do without
+    DeepEP; ``size_bytes`` of all ranks together. One law, whatever the number of ranks: measured times where there are
+    some; between two measured numbers their geometric mean, weighted by logarithms; beyond, the latency grows as
+    between the last two, at most in proportion to the ranks, and the rest with the share of the message that a rank
+    does not have. Between nodes, each rank sends its part around a ring of the nodes first (as `all_reduce_ns`).
+    ``describe_gathered`` says how far off that is. Raises LawMissing.
+    """
+    if _is_measured(laws, ranks, op):
+        return laws.collective(op, size_bytes, ranks=ranks).ns
+    measured = _measured_ranks(laws, op)
+    if not measured:
+        raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
+    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    nodes = -(-ranks // domain)
+    found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
+    if nodes > 1:
+        found = (
+            found
+            + (nodes - 1)
+            * with_copies(laws, "inter_node").copy(np.maximum(size_bytes / ranks, 1), placement="inter_node").ns
+        )
+    return found
+
+
+def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
+    """Which law gives the times of so many ranks, and how far off it is where the largest measured number is left out,
+    in words; '' where they were measured.
+    """
+    measured = _measured_ranks(laws, op)
+    if not measured or _is_measured(laws, ranks, op):
+        return ""
+    domain, name = NVLINK_RANKS.get(laws.calibration.gpu, NODE), op.replace("_", "-")
+    said = f"{name} of {ranks} ranks: by one law of its {', '.join(map(str, measured))} measured ranks"
+    if len(measured) > 2:
+        last = measured[-1]
+        ours = _gathered_within(laws, op, JUDGED_BYTES, last, measured[:-1])
+        off = ours / laws.collective(op, JUDGED_BYTES, ranks=last).ns - 1
+        said += f", which is {off.min():+.0%} to {off.max():+.0%} off at {last} ranks when these are left out"
+    if ranks > domain:
+        whose = with_copies(laws, "inter_node").calibration.gpu
+        said += f"; copies between nodes of {domain} are those of {whose}"
+    return said
+
+
+def _measured_ranks(laws: Laws, op: str) -> list[int]:
+    """Of one node."""
+    tables = (each.of for each in laws.calibration.collectives if each.of.get("op") == op)
+    return sorted({int(of["num_gpus"]) for of in tables if of.get("nodes", "1") == "1" and "num_gpus" in of})
+
+
+def with_copies(laws: Laws, placement: str) -> Laws:
+    """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
+    or between nodes (inter_node). Raises LawMissing.
+    """
+    for each in chain([laws.calibration], siblings_of(laws.calibration)):
+        if any(table.of.get("placement") == placement for table in each.p2p):
+            return laws if each is laws.calibration else Laws(each)
+    where = "between nodes" if placement == "inter_node" else "within a node"
+    raise LawMissing(f"calibration {laws.calibration.gpu} has no copies {where}, and no GPU like it has")
+
+
+def _gathered_within(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int, measured: Sequence[int]) -> np.ndarray:
+    """Of ranks of one node, by the ``measured`` numbers of ranks."""
+
+    def of(each: int, size: ArrayLike = size_bytes) -> np.ndarray:
+        return np.asarray(laws.collective(op, size, ranks=each).ns, float)
+
+    if ranks in measured:
+        return of(ranks)
+    above = [each for each in measured if each > ranks]
+    below = [each for each in measured if each < ranks]
+    if above and below:
+        low, high = below[-1], above[0]
+        share = np.log(ranks / low) / np.log(high / low)
+        return np.exp((1 - share) * np.log(of(low)) + share * np.log(of(high)))
+    if above:
+        return of(above[0])
+    last = measured[-1]
+    latency = of(last, LATENCY_BYTES)
+    growth = 1.0
+    if len(measured) > 1:
+        growth = float(np.clip(np.log(latency / of(measured[-2], LATENCY_BYTES)) / np.log(last / measured[-2]), 0, 1))
+    moved = np.maximum(of(last) - latency, 0.0) * ((ranks - 1) / ranks) / ((last - 1) / last)
+    return latency * (ranks / last) ** growth + moved

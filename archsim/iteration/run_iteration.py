@@ -1,0 +1,157 @@
+"""A whole iteration of an experiment: MoE layers as the engine ran them, and all else by the laws of iterations.
+
+Attention is parallel as the deployment says. Of a group of tensor-parallel ranks each dispatches its share of the
+tokens, whatever the assumption ``dispatch``. What runs beside what: ``archsim.iteration.overlap``. The parts add up:
+an iteration is its MoE layers, as long as the engine says, and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+
+from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S
+from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
+from archsim.iteration.layers import SHARED as SHARED_EXPERTS
+from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
+from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
+from archsim.laws.gemm import Rates
+from archsim.laws.tables import LawMissing
+from archsim.specs.calibration_files import calibration_digest, calibration_named
+from archsim.specs.deployment import Parallelism, Precision
+from archsim.specs.experiment import Scenario
+from archsim.specs.model import ModelSpec
+
+# Columns of a run and the causes that each sums.
+COLUMNS = MappingProxyType(
+    {
+        "attention": ("attention",),
+        "projections": ("projections",),
+        "dense": ("dense_ffn", "router", "elementwise"),
+        "experts": ("shared", "experts"),
+        "transfers": ("dispatch", "combine"),
+        "all_reduce": ("all_reduce",),
+        "head": ("lm_head", "sampling"),
+        "host": ("host",),
+    }
+)
+
+
+def laws_of(scenario: Scenario) -> IterationLaws | None:
+    """Laws of the rank's other work; None where the calibration or the model lacks them."""
+    system, model = scenario.system, scenario.model
+    if model.missing_geometry or model.attention is None:
+        return None
+    array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
+    rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
+    name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
+    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
+
+
+@lru_cache(maxsize=16)
+def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
+    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
+    replicated: here they are as many as divide.
+    """
+    given = ModelSpec.model_validate_json(model)
+    of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
+    try:
+        return iteration_laws(
+            of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
+        )
+    except LawMissing:
+        return None
+
+
+def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
+    """One iteration of a rank, or group of tensor-parallel ranks, with ``tokens``: decodes of `context_tokens` each, or
+    the prompts of its requests, all equal.
+    """
+    one, none = np.ones(1), np.zeros(1)
+    if not prompts:
+        decodes = one * tokens
+        return Batches(decodes, one * max(scenario.workload.context_tokens or 1, 1), none, one, one, decodes)
+    requests = one * min(scenario.batch / scenario.parallel.dp, max(tokens, 1.0))
+    each = np.maximum(tokens / requests, 1.0)
+    return Batches(none, one, requests, each, each, requests)
+
+
+def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Rest]:
+    """What a rank computes in a layer beside experts for half of its tokens, by tokens of the rank and whether they are
+    prompts; ``sms_share``: of the SMs that transfers take as long as they run.
+    """
+    laws = laws_of(scenario)
+    if laws is None:
+        return lambda tokens, prompts: NOTHING
+    before = before_attention(laws.model, laws.parallel)
+
+    @lru_cache(maxsize=4096)
+    def of_half(tokens: float, prompts: bool) -> Rest:
+        batch = batch_of(scenario, tokens * scenario.parallel.tp, prompts)
+        found = rest_ns(scenario, laws, batch, sms_share)
+        first = before * found["projections"]
+        whole = sum(ns for cause, ns in found.items() if cause not in ONCE)
+        of_one = 1 / (2 * laws.model.layers)
+        return Rest(first * of_one, (whole - first) * of_one)
+
+    return of_half
+
+
+def runs_shared(scenario: Scenario) -> bool:
+    """Whether shared experts are among the experts that the engine runs."""
+    return scenario.assumptions.weights == "all" and scenario.model.shared_experts > 0
+
+
+def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: float) -> dict[str, float]:
+    """Cause → ns of an iteration without its experts; ``batch``: one iteration of a rank, or of a group of
+    tensor-parallel ranks; ``sms_share``: as in `rest_of`.
+    """
+    apart = runs_shared(scenario)
+    found = _of_one(laws, batch, apart)
+    if scenario.assumptions.overlap != TWO_BATCH:
+        return found
+    half = _of_one(laws, half_of(batch), apart)
+    multiply = _multiply_ns(scenario, laws, half_of(batch), apart)
+    return {
+        cause: ns if cause in ONCE else of_halves.py_func(ns, half[cause], multiply.get(cause, 0.0), sms_share)
+        for cause, ns in found.items()
+    }
+
+
+def iteration_ns(
+    scenario: Scenario, laws: IterationLaws, batch: Batches, layers: ExpertLayer, sms_share: float
+) -> dict[str, float]:
+    """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
+    ``batch``, ``sms_share``: as in `rest_ns`.
+    """
+    return rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
+
+
+def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    """Cause → ns at peak of the products of an iteration."""
+    found = dict.fromkeys((PROJECTIONS, DENSE_FFN, SHARED_EXPERTS), 0.0)
+    for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
+        if cause in found:
+            peak = scenario.system.compute.peak_flop_per_s * scenario.system.slowest[0]
+            found[cause] += flop * float(batch.rows(rows)[0]) / peak * NS_PER_S
+    return _with_shared(found, shared_apart)
+
+
+def half_of(batch: Batches) -> Batches:
+    """Half of the requests of an iteration."""
+    return batch._replace(decodes=batch.decodes / 2, chunks=batch.chunks / 2, sampled=batch.sampled / 2)
+
+
+def _of_one(laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:
+    ns = iteration_times(laws, batch).ns
+    return _with_shared({cause: float(each[0]) for cause, each in ns.items() if cause not in OF_ROUTED}, shared_apart)
+
+
+def _with_shared(found: dict[str, float], shared_apart: bool) -> dict[str, float]:
+    """Shared experts as dense layers, unless the engine runs them."""
+    shared = found.pop(SHARED_EXPERTS)
+    return found if shared_apart else found | {DENSE_FFN: found[DENSE_FFN] + shared}
