@@ -284,6 +284,7 @@ def laws(run: Finished) -> dict[str, Any]:
         from archsim.engine.cluster.moves import name_kernels
     else:
         from archsim.engine.transfer_kernels import kernels_stand_in as are_carried
+        from archsim.engine.transfer_kernels import name_kernels
     transfers = name_kernels(scenario)
     carried = float(are_carried(scenario)) if transfers else None
     other_chip = None if outcome.decode_residual_ns is None else _scaled_from(scenario.system)

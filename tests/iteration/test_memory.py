@@ -14,7 +14,7 @@ from support.small_runs import policy, small_model, small_system
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
 from archsim.engine.engine import EventEngine
-from archsim.iteration import memory, rank_memory
+from archsim.iteration import rank_memory
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.layers import LayerProduct, program
 from archsim.iteration.memory import KV, fit_of, memory_fit
@@ -467,7 +467,7 @@ def test_ranges_of_other_engines_and_gpus_hold_what_is_left_out(monkeypatch):
         others = np.array([group != left for group in groups])
         for name, these in (("ALONE_BYTES", alone), ("TOGETHER_BYTES", ~alone)):
             known = besides[these & others]
-            monkeypatch.setattr(memory, name, (max(known.min(), 0.1) * 1e9, known.max() * 1e9))
+            monkeypatch.setattr(rank_memory, name, (max(known.min(), 0.1) * 1e9, known.max() * 1e9))
         kept += [
             room.samples[0] <= measured <= 1.005 * room.samples[-1]
             for group, measured, room in measured_rooms() if group == left

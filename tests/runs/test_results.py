@@ -19,6 +19,7 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import read_sealed
 from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv, read_parquet
+from archsim.engine import step_counts
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
 from archsim.runs import simulator
