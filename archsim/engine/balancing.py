@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from archsim.engine.state import SLICES, Machine, Tally
+from archsim.engine.state import Machine, Tally
 from archsim.engine.weight_moves import WeightMover, WeightTransfer, advance
 from archsim.policies.allocation import Effort
 from archsim.policies.placement import Placement, nearest_holders
-from archsim.policies.rebalancing import LayerView, Replication
+from archsim.policies.replication import LayerView, Replication
 from archsim.workload.demand import StepDemand
+from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
 

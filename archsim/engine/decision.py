@@ -18,10 +18,11 @@ from archsim.base.errors import ArchsimError
 from archsim.base.sums import sum
 from archsim.engine.execution import Execution, Order
 from archsim.engine.pair_traffic import send_statistics
-from archsim.engine.state import SLICES, STATISTICS, Machine, Tally
+from archsim.engine.state import STATISTICS, Machine, Tally
 from archsim.policies.allocation import NO_EFFORT, ChargedRates, Effort, Plan, StepView, estimating
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import DecisionWork, Reach, State
+from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
 Answer = TypeVar("Answer")

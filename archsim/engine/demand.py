@@ -15,7 +15,8 @@ import numpy as np
 from archsim.base.compiled import kernel
 from archsim.base.host import LayerThreads
 from archsim.engine.executed_pairs import ExecutedPairs
-from archsim.policies.prediction import FreeHeatmap, Predictor
+from archsim.policies.free_heatmap import FreeHeatmap
+from archsim.policies.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import (

@@ -27,18 +27,19 @@ from archsim.engine.execution import FULL_CLOCKS, Kernel, Order, Setup, build_ex
 from archsim.engine.gemm_times import factors_of
 from archsim.engine.machine import build_machine, build_memory, policy_costs
 from archsim.engine.own_blocks import refuse_engine
-from archsim.engine.state import NO_NOTES, SLICES, new_tally
+from archsim.engine.state import NO_NOTES, new_tally
 from archsim.engine.transitions import TransitionLog
 from archsim.iteration.misfit import refuse_misfit
 from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_PLAN, NO_SPEEDS, Effort, Plan, StepView
+from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement
-from archsim.policies.prediction import CopiesView, copy_bits
+from archsim.policies.prediction import CopiesView
 from archsim.policies.registry import NOMINAL, build_policy
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.workload.demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
-from microarch.blocks.hbm import count_anew, evict_beyond_room
+from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 
 
 def shares_plans(scenario: Scenario) -> bool:

@@ -11,7 +11,7 @@ from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.iteration.overlap import Rest
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric
 

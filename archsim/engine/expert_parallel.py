@@ -21,11 +21,12 @@ from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
 from archsim.engine.moves import Sizes, received_of_experts
 from archsim.engine.ranks import Ranks, RankTimes
-from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, SLICES, UNITS
+from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, UNITS
 from archsim.iteration import overlap
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, TWO_BATCH, beside, compose
 from archsim.iteration.run_iteration import rest_of
 from archsim.policies.allocation import Plan
+from microarch.blocks.hbm import SLICES
 
 
 class LayerTimes(NamedTuple):

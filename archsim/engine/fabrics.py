@@ -18,9 +18,9 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.mesh import FULL, LINEAR, MESH, RING, EndpointLaw
 from archsim.laws.wafer import Draw, dead_links
-from archsim.specs.as_built import named_dies
-from archsim.specs.calibration_files import fabric_calibration
-from archsim.specs.experiment import Scenario
+from archsim.specs.built import named_dies
+from archsim.specs.fabric_calibrations import fabric_calibration
+from archsim.specs.scenario import Scenario
 from microarch.fabric.as_built import CutOff, Holes, Left, LinkKind, Punched, left_of, punched
 from microarch.fabric.described import build_own
 from microarch.fabric.extent import Extent, extent, extent_of_levels

@@ -30,11 +30,12 @@ import numpy as np
 from archsim.base.units import NS_PER_S
 from archsim.engine.calibrated_gemm import CalibratedGemm, last_part
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
-from archsim.engine.state import SLICES, Machine
+from archsim.engine.state import Machine
 from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, Kernels
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import MoeSizes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.local_cp import launch_ns
 
 

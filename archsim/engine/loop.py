@@ -24,8 +24,9 @@ from archsim.engine.state import Machine, Memory, Tally
 from archsim.engine.step_counts import DECODE, StepCounts
 from archsim.iteration.memory import Fit
 from archsim.policies.allocation import Plan
+from archsim.policies.heatmap import Predictor
 from archsim.policies.placement import moves_between
-from archsim.policies.prediction import PortedHeatmap, Predictor, cycles_per_halving, cycles_per_transition
+from archsim.policies.ported_heatmap import PortedHeatmap, cycles_per_halving, cycles_per_transition
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
 from archsim.workload.demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
@@ -91,15 +92,10 @@ class LimitedHeatmap:
     def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
         self._map = PortedHeatmap(
-            iter(routing),
-            engine.scenario.batch,
-            engine.layers,
-            model.experts,
-            model.top_k,
-            predictor,
-            max(1, fsm.heatmap_port_bits // COUNTER_BITS),
-            engine.count_pairs,
-        )
+            routing=iter(routing), batch=engine.scenario.batch, layers=engine.layers, experts=model.experts,
+            top_k=model.top_k, predictor=predictor, per_word=max(1, fsm.heatmap_port_bits // COUNTER_BITS),
+            count=engine.count_pairs,
+        )  # fmt: skip
         cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
         self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
         halving = cycles_per_halving(model.experts, fsm.heatmap_port_bits)

@@ -19,8 +19,8 @@ from archsim.laws.die import DieFactors
 from archsim.laws.mesh import COMBINE
 from archsim.policies.allocation import Costs
 from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
-from archsim.specs.calibration_files import fabric_calibration
-from archsim.specs.experiment import Scenario
+from archsim.specs.fabric_calibrations import fabric_calibration
+from archsim.specs.scenario import Scenario
 from microarch.blocks import atu, llc
 from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
 from microarch.fabric.fabric import Fabric, narrowest, with_ports

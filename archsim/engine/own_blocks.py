@@ -21,8 +21,9 @@ from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.base.units import NS_PER_S
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.blocks import NETWORK, BlockSpec, kind_of
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import NETWORK, BlockSpec, SystemSpec, kind_of
+from archsim.specs.system import SystemSpec
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.rtl import missing
 

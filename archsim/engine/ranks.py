@@ -15,7 +15,7 @@ from archsim.engine.state import Machine
 from archsim.laws.gemm import DenseProduct, Rates, dense_product
 from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from microarch.blocks.local_cp import launch_ns
 
 GATE_AND_UP = 2
@@ -111,7 +111,10 @@ class Ranks:
             shared_ns = shared_ns + multiply_ns * (1 / clock - 1)
             multiply_ns = multiply_ns / clock
         lost = 1 - np.divide(multiply_ns, shared_ns, out=np.ones(self._dies), where=shared_ns > 0)
-        return RankTimes(kernel_ns, causes, low_ns, high_ns, shared_ns, lost, pairs, active, extrapolated_ns)
+        return RankTimes(
+            kernel_ns=kernel_ns, causes=causes, low_ns=low_ns, high_ns=high_ns, shared_ns=shared_ns, shared_lost=lost,
+            pairs=pairs, active=active, extrapolated_ns=extrapolated_ns,
+        )  # fmt: skip
 
 
 class _OnEveryDie:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
-from archsim.base.compiled import inner, kernel, outer, unsigned
+from archsim.base.compiled import inner, unsigned
 from microarch.blocks.atu import Translations
-from microarch.blocks.hbm import SLICES, Copies
+from microarch.blocks.hbm import Copies
 from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
 from microarch.blocks.local_cp import Event, State
 from microarch.blocks.request import State as RequestState
@@ -331,51 +331,6 @@ def new_tally(machine: Machine) -> Tally:
         residual_ns=np.zeros(2),
         events=np.zeros(1, np.int64),
     )
-
-
-__all__ = [
-    "CLASSES",
-    "COMBINE",
-    "DATA_MESSAGES",
-    "DISPATCH",
-    "EXECUTE",
-    "FETCH",
-    "ENTRY",
-    "HELD",
-    "HIDDEN",
-    "LOCAL_CP",
-    "MOVE",
-    "Machine",
-    "Memory",
-    "NOTE",
-    "NO_NOTES",
-    "PARTS",
-    "REPLICAS",
-    "REQUESTS",
-    "SLICES",
-    "STATISTICS",
-    "Tally",
-    "UNITS",
-    "StepWork",
-    "awaits_tokens",
-    "counted_in",
-    "count_arrived",
-    "count_computed",
-    "hold",
-    "inner",
-    "kernel",
-    "launching_ns",
-    "link_at",
-    "move_of",
-    "new_tally",
-    "outer",
-    "phase_of",
-    "room_for_slices",
-    "room_of",
-    "room_to_ask",
-    "route_of",
-    "unsigned",
-]
 
 
 # Which cause the time of a state of a request has.

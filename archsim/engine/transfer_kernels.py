@@ -24,7 +24,7 @@ from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
 from archsim.laws.transfers import COMBINE, DISPATCH, dispatches, law_of, payload_of, sent_bytes
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 
 KERNELS = {"per_rank": "normal", "per_token_expert": "low_latency"}

@@ -10,9 +10,10 @@ import numpy as np
 
 from archsim.engine.analytic.walk import walk_step, walk_strategy
 from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
-from archsim.engine.state import SLICES, Memory, StepWork
+from archsim.engine.state import Memory, StepWork
 from archsim.engine.work import WorkBuilder
 from microarch.blocks.atu import no_translations
+from microarch.blocks.hbm import SLICES
 
 
 class WeightStreaming:

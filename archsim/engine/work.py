@@ -17,15 +17,15 @@ from archsim.engine.state import (
     LOCAL_CP,
     MOVE,
     NO_NOTES,
-    SLICES,
     Machine,
     Memory,
     StepWork,
 )
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.workload.demand import TokenRouting
+from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
 NO_MOVES = np.zeros((2, 0), MOVE)

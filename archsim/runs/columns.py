@@ -382,9 +382,9 @@ def memory(run: Finished) -> dict[str, Any]:
     slots left empty, and those for fetched ones, of the last placement.
     """
     from archsim.engine.machine import slice_bytes
-    from archsim.engine.state import SLICES
     from archsim.iteration.memory import KV, memory_fit
     from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, EXPERTS
+    from microarch.blocks.hbm import SLICES
 
     of, model, system = run.run, run.run.model, run.run.system
     slots = np.zeros(system.dies, np.int64)

@@ -122,7 +122,8 @@ def _weights(run: Finished, row: Mapping[str, Any]) -> Iterator[str]:
     """A die reads the slices of every expert that its plan has, once, from HBM or the LLC, and those of shared experts
     at most once a layer of an iteration. Reads include activations where dies have all tokens.
     """
-    from archsim.engine.state import DATA_MESSAGES, SLICES
+    from archsim.engine.state import DATA_MESSAGES
+    from microarch.blocks.hbm import SLICES
 
     if ":" in run.run.assumptions.execution:  # of a user's own, which reads what it likes
         return

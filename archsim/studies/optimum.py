@@ -17,7 +17,7 @@ from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay, StepResult
 from archsim.engine.machine import build_machine
 from archsim.engine.moves import send_tokens, vector_bytes
-from archsim.engine.state import SLICES, Machine, Memory
+from archsim.engine.state import Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
@@ -30,8 +30,10 @@ from archsim.runs.plan import select
 from archsim.runs.results import Layers, Row, layers_that_ran, layers_told
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import ExperimentSpec, Scenario
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.scenario import Scenario
 from archsim.workload.demand import StepDemand
+from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
 if TYPE_CHECKING:

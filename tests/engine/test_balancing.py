@@ -27,11 +27,11 @@ from archsim.engine.loop import Replay
 from archsim.engine.state import DATA_MESSAGES, REPLICAS, new_tally
 from archsim.engine.weight_moves import WeightMover, advance
 from archsim.policies.placement import Placement, moves_between
-from archsim.policies.rebalancing import LayerView, libra, lina, table_of_paths
-from archsim.specs.experiment import WorkloadSpec
+from archsim.policies.replication import LayerView, libra, lina, table_of_paths
+from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_experiment
-from archsim.specs.model import LayerSet
 from archsim.specs.policies import PolicySpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.studies.optimum import Bounds, distances
 
 

@@ -23,8 +23,8 @@ from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import UNITS
 from archsim.policies.allocation import Plan
+from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_model, load_system
-from archsim.specs.model import LayerSet
 from microarch.blocks.llc import streaming_geometry
 
 ENGINES = (EventEngine, AnalyticalEngine)

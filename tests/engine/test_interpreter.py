@@ -22,6 +22,7 @@ from support.small_runs import demand_of, policy, replay, small_model, small_sys
 from archsim.engine.engine import EventEngine
 from archsim.engine.event.claims import BOOKED, CLAIMED, STAGES
 from archsim.engine.event.flows import FLOWS, WAITING
+from archsim.engine.interpreted import blocks as served
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.interpreted.in_turns import SharedInTurns
 from archsim.engine.interpreted.memory import DieMemory, ring_order
@@ -29,10 +30,10 @@ from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.transitions import Processor
+from archsim.specs.attention import LayerSet
+from archsim.specs.decision import FsmSpec, HostSpec
 from archsim.specs.fabric import EdgeSpec
 from archsim.specs.library import load_assumptions
-from archsim.specs.model import LayerSet
-from archsim.specs.system import FsmSpec, HostSpec
 from archsim.workload.trace import draw_requests
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import global_cp, local_cp
@@ -409,7 +410,7 @@ IN_RTL = (2, 30, 64, 82, 88, 92)
 
 @pytest.mark.parametrize("number", sampled(range(LARGE_SYSTEMS), lambda number: number in OVERTAKEN))
 def test_kernels_equal_the_interpreter_on_as_many_experts_as_models_have(number, monkeypatch):
-    monkeypatch.setattr(blocks, "ReturnPath", WatchedPath)
+    monkeypatch.setattr(served, "ReturnPath", WatchedPath)
     monkeypatch.setattr(WatchedPath, "overtaken", 0)
     assert_kernels_equal_interpreter(number, random_large_system)
     assert WatchedPath.overtaken > 0 or number not in OVERTAKEN

@@ -11,8 +11,8 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
+from archsim.specs.blocks import BlockSpec
 from archsim.specs.library import load_assumptions, load_experiment
-from archsim.specs.system import BlockSpec
 from microarch.blocks.request import Event, State
 
 SLICES = 3

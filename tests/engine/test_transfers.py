@@ -54,11 +54,12 @@ from archsim.policies.allocation import Plan
 from archsim.runs.columns import MOST_DIES, measure_links, measure_pairs
 from archsim.runs.notes import policy_notes
 from archsim.specs.calibration_files import calibration_digest
-from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.uncertainty.worlds import quantities_of, ranges_of
 from archsim.workload.demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports

@@ -17,10 +17,11 @@ from archsim.engine.interpreted.engine import InterpretedEngine
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.moves import vector_bytes
 from archsim.engine.pair_traffic import link_traffic, pair_bytes
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS
+from archsim.engine.state import COMBINE, DISPATCH, UNITS
 from archsim.engine.weight_streaming import WeightStreaming
+from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_model
-from archsim.specs.model import LayerSet
+from microarch.blocks.hbm import SLICES
 from support.balancer_runs import BALANCERS, SWITCH, WAFER, run_of
 from support.clusters import KERNELS, assumptions_of, cluster
 from support.fabrics import FABRICS, system_on

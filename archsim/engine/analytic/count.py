@@ -8,7 +8,8 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
 from archsim.engine.analytic.slices import ARRAYS, FROM_HBM, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC, HBMS
-from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUESTS, SLICES, UNITS, link_at, route_of
+from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUESTS, UNITS, link_at, route_of
+from microarch.blocks.hbm import SLICES
 
 OF_SLICES, OF_DISPATCH, OF_COMBINE = np.int64(0), np.int64(1), np.int64(2)
 HBM_BYTES, LINK_BYTES, READ_BYTES, LLC_HITS = np.arange(4)  # of `add_slices`

@@ -17,9 +17,10 @@ from archsim.engine.analytic.count import count_step
 from archsim.engine.analytic.slices import ARRAYS, HBMS
 from archsim.engine.analytic.walk import WalkedStep, walk_step, walk_strategy
 from archsim.engine.engine import EventEngine
-from archsim.engine.state import COMBINE, SLICES, UNITS, Machine, Memory, StepWork, Tally
+from archsim.engine.state import COMBINE, UNITS, Machine, Memory, StepWork, Tally
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
+from microarch.blocks.hbm import SLICES
 
 PARTS_OF_PRODUCTS = MappingProxyType(
     {

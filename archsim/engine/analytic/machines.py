@@ -36,7 +36,7 @@ from archsim.engine.analytic.rates import (
     links_of,
     machines_of,
     one_of,
-    owned,
+    own,
     pick,
 )
 from archsim.engine.analytic.recorded_steps import MOST_MACHINES, RecordedSteps, record
@@ -48,7 +48,7 @@ from archsim.engine.loop import Elapsed
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import Machine, Memory
 from archsim.policies.registry import COSTLESS
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from microarch.blocks.hbm import Copies
 
@@ -193,7 +193,7 @@ class _Walks:
         machines = Machines(
             self._row[at],
             work.reshape(-1),
-            *(owned(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
+            *(own(np.asarray(each)[at]) for each in (self._hbm_bytes_per_ns, llc.hit_ns, llc.miss_ns, llc.write_ns)),
         )
         tags, rooms = (_repeat_rows(each, count) for each in (memory.llc_tags, memory.copies.room))
         of_works = pick(self._system, at[first])
@@ -230,7 +230,7 @@ class _Walks:
         times[..., 0], times[..., 1] = whole_ns, whole_ns - (found.compute_ns - found.multiply_ns)
         times[..., 2], times[..., 3] = found.drain_ns + entries["block_ns"], found.alone_ns + entries["block_ns"]
         launch_ns = np.broadcast_to(found.launch_ns, (len(times), machine.dies))
-        return times, owned(launch_ns)
+        return times, own(launch_ns)
 
 
 def _as_words(rows: np.ndarray) -> np.ndarray:

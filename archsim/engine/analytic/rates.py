@@ -90,7 +90,7 @@ def by_part(system: SystemSpec, part: str) -> tuple[np.ndarray, np.ndarray]:
     return distinct(*(getattr(getattr(system, block), _FIELDS[block, key]) for block, key in PARTS[part]))
 
 
-def owned(values: np.ndarray) -> np.ndarray:
+def own(values: np.ndarray) -> np.ndarray:
     """A copy in rows: kernels are compiled anew for arrays that may not be written, or that lie in columns."""
     return np.array(values, np.float64, order="C")
 
@@ -163,7 +163,7 @@ def links_of(recorded: RecordedSteps, system: SystemSpec) -> tuple[Links, Reach]
     software_ns, software_bytes_per_ns = (np.broadcast_to(each, (machines, 2)) for each in transfers)
     found = Links(
         *(
-            owned(np.asarray(each))
+            own(np.asarray(each))
             for each in (
                 system.hbm.latency_ns,
                 plain,

@@ -12,7 +12,7 @@ from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.engine.weight_streaming import WeightStreaming
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from microarch.blocks.global_cp import DecisionWork, Reach, State
 from microarch.fabric.fabric import Fabric
 
@@ -120,5 +120,6 @@ def record(scenario: Scenario, demand: RunDemand) -> RecordedSteps:
     assert not any(work.cp_en.any() for work in works), "no copies are kept"
     arrived, products = tuple(engine.products.arrived), engine.products._products
     return RecordedSteps(
-        scenario, engine.machine, engine.fabric, works, arrived, products, engine.decision, prefill, outcome
-    )
+        scenario=scenario, machine=engine.machine, fabric=engine.fabric, works=works, arrived=arrived,
+        products=products, decision=engine.decision, prefill=prefill, outcome=outcome,
+    )  # fmt: skip

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, outer, unsigned
-from archsim.engine.state import SLICES, UNITS, Machine, Memory, StepWork, begun_ns, multiplied_ns, room_of, room_to_ask
+from archsim.engine.state import UNITS, Machine, Memory, StepWork, begun_ns, multiplied_ns, room_of, room_to_ask
 from microarch.blocks import atu, hbm, llc, pdu
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import Event, codes
 
 SERVED, HIT, MISS, HERE, AWAY, KEEP = codes(Event)

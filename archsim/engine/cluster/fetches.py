@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.engine.execution import Order
-from archsim.engine.state import DATA_MESSAGES, SLICES, Machine, Tally
+from archsim.engine.state import DATA_MESSAGES, Machine, Tally
 from archsim.engine.weight_moves import WeightMover, WeightTransfer
 from archsim.policies.placement import nearest_holders
+from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
 

@@ -39,7 +39,7 @@ from archsim.laws.mesh import quantities
 from archsim.policies.allocation import Plan
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.workload.demand import StepDemand
 from microarch.fabric.fabric import Fabric

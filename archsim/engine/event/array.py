@@ -10,7 +10,6 @@ from archsim.engine.event.flows import HAS_ROOM, IS_COMPUTED, NOBODY, set_timer
 from archsim.engine.event.stages import ask, new_stage, start_moves
 from archsim.engine.state import (
     COMBINE,
-    SLICES,
     UNITS,
     awaits_tokens,
     begun_ns,
@@ -19,6 +18,7 @@ from archsim.engine.state import (
     launched_ns,
     multiplied_ns,
 )
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import COMPUTE, LOOKUP
 
 

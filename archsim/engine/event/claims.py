@@ -17,7 +17,8 @@ from archsim.engine.event.heaps import (
     queue_push,
     time_bits,
 )
-from archsim.engine.state import SLICES, UNITS, Machine, Memory, StepWork, Tally, link_at
+from archsim.engine.state import UNITS, Machine, Memory, StepWork, Tally, link_at
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import DONE
 
 NOBODY = np.int64(-1)

@@ -2,7 +2,8 @@
 
 from archsim.base.causes import Cause
 from archsim.base.compiled import inner, outer
-from archsim.engine.state import CAUSE_OF, SLICES, launching_ns
+from archsim.engine.state import CAUSE_OF, launching_ns
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import COMPUTE as MULTIPLIED
 from microarch.blocks.request import DATA, codes
 

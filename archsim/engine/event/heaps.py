@@ -17,7 +17,7 @@ depend on it (equal keys are everywhere, and the time of a waiting stage may cha
 
 import numpy as np
 
-from archsim.engine.state import inner, unsigned
+from archsim.base.compiled import inner, unsigned
 
 BOOKING = np.dtype([("time_bits", "i8"), ("stage", "i8")], align=True)
 FIRST = np.int64(-(2**63))  # the sign bit

@@ -8,7 +8,6 @@ from archsim.engine.state import (
     DATA_MESSAGES,
     HIDDEN,
     REQUESTS,
-    SLICES,
     UNITS,
     begun_ns,
     launched_ns,
@@ -18,6 +17,7 @@ from archsim.engine.state import (
 )
 from microarch.blocks import atu, hbm, llc, pdu
 from microarch.blocks.catalogue import UNIT
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import (
     ACT_MOVE,
     ACT_READ,

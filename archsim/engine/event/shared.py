@@ -61,19 +61,10 @@ from archsim.engine.event.step_networks import OWN_COPIES, StepNetworks
 from archsim.engine.flows.network import TOUCHED, FlowNetwork
 from archsim.engine.flows.port_fair import NO_PORTS, Ports, build_ports, solve_rates
 from archsim.engine.machine import share_every_ns
-from archsim.engine.state import (
-    DISPATCH,
-    SLICES,
-    Machine,
-    Memory,
-    StepWork,
-    Tally,
-    count_arrived,
-    room_for_slices,
-    room_to_ask,
-)
+from archsim.engine.state import DISPATCH, Machine, Memory, StepWork, Tally, count_arrived, room_for_slices, room_to_ask
 from microarch.blocks import hbm, llc, pdu
 from microarch.blocks.catalogue import NEXT, SPAWN
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import (
     ACT_MOVE,
     ACT_READ,

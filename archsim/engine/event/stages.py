@@ -13,7 +13,6 @@ from archsim.engine.state import (
     DATA_MESSAGES,
     HIDDEN,
     REQUESTS,
-    SLICES,
     Machine,
     Memory,
     StepWork,
@@ -25,6 +24,7 @@ from archsim.engine.state import (
     route_of,
 )
 from microarch.blocks import atu
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import (
     ACT_MOVE,
     ACT_READ,

@@ -19,8 +19,9 @@ column       dtype[stage]      meaning
 
 import numpy as np
 
-from archsim.engine.state import SLICES, StepWork
+from archsim.engine.state import StepWork
 from microarch.blocks.catalogue import UNIT
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import State, Unit
 
 AT_HOME = (State.REMOTE_LLC, State.REMOTE_HBM)

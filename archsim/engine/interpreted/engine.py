@@ -21,9 +21,9 @@ from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
 from archsim.engine.own_blocks import INTERPRETED, objects_of
 from archsim.engine.state import Machine, Memory, StepWork, Tally
-from archsim.policies.prediction import TopFraction, TopPositive
-from archsim.specs.experiment import Scenario
-from archsim.specs.system import NETWORK, REPLACES
+from archsim.policies.heatmap import TopFraction, TopPositive
+from archsim.specs.blocks import NETWORK, REPLACES
+from archsim.specs.scenario import Scenario
 
 LOGGED = np.dtype(
     [(name, "i8") for name in ("kind", "item", "parent", "cause", "event")] + [("time", "f8"), ("end", "f8")]

@@ -1,9 +1,9 @@
 """``arbitration: round_robin``, slow and obvious: port-fair rates with coupled FIFOs, and the interpreter with them.
 
-The rules are those of the text of ``archsim.engine.flows.network``, told again with its damping and its
-tolerance: limits start at the capacities, rates follow in travelling order, limits against it, until none moves by
-more than ``SETTLED`` of its capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs)
-queue every flow apart, all others are links, of which ``order`` lists all such that every route rises.
+The rules are those of the text of ``archsim.engine.flows.port_fair``, with its damping and its tolerance: limits start
+at the capacities, rates follow in travelling order, limits against it, until none moves by more than ``SETTLED`` of its
+capacity. A flow's route is a tuple of names of resources; those in ``apart`` (HBMs) queue every flow apart, all others
+are links, of which ``order`` lists all such that every route rises.
 """
 
 from collections import Counter

@@ -24,9 +24,10 @@ from archsim.engine.interpreted.blocks import InterpretedBlock, LateBlock, Reque
 from archsim.engine.interpreted.counting import StepCounter
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.stage import Stage, Transition
-from archsim.engine.state import COMBINE, DISPATCH, SLICES, UNITS, Machine, StepWork
+from archsim.engine.state import COMBINE, DISPATCH, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import local_cp
+from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import Event, NextState, State, TransitionTable
 
 Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link

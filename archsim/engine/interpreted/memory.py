@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.engine.state import SLICES, Memory
+from archsim.engine.state import Memory
 from microarch.blocks import hbm, llc
+from microarch.blocks.hbm import SLICES
 
 if TYPE_CHECKING:
     pass

@@ -23,6 +23,7 @@ ROWS = {"port": 0, "hbm": 1, "array": 2}  # of the resources of a die, in ``Tall
 class Resource:
     """What stages claim."""
 
+    row: int | None = None  # of ``Tally.resources``
     claimed: bool = False  # by a stage that has not begun
     free_at: float = 0.0  # ns: end of the last use
     last_user: Stage | None = None  # who used it last

@@ -16,8 +16,8 @@ from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_S
 from archsim.engine.decision import ChargedDecision
 from archsim.policies.allocation import Plan, StepView
-from archsim.policies.prediction import TopFraction, TopPositive
-from archsim.specs.experiment import Scenario
+from archsim.policies.heatmap import TopFraction, TopPositive
+from archsim.specs.scenario import Scenario
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import DecisionWork, State, sorting_cycles
 from microarch.rtl import allocator, drive, heatmap, select, sorter, tables
@@ -115,7 +115,7 @@ class RtlPredictor:
 
 class RtlHeatmap:
     """The heatmap's store, which adds the pairs of a step to the counters of a layer, as
-    `archsim.policies.prediction.PortedHeatmap` has them counted. Raises ArchsimError for a token that has an expert
+    `archsim.policies.ported_heatmap.PortedHeatmap` has them counted. Raises ArchsimError for a token that has an expert
     twice, as a mask of a word has no bit for that.
     """
 

@@ -16,7 +16,6 @@ from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
 from archsim.engine.moves import Sizes, expected_ranks
-from archsim.engine.state import SLICES
 from archsim.laws.attention import DECODE, AttentionSizes, attention_grid, choose_attention, grid_ns
 from archsim.laws.die import GroupedLaw
 from archsim.laws.gemm import Rates, choose_table, table_times
@@ -35,17 +34,20 @@ from archsim.laws.tables import (
 from archsim.laws.transfers import COMBINE, DISPATCH, NOTIFY_OF, PAYLOAD_OF, law_of, link_table, nodes_away
 from archsim.specs.calibration_files import calibration_digest, load_calibration
 from archsim.specs.config_files import shipped_configs
-from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.library import load_assumptions
+from archsim.specs.measured import link_measured
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.specs.system import SystemSpec, link_measured
+from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.fit.moe import with_defaults
 from calibration.measurements.reading import Measurements
 from calibration.measurements.schema import POWER
 from calibration.measurements.sweeps import release
+from microarch.blocks.hbm import SLICES
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
 
