@@ -327,7 +327,7 @@ def test_sets_of_an_atu_evict_among_themselves():
 
 
 def test_an_atu_has_whole_sets():
-    with pytest.raises(ValueError, match="12 entries are not whole sets of 8 ways. Take 8 entries, or atu_ways: 12"):
+    with pytest.raises(ValueError, match=r"\b12\b.*\b8\b.*atu_ways: 12"):
         DecisionSpec(atu_entries=12)
 
 
@@ -412,7 +412,7 @@ def test_limited_updates_with_time_to_spare_see_all_pairs_one_iteration_later():
 
 def test_routing_is_asked_for_where_the_heatmap_needs_it():
     model, system, spec = small_model(), small_system(), policy("pred")
-    with pytest.raises(ValueError, match="needs the routing"):
+    with pytest.raises(ValueError, match="routing"):
         replay(system, model, spec, load_assumptions("physical"), demand_of(model, system, spec))
 
 

@@ -247,23 +247,23 @@ def test_ranks_between_measured_ones():
 
 def test_a_level_names_the_library():
     assert "nvlink_two_sided" in nvl72(16, library="trtllm").execution._moves.named
-    with pytest.raises(LawMissing, match="has no kernel of nccl for dispatch: per_rank .it has: .*nvlink_two_sided"):
+    with pytest.raises(LawMissing, match="nccl.*dispatch: per_rank.*nvlink_two_sided"):
         nvl72(16, library="nccl")
 
 
 def test_refusals_say_what_would_fit():
     node = load_system("h100_node")
     cases = (
-        (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*Give law: h100/inter_node"),
-        (cluster(2, law="h100/intra_node"), {}, SpecError, "no law of this level; expected h100/inter_node"),
-        (cluster(2, law="a100/inter_node"), {}, LawMissing, "has no kernel normal.*such as law: h100/intra_node"),
-        (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "not measured between nodes.*dispatch: per_rank"),
-        (cluster(2), {"dispatch": "all_gather"}, SpecError, "inside a node alone.*dispatch: per_rank"),
-        (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),
+        (cluster(2, law=None), {}, SpecError, "fabric.levels.1.*law: h100/inter_node"),
+        (cluster(2, law="h100/intra_node"), {}, SpecError, "h100/inter_node"),
+        (cluster(2, law="a100/inter_node"), {}, LawMissing, "normal.*law: h100/intra_node"),
+        (cluster(2), {"dispatch": "all_to_all"}, LawMissing, "dispatch: per_rank"),
+        (cluster(2), {"dispatch": "all_gather"}, SpecError, "dispatch: per_rank"),
+        (node, {"gemm": "roofline"}, SpecError, "gemm: grouped.*roofline"),
         (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
-        (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "switches with laws"),
-        (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 are empty"),
-        (node, {"capacity": "finite"}, CapacityError, "about 10 dies or more instead of 8"),
+        (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "transfer_software: free"),
+        (cluster(3), {}, SpecError, "256.* 24 .*16 or 32.*8"),
+        (node, {"capacity": "finite"}, CapacityError, "10 dies.* 8"),
     )
     for system, changes, kind, told in cases:
         with pytest.raises(kind, match=told):
@@ -273,7 +273,7 @@ def test_refusals_say_what_would_fit():
 def test_no_log_of_a_step():
     run = engine_of(cluster())
     step(run, demand_of(PLAIN, 8, 128))
-    with pytest.raises(ArchsimError, match="a timeline needs weight_streaming"):
+    with pytest.raises(ArchsimError, match="weight_streaming"):
         run.execution.log(0.0)
 
 
@@ -561,7 +561,7 @@ def test_the_analytical_engine_asks_the_same_execution():
 
 
 def test_unknown_executions_are_told():
-    with pytest.raises(SpecError, match="did you mean 'weight_streaming'"):
+    with pytest.raises(SpecError, match="'weight_streaming'"):
         load_assumptions("physical", execution="weight_streamin")
 
 

@@ -421,14 +421,14 @@ GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "ho
         ({"hop_ns": -1}, "hop_ns -1"),
         ({"hop_ns": math.inf}, "hop_ns inf"),
         ({"fabric": (0, 3)}, "mesh 0 x 3"),
-        ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12: expected a die from 0 to 11"),
+        ({"flows": [(0, 1, 10, 0), (0, 12, 10, 0)]}, "flow 1: dst 12.* 0 to 11"),
         ({"flows": [(-1, 1, 10, 0)]}, "flow 0: src -1:"),
         ({"flows": [(0.5, 1, 10, 0)]}, "flow 0: src 0.5"),
         ({"flows": [(0, 1, -10, 0)]}, "flow 0: size_bytes -10:"),
         ({"flows": [(0, 1, math.nan, 0)]}, "flow 0: size_bytes nan"),
         ({"flows": [(0, 1, 10, math.inf)]}, "flow 0: start_ns inf"),
         ({"flows": [(0, 1, 10, -3)]}, "flow 0: start_ns -3:"),
-        ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1: expected .*got 3 values"),
+        ({"flows": [(0, 1, 10, 0), (0, 1, 10)]}, "flow 1.* 3 "),
     ],
 )
 def test_refused(wrong, message):
@@ -441,5 +441,5 @@ def test_networks_refuse_what_the_solvers_cannot_handle():
         build_network([0.0], [0, 1], [0])
     with pytest.raises(ValueError, match="twice"):
         build_network([1.0], [0, 2], [0, 0])
-    with pytest.raises(ValueError, match="rank falls"):
+    with pytest.raises(ValueError, match=r"resource 1\b.*resource 0\b"):
         build_ports(build_network([1.0, 1.0], [0, 2], [1, 0]), [0, 1])

@@ -256,7 +256,7 @@ def test_a_dtype_that_was_not_measured_has_the_law_of_a_wider_one():
 
 
 def test_without_fused_layers_the_message_says_what_to_do():
-    with pytest.raises(LawMissing, match="no fused MoE tables; measure the table `moe`, or take `gemm: calibrated`"):
+    with pytest.raises(LawMissing, match="`moe`.*`gemm: calibrated`"):
         GroupedLaw(narrowed(lambda table: False), MoeSizes(7168, 2048, 256, 8), 32, "fp8")
 
 
@@ -397,7 +397,7 @@ def test_a_faster_die_is_not_slower_and_none_is_faster_than_its_peak(case):
 
 
 def test_a_dtype_that_was_not_measured_is_refused_by_name():
-    with pytest.raises(SpecError, match=r"calibration a100 has no GEMM table for fp8 \(it has: sglang bf16\)"):
+    with pytest.raises(SpecError, match=r"a100.*fp8.*sglang bf16"):
         times_of(a_die("a100", "fp8"), load_model("deepseek-v3"), np.array([1]))
 
 
@@ -566,10 +566,10 @@ def test_plain_links_do_not_depend_on_slices():
 @pytest.mark.parametrize(
     ("kind", "name", "problem"),
     [
-        (HbmSpec, "b200", "'b200' has no HBM measurements"),
-        (D2DSpec, "b200", "'b200' has measurements of copies between GPUs, but none other than XLA's"),
-        (D2DSpec, "h800", r"'h800' has no measurements of copies between GPUs \(p2p.csv\)"),
-        (D2DSpec, "h10", "unknown calibration 'h10'; did you mean 'h100'"),
+        (HbmSpec, "b200", "'b200'.*HBM"),
+        (D2DSpec, "b200", "'b200'.*XLA"),
+        (D2DSpec, "h800", r"'h800'.*p2p\.csv"),
+        (D2DSpec, "h10", "'h10'.*'h100'"),
     ],
 )
 def test_what_was_not_measured_is_refused(kind, name, problem):

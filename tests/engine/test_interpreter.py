@@ -124,7 +124,7 @@ class Both:
             if step > self.began:
                 self.heatmap.begin(step)
                 self.began = step
-            hot = self.heatmap.predictions(layer)
+            hot = self.heatmap.predicted(layer)
         elif self.engine.policy.predictor:
             marks = np.unpackbits(self.demand.predicted_rows[step, layer], axis=1, bitorder="little")
             hot = [set(np.flatnonzero(row).tolist()) for row in marks]

@@ -67,9 +67,7 @@ def test_a_block_that_takes_no_time_changes_nothing():
 
 @pytest.mark.parametrize("function", ["negative", "too_few"])
 def test_what_is_no_time_is_told(function):
-    with pytest.raises(
-        ArchsimError, match=f"test_own_blocks:{function}: expected ns for 1 entries, finite and not negative"
-    ):
+    with pytest.raises(ArchsimError, match=rf"test_own_blocks:{function}\b.* 1 "):
         run([f"test_own_blocks:{function}"])
 
 
@@ -100,7 +98,7 @@ def test_a_system_file_names_it_and_its_code_is_part_of_the_run(tmp_path, monkey
 
 
 def test_a_block_that_cannot_be_imported_is_told_with_its_place(tmp_path):
-    with pytest.raises(ArchsimError, match=r"mine.yaml:\d+: systems.0.blocks.0.*cannot import module 'nowhere'"):
+    with pytest.raises(ArchsimError, match=r"mine.yaml:\d+: systems.0.blocks.0.*'nowhere'"):
         prepared(tmp_path, "['nowhere:block']")
 
 
@@ -209,8 +207,8 @@ def test_an_object_may_take_the_place_of_a_shipped_block():
 @pytest.mark.parametrize(
     "block, message",
     [
-        ("NoEvent", "NoEvent gives no event for a request in the state DATA.*finish"),
-        ("WrongEvent", "WrongEvent ends the state DATA with the event <Event.HIT.*one of Event.SERVED, Event.KEEP"),
+        ("NoEvent", "NoEvent.*DATA.*finish"),
+        ("WrongEvent", "WrongEvent.*DATA.*Event.HIT.*Event.SERVED, Event.KEEP"),
     ],
 )
 @pytest.mark.parametrize("contention", ["reserved", "shared"])
@@ -223,23 +221,23 @@ def test_a_packet_network_may_stand_in_for_links():
     plain, packets = several([], name="base"), several(["test_own_blocks:Wire"], name="base")
     assert packets.tally.pair_bytes.tolist() == plain.tally.pair_bytes.tolist()
     assert packets.decode_ns > plain.decode_ns  # one wire instead of a mesh
-    with pytest.raises(ArchsimError, match="the network never delivers [0-9]+ messages"):
+    with pytest.raises(ArchsimError, match="network.* [1-9][0-9]* "):
         several(["test_own_blocks:Lost"], name="base")
 
 
 @pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 def test_only_the_interpreted_engine_takes_objects(engine):
-    with pytest.raises(ArchsimError, match="test_own_blocks:Expander is a class.*engine: interpreted"):
+    with pytest.raises(ArchsimError, match="test_own_blocks:Expander.*engine: interpreted"):
         run(["test_own_blocks:Expander"], engine)
 
 
 def test_a_network_needs_shared_links():
-    with pytest.raises(ArchsimError, match="a network needs contention: shared"):
+    with pytest.raises(ArchsimError, match="contention: shared"):
         several(["test_own_blocks:Wire"], contention="reserved")
 
 
 def test_check_refuses_what_run_refuses(tmp_path):
     own = "[test_own_blocks:Expander]"
-    with pytest.raises(ArchsimError, match="engine: event runs functions alone"):
+    with pytest.raises(ArchsimError, match="engine: event"):
         select(experiment_with(tmp_path, own))
     assert len(select(experiment_with(tmp_path, own, "engine=interpreted"))) == 2

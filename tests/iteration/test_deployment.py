@@ -55,12 +55,12 @@ def test_transfers_take_the_place_of_the_all_reduce_after_experts():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["parallel.pp=2"], "pipeline parallelism is not modelled"),
-        (["parallel.attention.context=2"], "ranks share the tokens of a request"),
-        (["parallel.disaggregated=attention_ffn"], "attention and experts on devices of their own"),
-        (["parallel.attention.dp=4"], "4 ranks, but h100_node has 8 dies.*dp: 8"),
-        (["parallel.attention.tp=8", "parallel.experts.ep=4", "parallel.experts.tp=2"], "experiments place whole"),
-        (["precision.experts=bf16"], "have the dtype of the system, fp8"),
+        (["parallel.pp=2"], "pipeline"),
+        (["parallel.attention.context=2"], "context"),
+        (["parallel.disaggregated=attention_ffn"], "disaggregated"),
+        (["parallel.attention.dp=4"], "4 ranks.*h100_node.* 8 dies.*dp: 8"),
+        (["parallel.attention.tp=8", "parallel.experts.ep=4", "parallel.experts.tp=2"], "parallel.experts: tp 2"),
+        (["precision.experts=bf16"], "dtype.* fp8"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_refused_by_name(overrides, said):
@@ -84,17 +84,17 @@ def test_parallel_sizes_and_precision_are_axes_of_a_sweep():
 
 def test_sizes_of_an_axis_that_do_not_go_together_are_refused():
     swept = EXPERIMENT | {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
-    with pytest.raises(SpecError, match="ep 8 x tp 1 is not the 4 ranks"):
+    with pytest.raises(SpecError, match="ep 8 x tp 1 .*4 ranks"):
         archsim.sweep(swept | {"sweep": {"grid": {"parallel.attention.tp": [8, 4]}}})
 
 
 @pytest.mark.parametrize(("model", "parallel", "told"), [
-    ("qwen3-235b-a22b", (8, 1, 1, 8), "cuts their 1,536 into 192, no multiple of 128; experts: {ep: 2, tp: 4}, or"),
-    ("qwen3-30b-a3b", (4, 1, 1, 4), "cuts their 768 into 192, .* experts: {ep: 2, tp: 2}"),
-    ("glm-4.5-air", (1, 8, 2, 4), "cuts their 1,408 into 352, .* experts: {ep: 8, tp: 1}"),
-    ("glm-4.5", (8, 1, 8, 1), "cuts the shared experts' 1,536 into 192, no multiple of 128; tp 4"),
-    ("glm-4.5-air", (4, 1, 4, 1), "cuts dense_ffn: 10,944 into 2736, no multiple of 128; tp 1"),
-    ("gpt-oss-120b", (64, 1, 64, 1), "cuts queries of attention .4,096. into 64"), ("gpt-oss-120b", (8, 1, 8, 1), ""),
+    ("qwen3-235b-a22b", (8, 1, 1, 8), " 1,536 .* 192.* 128.*experts: {ep: 2, tp: 4}"),
+    ("qwen3-30b-a3b", (4, 1, 1, 4), " 768 .* 192.* experts: {ep: 2, tp: 2}"),
+    ("glm-4.5-air", (1, 8, 2, 4), " 1,408 .* 352.* experts: {ep: 8, tp: 1}"),
+    ("glm-4.5", (8, 1, 8, 1), "shared experts.* 1,536 .* 192.* 128.*tp 4"),
+    ("glm-4.5-air", (4, 1, 4, 1), "dense_ffn.* 10,944 .* 2736.* 128.*tp 1"),
+    ("gpt-oss-120b", (64, 1, 64, 1), "queries.*4,096.* 64"), ("gpt-oss-120b", (8, 1, 8, 1), ""),
     ("qwen3-235b-a22b", (4, 1, 1, 4), ""), ("qwen3-235b-a22b", (8, 1, 2, 4), ""), ("deepseek-v3", (8, 1, 1, 8), ""),
     ("glm-4.5-air", (1, 8, 8, 1), ""), ("glm-4.5", (2, 4, 8, 1), ""), ("qwen3-32b", (8, 1, 1, 1), ""),
 ])  # fmt: skip
