@@ -63,7 +63,7 @@ def __dir__() -> list[str]:
 # Paths of modules that the documentation of version 0.1 named → where they are now. They work until version 0.3.
 MOVED = {
     "archsim.engine.executions.execution": "archsim.engine.execution",
-    "archsim.engine.fabric": "archsim.engine.machine",
+    "archsim.engine.fabric": "archsim.engine.fabrics",
     "archsim.serving.scheduling": "archsim.serving.schedulers",
     "archsim.specs.loading.calibrations": "archsim.specs.calibration_files",
     "archsim.specs.loading.library": "archsim.specs.library",

@@ -150,7 +150,7 @@ def space(tmp_path_factory):
 
 
 def test_screened_columns_are_those_of_single_runs(space, monkeypatch):
-    monkeypatch.setattr("archsim.engine.analytic.recorded_steps._MOST", 16)  # several calls a family
+    monkeypatch.setattr("archsim.engine.analytic.recorded_steps.MOST_MACHINES", 16)  # several calls a family
     plan, _ = space
     blocks = list(Screen(plan, Coefficients()).blocks())
     numbers = np.concatenate([block.numbers for block in blocks])
