@@ -62,7 +62,7 @@ def _largest_instance(load: np.ndarray, slots: int) -> float:
 
 
 def _shared_out(load: np.ndarray, holders: np.ndarray) -> float:
-    from archsim.policies.lplb import share_out
+    from archsim.policies.max_flow import share_out
 
     active = np.flatnonzero(load)
     expert, gpu = np.nonzero(holders[active])

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine.fabrics import (
-    build_fabric,
-    measured_law,
-    plain_link_bytes_per_ns,
-)
+from archsim.engine.fabrics import build_fabric, measured_law, plain_link_bytes_per_ns
 from archsim.engine.state import Machine, Memory
 from archsim.engine.transfer_kernels import software
 from archsim.laws.die import DieFactors

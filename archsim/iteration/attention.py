@@ -11,19 +11,12 @@ from archsim.base.errors import SpecError
 from archsim.iteration.attention_blocks import BLOCK, block_times
 from archsim.iteration.recorded import recorded_times
 from archsim.iteration.roofline import roofline
-from archsim.laws.attention import (
-    AttentionGrid,
-    AttentionSizes,
-    attention_grid,
-    choose_attention,
-    grid_ns,
-    outside,
-)
+from archsim.laws.attention import AttentionGrid, AttentionSizes, attention_grid, choose_attention, grid_ns, outside
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
+from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import BF16, Precision
-from archsim.specs.model import AttentionKind
 
 # What a kind of attention tells an iteration: its products, its work, and how long its kernels take.
 #

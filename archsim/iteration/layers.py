@@ -13,8 +13,9 @@ from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.iteration.attention import Kind
 from archsim.iteration.rank_memory import shared_ranks
+from archsim.specs.attention import AttentionKind, by_layer
 from archsim.specs.deployment import Parallelism
-from archsim.specs.model import AttentionKind, ModelSpec, by_layer
+from archsim.specs.model import ModelSpec
 
 ATTENTION, PROJECTIONS, DENSE_FFN, ROUTER, SHARED = "attention", "projections", "dense_ffn", "router", "shared"
 EXPERTS, DISPATCH, COMBINE, ALL_REDUCE = "experts", "dispatch", "combine", "all_reduce"

@@ -39,9 +39,10 @@ from archsim.iteration.rank_memory import (
 from archsim.policies.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec, own_execution
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.experiment import Scenario, WorkloadSpec
 from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.demand import dies_of_requests
 
 KV, OWN = "KV cache", "execution"

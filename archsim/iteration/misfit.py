@@ -9,7 +9,7 @@ import numpy as np
 from archsim.base.errors import CapacityError
 from archsim.iteration.memory import KV, Fit, counts_all, fit_of
 from archsim.policies.placement import Placement, balanced
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 
 _MOST_DIES = 65_536
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.units import BF16_BYTES, WEIGHT_BYTES
+from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.model import AttentionKind, ModelSpec
+from archsim.specs.model import ModelSpec
 
 # Fitted on what engines logged at their start (calibration/measurements/engine_memory.csv): a server profiles a step in
 # which as many requests as it may run are sampled with top-k and top-p. Without FlashInfer's kernels that holds logits

@@ -23,8 +23,8 @@ from archsim.laws.gemm import Rates
 from archsim.laws.tables import LawMissing
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
-from archsim.specs.experiment import Scenario
 from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
 
 # Columns of a run and the causes that each sums.
 COLUMNS = MappingProxyType(

@@ -317,7 +317,7 @@ def test_what_is_no_placement_is_told():
 
 
 def test_every_steps_is_asked_for():
-    with pytest.raises(ValueError, match="every"):
+    with pytest.raises(ValueError, match="rebalancing"):
         PolicySpec(name="x", allocation={"name": "home"}, rebalancing={"name": "test_balancing:stays", "params": {}})
 
 

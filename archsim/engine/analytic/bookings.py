@@ -24,12 +24,7 @@ from archsim.engine.analytic.slices import (
     rate,
     source_of,
 )
-from archsim.engine.state import (
-    COMBINE,
-    DISPATCH,
-    link_at,
-    route_of,
-)
+from archsim.engine.state import COMBINE, DISPATCH, link_at, route_of
 
 
 @inner

@@ -11,34 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, reference
-from archsim.engine.analytic.bookings import (
-    begin_shared,
-    combine_shared,
-    count_moves,
-    fetch_shared,
-    stored_shared,
-)
+from archsim.engine.analytic.bookings import begin_shared, combine_shared, count_moves, fetch_shared, stored_shared
 from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
-from archsim.engine.analytic.slices import (
-    BOOKED,
-    BOOKED_DIE,
-    FETCHED,
-    Walk,
-    entry_of,
-    leave_copies,
-    store,
-    take_next,
-)
+from archsim.engine.analytic.slices import BOOKED, BOOKED_DIE, FETCHED, Walk, entry_of, leave_copies, store, take_next
 from archsim.engine.analytic.turns import walk_turns
 from archsim.engine.event.heaps import time_bits
-from archsim.engine.state import (
-    Machine,
-    Memory,
-    StepWork,
-    room_for_slices,
-    room_of,
-    room_to_ask,
-)
+from archsim.engine.state import Machine, Memory, StepWork, room_for_slices, room_of, room_to_ask
 
 
 @inner

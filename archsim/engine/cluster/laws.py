@@ -27,13 +27,7 @@ from archsim.base.units import VECTOR_BYTES
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
-from archsim.laws.transfers import (
-    DISPATCH,
-    NVLINK_BYTES_PER_S,
-    PREPARE,
-    dispatches,
-    payload_of,
-)
+from archsim.laws.transfers import DISPATCH, NVLINK_BYTES_PER_S, PREPARE, dispatches, payload_of
 from archsim.specs.calibration_files import calibration_named
 
 # Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).

@@ -36,9 +36,7 @@ from archsim.engine.event.claims import (
     row_of,
 )
 from archsim.engine.event.explained import explain_product
-from archsim.engine.event.heaps import (
-    bookings_pop,
-)
+from archsim.engine.event.heaps import bookings_pop
 from archsim.engine.event.service import asked_at, early_ns, group_of, priority_of, serve_move, serve_slice
 from archsim.engine.event.step_log import step_log
 from archsim.engine.state import (
@@ -58,14 +56,7 @@ from archsim.engine.state import (
     phase_of,
 )
 from microarch.blocks.catalogue import NEXT, SPAWN
-from microarch.blocks.request import (
-    ACT_READ,
-    COMPUTE,
-    COPY,
-    DONE,
-    LOOKUP,
-    Unit,
-)
+from microarch.blocks.request import ACT_READ, COMPUTE, COPY, DONE, LOOKUP, Unit
 from microarch.fabric.fabric import Fabric
 
 HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
