@@ -21,9 +21,10 @@ from archsim.base.tables import Shown
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs import library
 from archsim.specs.assumptions import NamedSet
-from archsim.specs.axes import ExploreSpec
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import EXPERIMENT, SERVE, TRAFFIC, Source, kind_of
+from archsim.specs.explore import ExploreSpec
+from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC, kind_of
+from archsim.specs.library import Source
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     import pandas
 
     from archsim.serving.serving import Outcome
-    from archsim.specs.calibration_files import FabricCalibration
+    from archsim.specs.fabric_calibrations import FabricCalibration
     from archsim.specs.model import ModelSpec
     from archsim.specs.serving_files import Serving
     from archsim.specs.system import SystemSpec
@@ -67,8 +68,8 @@ if TYPE_CHECKING:
     from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import BlockWorth, Worth
     from calibration.fit.fit import FittedCalibration
+    from calibration.measurements.datasheets import Nominal
     from calibration.measurements.reading import Measurements
-    from calibration.measurements.schema import Nominal
 
 
 # ---- loading
@@ -1137,7 +1138,7 @@ def calibrate_meshes(
 
     >>> ar.calibrate_meshes("measurements", out="fabrics")  # needs measurements  # doctest: +SKIP
     """
-    from archsim.specs.calibration_files import write_fabric_calibration
+    from archsim.specs.fabric_calibrations import write_fabric_calibration
     from calibration.fit.mesh import fit_meshes
     from calibration.measurements.mesh import read_meshes
 
@@ -1164,7 +1165,7 @@ def validate_meshes(
 
     >>> ar.validate_meshes("measurements", calibration="blackhole")  # needs measurements  # doctest: +SKIP
     """
-    from archsim.specs.calibration_files import fabric_calibration
+    from archsim.specs.fabric_calibrations import fabric_calibration
     from archsim.studies.validation import mesh
 
     known = None if calibration is None else [fabric_calibration(Path(calibration))]
@@ -1172,7 +1173,7 @@ def validate_meshes(
 
 
 def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:
-    from calibration.measurements.checks import Peaks
+    from calibration.measurements.peaks import Peaks
     from calibration.measurements.reading import Measurements, fittable, read_measurements
 
     if isinstance(measurements, Measurements):
@@ -1187,7 +1188,7 @@ def _read(measurements: str | os.PathLike[str] | Measurements) -> Measurements:
 
 
 def _nominal(peaks: Mapping[str, float | str], hbm: float | str | None) -> Nominal:
-    from calibration.measurements.schema import Nominal, hbm_named
+    from calibration.measurements.datasheets import Nominal, hbm_named
 
     try:
         rates = {dtype: _peak(dtype, rate) for dtype, rate in peaks.items()}
@@ -1197,7 +1198,7 @@ def _nominal(peaks: Mapping[str, float | str], hbm: float | str | None) -> Nomin
 
 
 def _peak(dtype: str, rate: float | str) -> float:
-    from calibration.measurements.schema import peak_named
+    from calibration.measurements.datasheets import peak_named
 
     return peak_named(f"{dtype}={rate}")[1] if isinstance(rate, str) else float(rate)
 

@@ -4,6 +4,7 @@ The policies call the same functions. ``docs/policies.md`` lists them; each stat
 source. A ValueError says what is wrong with the input and what would fit.
 """
 
+from archsim.policies.capacity import drop, drop_experts, expert_capacity, reroute
 from archsim.policies.craft import craft_assign, craft_balancedness, craft_budget, greedy_placement
 from archsim.policies.eplb import eplb
 from archsim.policies.harmoeny import harmoeny
@@ -12,7 +13,6 @@ from archsim.policies.lina import device_share, lina_fit, prediction_accuracy, u
 from archsim.policies.load import balancedness, imbalance
 from archsim.policies.lplb import lplb
 from archsim.policies.remap import dup, remap
-from archsim.policies.routing import drop, drop_experts, expert_capacity, reroute
 from archsim.policies.waterfill import waterfill
 
 __all__ = [

@@ -31,9 +31,9 @@ from archsim.runs.energy import Coefficients
 from archsim.runs.engine_comparison import Compared
 from archsim.runs.plan import RunMaker
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.studies.exploration.search import Screen
 from archsim.workload.generated import SyntheticTraffic
 

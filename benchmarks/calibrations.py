@@ -44,9 +44,9 @@ def engine_ratio() -> float:
     from support.small_runs import replay
 
     from archsim.engine.demand import build_run_demand
-    from archsim.specs.experiment import SyntheticSpec
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
+    from archsim.specs.workload import SyntheticSpec
     from archsim.workload.generated import SyntheticTraffic
 
     system, model = load_system("dojo"), load_model("qwen3-235b-a22b").model_copy(update={"layers": 12})

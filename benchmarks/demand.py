@@ -18,9 +18,9 @@ from reference.demand_oracle import oracle_demand
 from timing import least_s
 
 from archsim.engine.demand import build_run_demand
-from archsim.policies.prediction import TopFraction
-from archsim.specs.experiment import SyntheticSpec
+from archsim.policies.heatmap import TopFraction
 from archsim.specs.library import load_model
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import Trace
 

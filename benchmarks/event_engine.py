@@ -29,11 +29,11 @@ from support.small_runs import replay
 from timing import heap_events_per_s, reference_s
 
 from archsim.engine.demand import build_run_demand
-from archsim.policies.prediction import PortedHeatmap
+from archsim.policies.ported_heatmap import PortedHeatmap
 from archsim.policies.registry import build_policy
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated import SyntheticTraffic
 from archsim.workload.trace import draw_requests
 

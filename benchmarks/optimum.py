@@ -19,8 +19,8 @@ from archsim.engine.machine import build_memory, policy_costs
 from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import Placement, linear
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.workload import SyntheticSpec
 from archsim.studies.optimum import ProblemBuilder, lower_bound
 from archsim.workload.generated import SyntheticTraffic
 from microarch.fabric.grid import build_mesh

@@ -105,9 +105,9 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
     from archsim.engine.analytic.engine import AnalyticalEngine
     from archsim.engine.demand import build_run_demand
     from archsim.engine.engine import EventEngine
-    from archsim.specs.experiment import SyntheticSpec
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
+    from archsim.specs.workload import SyntheticSpec
     from archsim.workload.generated import SyntheticTraffic
 
     side = int(dies**0.5)

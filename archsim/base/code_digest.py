@@ -63,8 +63,8 @@ KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
         "moves._share_tokens": 0.5, "step_networks._list_routes": 0.3, "ceilings._sums": 0.3, "work._fill_bundles": 0.3,
     },
     "policies": {
-        "allocation._place_isca26": 1.9, "prediction.hot_rows": 1.1, "prediction._take_in": 0.9,
-        "prediction.copy_bits": 0.7, "prediction._kth_largest": 0.5, "prediction._mark": 0.3,
+        "allocation._place_isca26": 1.9, "heatmap.hot_rows": 1.1, "ported_heatmap._take_in": 0.9,
+        "heatmap.copy_bits": 0.7, "heatmap._kth_largest": 0.5, "heatmap._mark": 0.3,
     },
     "shared": {"shared.run_step": 13.9},
     "reserved": {"reserved.run_step": 11.3},

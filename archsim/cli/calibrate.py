@@ -53,9 +53,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
     from calibration.fit.parameters import is_calibration_file
-    from calibration.measurements.checks import Peaks
+    from calibration.measurements.datasheets import Nominal
+    from calibration.measurements.peaks import Peaks
     from calibration.measurements.reading import fittable, kinds_of, read_measurements
-    from calibration.measurements.schema import Nominal
 
     asked, args.out = bool(args.out), args.out or "."
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
@@ -128,7 +128,7 @@ def _print_fitted(fitted) -> None:
 
 
 def _peak(text: str) -> tuple[str, float]:
-    from calibration.measurements.schema import peak_named
+    from calibration.measurements.datasheets import peak_named
 
     try:
         return peak_named(text)
@@ -137,7 +137,7 @@ def _peak(text: str) -> tuple[str, float]:
 
 
 def _hbm(text: str) -> float:
-    from calibration.measurements.schema import hbm_named
+    from calibration.measurements.datasheets import hbm_named
 
     try:
         return hbm_named(text)
@@ -319,7 +319,7 @@ def _served(args: argparse.Namespace) -> int:
 
 
 def _mesh(args: argparse.Namespace) -> int:
-    from archsim.specs.calibration_files import fabric_calibration, shipped_fabrics
+    from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
     from archsim.studies.validation.mesh import case_lines, cases_of, law_lines, page_of, told
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()

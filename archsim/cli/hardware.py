@@ -33,29 +33,18 @@ from archsim.runs.energy import (
     heat_with,
     price_ranges,
 )
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import AXIS_UNREAD, MANIFEST, load_experiment
 from archsim.specs.model import ModelSpec
-from archsim.specs.system import DecisionSpec, SystemSpec
+from archsim.specs.system import SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign
-from microarch.silicon.area import (
-    TECHNOLOGIES,
-    WAFER_MM2,
-    AreaAndPower,
-    Part,
-    Technology,
-    decision_parts,
-    design_of,
-    deviation,
-    explanation,
-    global_clock_hz,
-    parts_of,
-    published_row,
-    speeds_part,
-    total,
-    total_note,
-)
-from microarch.silicon.cost import CARRIER_MM2, Estimate
+from microarch.silicon.area import WAFER_MM2, AreaAndPower, Part, parts_of, total
+from microarch.silicon.cost import CARRIER_MM2
+from microarch.silicon.decision_area import decision_parts, design_of, global_clock_hz, speeds_part
+from microarch.silicon.estimates import Estimate
+from microarch.silicon.published_area import deviation, explanation, published_row, total_note
+from microarch.silicon.technology import TECHNOLOGIES, Technology
 
 # ---- area
 
@@ -158,7 +147,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """
-    from microarch.silicon.synthesis import clock_note, local_clock_note, side_by_side
+    from microarch.silicon.synthesised_area import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies
     made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
@@ -557,10 +546,10 @@ def run_rtl_energy(args: argparse.Namespace) -> int:
 
 
 def _row(block: str, args: argparse.Namespace) -> list[str]:
-    from microarch.rtl.export import Watched
+    from microarch.rtl.activity import Watched
     from microarch.rtl.lockstep import lockstep
-    from microarch.silicon.energy import energy_of
-    from microarch.silicon.synthesis import side_by_side
+    from microarch.silicon.switching import energy_of
+    from microarch.silicon.synthesised_area import side_by_side
 
     of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None
     watched: list[Any] = []
@@ -615,7 +604,7 @@ def run_rtl_export(args: argparse.Namespace) -> int:
     if (lacking := missing("pyosys")) is not None:
         raise ArchsimError(lacking)
     from microarch.rtl.export import export, write
-    from microarch.silicon.synthesis import find_libraries, read_libraries
+    from microarch.silicon.liberty import find_libraries, read_libraries
 
     several = list(combinations(block, args.changes, {}))
     if len(several) > 1:
@@ -751,7 +740,8 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
     """Print area, delay and energy of every component. Raises ArchsimError without a library or the extra ``rtl``."""
     blocks = [known_block(args.block)] if args.block else list(benches())
     from microarch.rtl import missing
-    from microarch.silicon.synthesis import find_libraries, read_libraries, synthesise, written
+    from microarch.silicon.liberty import find_libraries, read_libraries
+    from microarch.silicon.synthesis import synthesise, written
 
     paths, lacking = find_libraries(args.liberty)
     if lacking := missing("pyosys") or lacking:

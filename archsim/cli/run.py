@@ -113,7 +113,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.report.tables import COLUMNS
     from archsim.report.units import amount, estimated, percent, usd
     from archsim.runs.energy import price_range
-    from archsim.specs.axes import OBJECTIVES
+    from archsim.specs.explore import OBJECTIVES
 
     table = grid("", "", "")
     table.show_header = False

@@ -111,7 +111,6 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
         raise SpecError(f"{keys.path}: the keys found do not form a valid model: {text}") from error
 
 
-# ---- files
 # Imported models in files: the model as YAML, its operators as CSV.
 
 

@@ -31,8 +31,6 @@ from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 from archsim.specs.model import SLICES
 
-# ---- rules
-
 NO_ORIGINS = np.zeros((0, 0), np.int32)
 NO_SPEEDS = np.zeros((2, 0))
 
@@ -273,12 +271,12 @@ def knows_speeds(step: StepView) -> bool:
 
 
 @inner
-def _array_speed(step, die):
+def array_speed(step, die):
     return step.speeds[0, die] if step.speeds.shape[1] > 0 else 1.0
 
 
 @inner
-def _hbm_speed(step, die):
+def hbm_speed(step, die):
     return step.speeds[1, die] if step.speeds.shape[1] > 0 else 1.0
 
 
@@ -339,7 +337,7 @@ def _worst_after(load, source, local, first, work_ns, read_ns, fetch_ns):
 def _work_ns(step, die, tokens):
     """Whole ns in which a die computes tokens of an expert."""
     costs = step.costs
-    return np.ceil(costs.flop_per_token * tokens / (costs.flop_per_ns * _array_speed(step, die)))
+    return np.ceil(costs.flop_per_token * tokens / (costs.flop_per_ns * array_speed(step, die)))
 
 
 @kernel
@@ -348,7 +346,7 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
     weight_bytes = SLICES * costs.slice_bytes
     total = 0
     for expert in order:
-        rate = costs.hbm_bytes_per_ns * _hbm_speed(step, step.home[expert])
+        rate = costs.hbm_bytes_per_ns * hbm_speed(step, step.home[expert])
         loads[step.home[expert]].reads_ns += costs.hbm_latency_ns + weight_bytes / rate
         total += step.tokens[expert]
     all_blocks = 0
@@ -357,7 +355,7 @@ def _place_isca26(step, order, block_tokens, candidates, loads, candidate, given
         expert = order[at]
         home = np.int64(step.home[expert])
         tokens, source = np.int64(step.tokens[expert]), loads[home]
-        read_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * _hbm_speed(step, home))
+        read_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * hbm_speed(step, home))
         ranked, placed = candidate[expert], given[expert]
         n = min(_rank_candidates(step, expert, weight_bytes, loads, ranked), max(candidates, int(tokens // threshold)))
         blocks = max(1, tokens // block_tokens)
@@ -416,7 +414,7 @@ def slowness(speeds: np.ndarray) -> np.ndarray:
 @inner
 def _on_die(step, die, work_ns):
     """Rounded work of a nominal die on this one; a state machine multiplies whole numbers, halves up."""
-    quantum_ns, speed = step.costs.quantum_ns, _array_speed(step, die)
+    quantum_ns, speed = step.costs.quantum_ns, array_speed(step, die)
     if quantum_ns <= 0.0 or step.speeds.shape[1] == 0:
         return work_ns / speed
     one = 2.0**SPEED_FRACTION
@@ -438,7 +436,7 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
                     far_ns = reach * (costs.hop_ns + weight_bytes / costs.link_bytes_per_ns)
                     if step.speeds.shape[1] > 0 and reach > 0:
                         far_ns = step.pair_ns[host, die] + reach * (weight_bytes / step.pair_bytes_per_ns[host, die])
-                    here_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * _hbm_speed(step, die))
+                    here_ns = costs.hbm_latency_ns + weight_bytes / (costs.hbm_bytes_per_ns * hbm_speed(step, die))
                     read_ns[n] = _in_quanta(far_ns if reach else here_ns, costs.quantum_ns)
                     near[n] = die
                     n += 1
@@ -460,7 +458,6 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
     return block_count.sum()
 
 
-# ---- holders
 # Allocations among the holders of an expert: no die runs an expert that it does not hold.
 #
 # Splits into whole tokens give the remainder to the largest fractions, or to the first holders.
@@ -594,109 +591,3 @@ def _sent(step: StepView, holder: np.ndarray) -> np.ndarray:
     expert = np.broadcast_to(np.arange(len(holder))[:, None], holder.shape)
     np.add.at(given, (expert, holder), step.origins.T.astype(np.int64))
     return given
-
-
-# ---- copy_aware
-# Allocation ``copy_aware``: an expert's tokens run where its weights are, as long as that keeps the dies balanced.
-#
-# Holders of an expert are the dies that hold it by placement or as a complete cached copy. Experts are placed by
-# ascending tokens, in blocks; each block goes to the holder that then finishes first. Where even that one would finish
-# later than the mean of all dies by more than ``slack``, a die without the weights may take the block, if it, and the
-# die that it fetches them from, finish earlier. So the experts with most tokens are shared out last, at the fewest
-# fetches per token; what a die has fetched may be copied, and makes it a holder. ``first_seen`` ignores copies.
-
-OWN_LOAD = np.dtype([("compute_ns", "f8"), ("hbm_ns", "f8"), ("inbound_ns", "f8")])
-
-
-def copy_aware(step: StepView, block_tokens: int = 128, slack: float = 0.05) -> Plan:
-    """The plan of this section's rule; ties go to the lowest die."""
-    active = np.flatnonzero(step.tokens)
-    order = active[np.argsort(step.tokens[active], kind="stable")]
-    given = np.zeros((len(step.tokens), len(step.hops)), np.int64)
-    effort = Effort(True, len(order), np.zeros(len(order), np.int64), np.zeros(len(order), np.int64))
-    loads = np.zeros(len(step.hops), OWN_LOAD)
-    effort = effort._replace(speeds=knows_speeds(step))
-    _place(step.compiled, order, block_tokens, slack, loads, given, effort.candidates, effort.blocks)
-    return plan_of(given, effort)
-
-
-@inner
-def _holds_copy(step, expert, die):
-    return step.holders[expert, die] or step.copied_slices[expert, die] == SLICES
-
-
-@inner
-def _source(step, expert, die):
-    """The die that another one reads the expert from: its nearest holder by placement, of several the lowest."""
-    nearest = np.int64(step.home[expert])
-    for holder in range(len(step.hops)):
-        if step.holders[expert, holder]:
-            closer = step.hops[holder, die] < step.hops[nearest, die]
-            if closer or (step.hops[holder, die] == step.hops[nearest, die] and holder < nearest):
-                nearest = np.int64(holder)
-    return nearest
-
-
-@inner
-def _best_holder(step, expert, loads, placed, work_ns, read_ns):
-    """(die, when it finishes) among holders, and dies that have fetched the expert for another block."""
-    best, best_ns = -1, np.inf
-    for die in range(len(loads)):
-        if placed[die] > 0 or _holds_copy(step, expert, die):
-            reading_ns = read_ns / _hbm_speed(step, die) if placed[die] == 0 else 0.0
-            compute_ns = loads[die].compute_ns + work_ns / _array_speed(step, die)
-            ns = max(compute_ns, loads[die].hbm_ns + reading_ns, loads[die].inbound_ns)
-            if ns < best_ns:
-                best, best_ns = die, ns
-    return best, best_ns
-
-
-@inner
-def _best_other(step, expert, loads, placed, work_ns, read_ns, weight_bytes):
-    """(die, when it or its source finishes) among dies that would have to fetch the expert."""
-    best, best_ns = -1, np.inf
-    for die in range(len(loads)):
-        if placed[die] > 0 or _holds_copy(step, expert, die):
-            continue
-        source = _source(step, expert, die)
-        inbound_ns = loads[die].inbound_ns + weight_bytes / step.pair_bytes_per_ns[source, die]
-        own_ns = max(loads[die].compute_ns + work_ns / _array_speed(step, die), loads[die].hbm_ns, inbound_ns)
-        ns = max(own_ns, loads[source].hbm_ns + read_ns / _hbm_speed(step, source))
-        if ns < best_ns:
-            best, best_ns = die, ns
-    return best, best_ns
-
-
-@kernel
-def _place(step, order, block_tokens, slack, loads, given, candidates, blocks):
-    """Fill ``given: int64[expert, die]``; count what was considered."""
-    costs, dies = step.costs, len(loads)
-    weight_bytes = SLICES * costs.slice_bytes
-    read_ns, token_ns = weight_bytes / costs.hbm_bytes_per_ns, costs.flop_per_token / costs.flop_per_ns
-    total = 0
-    for expert in order:
-        total += step.tokens[expert]
-    speed = 0.0
-    for die in range(dies):
-        speed += _array_speed(step, die)
-    target_ns = (1.0 + slack) * max(total * token_ns / speed, len(order) * read_ns / dies)
-    for at in range(len(order)):
-        expert = order[at]
-        placed, left = given[expert], np.int64(step.tokens[expert])
-        candidates[at] = dies
-        while left > 0:
-            size = min(left, block_tokens)
-            work_ns = size * token_ns
-            blocks[at] += 1
-            die, ns = _best_holder(step, expert, loads, placed, work_ns, read_ns)
-            source = np.int64(die)
-            if ns > target_ns:
-                other, other_ns = _best_other(step, expert, loads, placed, work_ns, read_ns, weight_bytes)
-                if other_ns < ns:
-                    die, source = other, _source(step, expert, other)
-                    loads[die].inbound_ns += weight_bytes / step.pair_bytes_per_ns[source, die]
-            if placed[die] == 0:
-                loads[source].hbm_ns += read_ns / _hbm_speed(step, source)
-            loads[die].compute_ns += work_ns / _array_speed(step, die)
-            placed[die] += size
-            left -= size

@@ -14,8 +14,6 @@ from archsim.policies.allocation import Effort, Plan, StepView, plan_of
 from archsim.policies.harmoeny import harmoeny as schedule
 from archsim.policies.load import checked_count, checked_load, checked_name, whole
 
-# ---- libra
-
 SLACK = 1e-12  # of the bound: tolerance for a GPU filled up to it, as sums of fractions round
 SHARD_RULES = ("literal", "restart", "literal_integer_tokens", "restart_integer_tokens")
 
@@ -163,7 +161,6 @@ def _next_move(
     return None
 
 
-# ---- sharding
 # Allocations that move tokens from overloaded dies: Libra to other holders, HarMoEny to any die, which fetches.
 
 

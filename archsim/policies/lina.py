@@ -16,8 +16,6 @@ from archsim.policies.load import checked_count, checked_load, checked_tokens
 from archsim.workload.demand import Stacked
 from archsim.workload.trace import StepTokens, TokenSource
 
-# ---- lina
-
 
 class _Paths(NamedTuple):
     """All seen paths of one length into one layer, numbered in order of key."""
@@ -149,7 +147,6 @@ def _ahead(first: np.ndarray, then: np.ndarray) -> np.ndarray:
     return np.take_along_axis(both, order, axis=1)
 
 
-# ---- paths
 # Lina's prediction of a batch: how many tokens every expert of every layer gets, from the paths that tokens took.
 #
 # The tables are counted over the first tokens of the batch, up to a sample, and predict only iterations after those

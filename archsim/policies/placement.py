@@ -20,8 +20,6 @@ from archsim.base.errors import PlacementError
 if TYPE_CHECKING:
     from archsim.workload.placements import PhysicalMap
 
-# ---- placement
-
 WEIGHT_MOVE = np.dtype([("layer", "i8"), ("expert", "i8"), ("src", "i8"), ("dst", "i8"), ("bytes", "i8")], align=True)
 
 
@@ -146,7 +144,6 @@ def moves_between(old: Placement, new: Placement, expert_bytes: int, hops: np.nd
     return moves
 
 
-# ---- from_file
 # A placement from a file: of ``archsim place``, or in the format of a serving engine.
 
 OF_PLACE = "placement.json"  # what `archsim place` writes beside the engines' files
@@ -183,7 +180,6 @@ def placement_of(found: PhysicalMap) -> Placement:
     return Placement(home, holds, np.full((layers, found.ranks), found.slots_per_rank, np.int64))
 
 
-# ---- placement_rules
 # Placement rules: pure functions ``(experts, dies, **parameters)`` that return the home die of every expert,
 # int32[expert], the same in every layer; with a parameter ``layers`` a ``Placement``.
 #

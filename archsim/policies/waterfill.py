@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 from archsim.policies.allocation import whole_shares
 from archsim.policies.load import checked_count, checked_name
 
-# ---- waterfill
-
 AWAY, AT_HOME = 10, 11  # a rank other than the source counts 10/11 (SGLang: a 10 % preference for the own rank)
 LOAD_SCORES = ("routed", "routed_plus_local")
 CANDIDATES = ("visited", "all", "sglang_dynamic")
@@ -122,7 +120,6 @@ def _least_loaded(score: np.ndarray, source: np.ndarray, open_to: np.ndarray) ->
     return best
 
 
-# ---- rules
 # Where the shared experts of tokens run: at home (``local``), or by Waterfill.
 #
 # A rule is a function ``(tokens, load, **parameters) -> int64[die, die]``: of ``tokens: int64[die]`` that live on a

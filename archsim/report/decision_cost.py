@@ -13,10 +13,12 @@ from archsim.report.tables import Panel, Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
 from archsim.runs.columns import HOST_PERCENTILES
 from archsim.runs.results import Row
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_system
 from archsim.specs.policies import RULE_TYPES, PolicySpec
-from archsim.specs.system import DecisionSpec, SystemSpec
-from microarch.silicon.area import CORES, WAFER_MM2, added_cost
+from archsim.specs.system import SystemSpec
+from microarch.silicon.area import WAFER_MM2
+from microarch.silicon.decision_area import CORES, added_cost
 
 # ---- deciders
 # The executor of decisions in each system of a report: systems that differ in it alone, and the area a policy adds.

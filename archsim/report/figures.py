@@ -37,7 +37,7 @@ from archsim.report.units import (
 from archsim.runs.notes import die_of
 from archsim.runs.plan import with_areas
 from archsim.runs.results import PARQUET, Results, Row
-from archsim.specs.as_built import AsBuilt, places_of
+from archsim.specs.built import AsBuilt, places_of
 from archsim.specs.library import MANIFEST
 from archsim.specs.system import SystemSpec
 

@@ -17,9 +17,9 @@ from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
 from archsim.base.files import write_text
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
 from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet, shipped_sets
-from archsim.specs.axes import OBJECTIVES, ExploreSpec
 from archsim.specs.config_files import shipped_docs
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
 from archsim.specs.serving import ServeSpec

@@ -29,10 +29,11 @@ from archsim.runs.plan import with_areas
 from archsim.runs.results import AGAIN, Layers, Results, Row, layers_that_ran
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, meaning_of, shipped_sets
 from archsim.specs.axes import SWEEP_KEY
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.model import ModelSpec
-from archsim.specs.system import DecisionSpec, SystemSpec
+from archsim.specs.system import SystemSpec
 
 CLOSE = 0.01  # policies within this relative difference of throughput are listed together
 BOUNDS = {f"bound_{cause.column}": about.label for cause, about in CAUSES.items()}  # column → cause, as pages call it

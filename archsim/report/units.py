@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from archsim.runs.columns import BY_NAME
-from archsim.specs.axes import OBJECTIVES, parse_expression, risk_of
+from archsim.specs.constraints import parse_expression
+from archsim.specs.explore import OBJECTIVES, risk_of
 
 BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))

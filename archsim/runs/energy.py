@@ -28,10 +28,10 @@ from archsim.engine.state import UNITS
 from archsim.engine.step_counts import DECODE, PREFILL
 from archsim.laws.wafer import harvested_yield
 from archsim.runs.columns import plain
-from archsim.specs.as_built import places_of
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
-from archsim.specs.experiment import Scenario
+from archsim.specs.built import places_of
 from archsim.specs.model import ModelSpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR

@@ -19,9 +19,9 @@ from archsim.policies.registry import place_experts
 from archsim.runs.energy import SystemHardware, build_costs
 from archsim.runs.run import LONGEST, Run
 from archsim.specs.axes import Axis
-from archsim.specs.experiment import WorkloadSpec
 from archsim.specs.plan import Point, SweepPlan, spread
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.trace import Trace, draw_requests
 from archsim.workload.traffic_presets import generated_traffic
 from microarch.fabric.fabric import Fabric, number_type

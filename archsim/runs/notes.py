@@ -13,10 +13,11 @@ from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note
 from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
-from archsim.specs.experiment import OF_MODEL, PROMPT_TOKENS, SyntheticSpec, WorkloadSpec
-from archsim.specs.plan import is_variant
-from archsim.specs.system import SystemSpec, plausibility_notes
-from microarch.silicon.synthesis import clock_note
+from archsim.specs.plausible import plausibility_notes
+from archsim.specs.system import SystemSpec
+from archsim.specs.variants import is_variant
+from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS, SyntheticSpec, WorkloadSpec
+from microarch.silicon.synthesised_area import clock_note
 
 # ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.

@@ -42,11 +42,12 @@ from archsim.runs.run import (
     simulation_of,
     trace_label,
 )
-from archsim.specs.as_built import named_dies
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import ExperimentSpec, Scenario, layers_problem, own_functions
+from archsim.specs.built import named_dies
+from archsim.specs.experiment import ExperimentSpec, layers_problem
 from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
+from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.system import SystemSpec
 from archsim.workload.trace import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths

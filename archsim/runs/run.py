@@ -19,12 +19,14 @@ from archsim.engine.machine import ENDPOINT
 from archsim.engine.transfer_kernels import KERNELS, charges_kernels, kernels_from
 from archsim.policies.placement import file_of
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.calibration_files import calibration_digest, fabric_file
+from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.deployment import DeploymentSpec
-from archsim.specs.experiment import Scenario, WorkloadSpec
+from archsim.specs.fabric_calibrations import fabric_file
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import WorkloadSpec
 from archsim.workload.traffic_presets import preset_digest
 
 KEY_DIGITS = 12

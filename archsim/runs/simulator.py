@@ -18,7 +18,7 @@ from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
 from archsim.policies.allocation import Plan
-from archsim.policies.prediction import Predictor
+from archsim.policies.heatmap import Predictor
 from archsim.policies.registry import build_policy
 from archsim.runs.columns import Finished, measure_frames, measure_pairs, measure_steps, measured, packed
 from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits

@@ -66,11 +66,12 @@ from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.config_files import search_folders
 from archsim.specs.deployment import Parallelism, ParallelSpec, Precision, refuse_cut_blocks
-from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.model import SLICES, UNMODELLED, ModelSpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.serving import KvStoreSpec, RoutingSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.workload import open_trace
 from archsim.workload.traffic_presets import preset_digest
 

@@ -25,8 +25,8 @@ from archsim.policies.rebalancing import History, Rebalanced
 from archsim.policies.routing import Pass
 from archsim.serving.records import EXPERTS
 from archsim.serving.requests import TokenPool
-from archsim.specs.experiment import Scenario
 from archsim.specs.policies import PolicySpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import refuse_unserved
 from archsim.workload.demand import StepDemand, TokenRouting
 

@@ -44,7 +44,7 @@ from archsim.serving.records import (
     ServingState,
 )
 from archsim.serving.requests import Requests
-from archsim.specs.serving import ARGUMENTS, is_function
+from archsim.specs.schedulers import ARGUMENTS, is_function
 
 # ---- scheduling
 # Parts of a scheduler: queues, admission, preemption, and what the clock sums up.

@@ -72,9 +72,9 @@ from archsim.serving.requests import Requests, format_of, read_requests
 from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, servable, simulate
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
-from archsim.specs.system import plausibility_notes
 from archsim.workload.loads import holds_loads
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from archsim.serving.records import (
 )
 from archsim.serving.requests import Requests, rejected_told, some, without_too_long
 from archsim.serving.schedulers import compiled, sessions_of
-from archsim.specs.serving import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
+from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
 # ---- progress
 # How far a run of serving is: called with what it does, and the share that is done.

@@ -23,7 +23,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.system import Efficiency
 
-# ---- own_execution
 # A user's own execution, ``execution: package.module:class``: what it says of itself beside running steps.
 #
 # All are optional attributes of the class: its docstring, for pages; ``columns``, result columns with their meanings,
@@ -46,8 +45,6 @@ def columns_of(name: str) -> Mapping[str, str]:
     """Result columns with their meanings; {} for those without."""
     return getattr(own_execution(name), "columns", {})
 
-
-# ---- assumptions
 
 _TABLE = Path(__file__).with_suffix(".yaml")
 ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
@@ -205,7 +202,6 @@ def shipped_sets() -> MappingProxyType[str, NamedSet]:
     return MappingProxyType({each.set: each for each in sets})
 
 
-# ---- utilisation
 # Shares of peak that the published simulator assumes (assumption ``gemm: tables``).
 
 DEFAULT_ROW = "default"

@@ -9,14 +9,16 @@ from archsim.base.errors import aligned
 from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, Spec, format_quantity
 from archsim.base.yaml import read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
-from archsim.specs.calibration_files import with_sections
+from archsim.specs.calibration_sections import with_sections
 from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.fabric import LinkSpec
-from archsim.specs.library import SPECS, load_model, load_system
+from archsim.specs.file_kinds import SPECS
+from archsim.specs.library import load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
-from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES, NamedChoice, Parameter, Text
+from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES
+from archsim.specs.rules import NamedChoice, Parameter, Text
 from archsim.specs.serving_files import Serving
 from archsim.specs.system import SystemSpec
 

@@ -6,99 +6,29 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Name, Spec
-from archsim.base.yaml import Place, Tree, keys_of, read_yaml, validate
+from archsim.base.yaml import Place, Tree, read_yaml, validate
 from archsim.laws.tables import CalibrationSpec
-from archsim.specs.assumptions import AssumptionsSpec, NamedSet
-from archsim.specs.axes import EXPLORE_KEY, SWEEP_KEY, Axis, ExploreSpec, canonical, read_sweep, with_wafers
-from archsim.specs.calibration_files import FabricFile, find_calibrations, with_sections
+from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
+from archsim.specs.calibration_paths import find_calibrations
+from archsim.specs.calibration_sections import with_sections
 from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
+from archsim.specs.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
 from archsim.specs.model import ModelSpec
-from archsim.specs.papers import PaperSpec
-from archsim.specs.plan import PLURAL, SweepPlan, plan_without_axes
-from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, apply_overrides, folders_around, is_path
+from archsim.specs.overrides import apply_overrides
+from archsim.specs.plan import SweepPlan, plan_without_axes
+from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, folders_around, is_path
 from archsim.specs.system import SystemSpec
-from archsim.specs.uncertainty import UncertaintySpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
-
-# ---- file_kinds
-# Recognises the kind of a file by its keys, and says where each kind belongs.
-
-EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
-# Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
-SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
-    {
-        EXPERIMENT: ExperimentSpec,
-        "system": SystemSpec,
-        "model": ModelSpec,
-        "assumption set": NamedSet,
-        "calibration": CalibrationSpec,
-        "calibration of a fabric": FabricFile,
-        "paper": PaperSpec,
-        "file of widths": UncertaintySpec,
-    }
-)
-EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
-# Keys common to all files of configs/traffic, and keys of its three variants.
-_TRAFFIC_KEYS = (
-    "name",
-    "source",
-    "groups",
-    "top_groups",
-    "tables",
-    "tasks",
-    "kinds",
-    "kind_spread",
-    "taste_size",
-    "weights",
-    "prompt_tokens",
-    "subjects",
-    "spread",
-)
-_BELONGS = MappingProxyType(
-    {
-        EXPERIMENT: "`archsim sweep` takes it",
-        SERVE: "`archsim serve` takes it",
-        "system": "an experiment names it under `systems:`",
-        "model": "an experiment names it under `models:`",
-        "assumption set": "an experiment names it under `assumptions:`",
-        "paper": "`archsim compare --papers` takes it",
-        "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
-        "calibration": "a system names it under `compute.calibration`",
-        "calibration of a fabric": "`archsim calibrate --validate --mesh --with` and `archsim run --law` take it",
-        TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
-    }
-)
-
-
-def kind_of(data: Mapping[str, Any]) -> str:
-    """The kind that shares most keys with ``data``; in a tie, an experiment."""
-    if set(data) <= set(EXPERIMENT_KEYS):
-        return EXPERIMENT
-    from archsim.specs.serving import ServeSpec
-
-    known: dict[str, Sequence[str]] = {name: keys_of(kind) for name, kind in SPECS.items()}
-    known["system"] = (*known["system"], "like")
-    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
-    return max(known, key=lambda kind: len(set(data) & set(known[kind])))
-
-
-def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:
-    """Raise SpecError if a file is not of the ``expected`` kind but of another."""
-    kind = kind_of(data)
-    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(EXPERIMENT_KEYS)) > 2):
-        article = "an" if kind[0] in "aeiou" else "a"
-        raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")
-
-
-# ---- library
+from archsim.specs.variants import PLURAL
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
@@ -406,7 +336,6 @@ def _reference(kind: str, name: str) -> Tree:
     return tree
 
 
-# ---- starting
 # Commented files to start from: a system, a model, an experiment.
 
 _FOLDER = Path(__file__).resolve().parent / "starting"

@@ -18,11 +18,9 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, number
 from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml, validate
-from archsim.specs.axes import Expression, parse_expression
 from archsim.specs.config_files import named_files, shipped_configs
+from archsim.specs.constraints import Expression, parse_expression
 from archsim.specs.references import is_path
-
-# ---- papers
 
 NO_ROOM = "OOM"  # published or simulated: it does not fit
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
@@ -351,7 +349,6 @@ class PaperSpec(Spec):
         return {0: "physical"} | {at: rule.name for at, rule in enumerate(self.rules, 1) if run in rule.runs}
 
 
-# ---- papers
 # Files of ``configs/papers``, by name or path.
 
 

@@ -8,7 +8,7 @@ reach into them and messages name the file and line where a value was given.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType
@@ -16,13 +16,11 @@ from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import describe
-from archsim.base.yaml import Key, Keys, Place, Tree, parse_value, read_yaml
+from archsim.base.yaml import Keys, Place, Tree, read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
-from archsim.specs.calibration_files import find_calibrations
+from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.config_files import display, named_files, searched
 from archsim.specs.policies import PRESETS, RULE_TYPES
-
-# ---- references
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.
@@ -261,47 +259,3 @@ def is_path(name: str) -> bool:
 def _aliases(file: Path) -> list[str]:
     """The other names of the model in a file, in lower case."""
     return [str(each).lower() for each in read_yaml(file, display(file)).data.get("aliases") or ()]
-
-
-# ---- overrides
-# ``--set key.path=value``: puts values into the raw tree of an experiment before validation.
-
-
-def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:
-    """Apply ``key.path=value`` texts in order; list items are addressed by number.
-
-    ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
-    can lead into it. Values are YAML. Raises SpecError for text that is not an override and for paths that do not
-    exist; keys that a spec does not know are reported when the tree is validated.
-    """
-    for text in overrides:
-        head = f"--set {text}"
-        path, equals, value = text.partition("=")
-        names = tuple(name.strip() for name in path.split("."))
-        if not equals or not value.strip() or not all(names):
-            raise SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
-        put(tree, names, parse_value(value, head), head, expand)
-
-
-def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
-    """Put a value at a path of keys; ``head`` names it in messages."""
-    keys: Keys = ()
-    key: Key
-    for depth, name in enumerate(names):
-        container, key, shown = tree.get(keys), name, ".".join(names[:depth])
-        if isinstance(container, list):
-            if not (name.isascii() and name.isdecimal()):
-                raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
-            if int(name) >= len(container):
-                raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
-            key = int(name)
-        elif not isinstance(container, dict):
-            raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
-        keys += (key,)
-        if depth == len(names) - 1:
-            tree.graft(keys, Tree(value, {(): Place(head)}))
-        elif isinstance(container, dict) and name not in container:
-            container[name] = {}
-            tree.places[keys] = Place(head, keys)
-        else:
-            expand(keys)

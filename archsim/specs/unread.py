@@ -21,11 +21,12 @@ from archsim.base.fields import without_range
 from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.config_files import shipped_configs
-from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
+from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
 from archsim.specs.policies import PolicySpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
     from archsim.specs.serving import ServeSpec

@@ -20,7 +20,8 @@ from archsim.base.yaml import read_yaml
 from archsim.runs.notes import system_notes
 from archsim.runs.results import CODE, inside, read_manifest
 from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
-from archsim.specs.library import EXPERIMENT, MANIFEST, MANIFEST_KEY, SERVE, Source, kind_of
+from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
+from archsim.specs.library import MANIFEST, MANIFEST_KEY, Source
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
 

@@ -29,15 +29,15 @@ from archsim.laws.laws import Laws
 from archsim.policies.allocation import Plan, StepView, lplb
 from archsim.policies.libra import libra_plan
 from archsim.policies.lina import lina_fit, prediction_accuracy
-from archsim.policies.rebalancing import look_ahead
+from archsim.policies.replication import look_ahead
 from archsim.report.page import rendered
 from archsim.report.plots import Colours, PlotAxis, Points
 from archsim.report.units import NO_BREAK, significant
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
-from archsim.specs.axes import Expression, Lookup
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.experiment import SyntheticSpec
+from archsim.specs.constraints import Expression, Lookup
+from archsim.specs.decision import HostSpec
 from archsim.specs.library import load_model, load_planned
 from archsim.specs.papers import (
     NO_ROOM,
@@ -51,7 +51,7 @@ from archsim.specs.papers import (
     listed_ids,
     parsed_quantity,
 )
-from archsim.specs.system import HostSpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
 from archsim.workload import profile
@@ -59,7 +59,9 @@ from archsim.workload.generated import collect, popularity, traffic_of
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_model import QUANTILES, TrafficModel
 from archsim.workload.traffic_presets import expected_loads, fitted_skew, load_traffic, mapped, of_layers
-from microarch.silicon.area import PUBLISHED_DESIGN, TECHNOLOGIES, parts_of, total
+from microarch.silicon.area import parts_of, total
+from microarch.silicon.published_area import PUBLISHED_DESIGN
+from microarch.silicon.technology import TECHNOLOGIES
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,9 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.engine.loop import Replay
 from archsim.engine.own_blocks import INTERPRETED, OwnObject
 from archsim.runs.run import Run
+from archsim.specs.blocks import REPLACES
 from archsim.specs.model import SLICES, ModelSpec
-from archsim.specs.system import REPLACES, SystemSpec
+from archsim.specs.system import SystemSpec
 from microarch.blocks.table_sizes import Shortfall, Storage, TableDesign, shortfalls
 from microarch.rtl import blocks
 from microarch.silicon.decision_area import (
@@ -214,7 +215,7 @@ def _tokens(replay: Replay, events: int) -> BenchRun:
 
 
 def _rows(replay: Replay, events: int) -> BenchRun:
-    from archsim.policies.prediction import TopFraction
+    from archsim.policies.heatmap import TopFraction
 
     assert replay._heatmap is not None, "of a run with heatmap_update: limited"
     heatmap: Any = replay._heatmap._map  # whose parts are replaced by ones that note what they are asked

@@ -34,7 +34,7 @@ from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.experiment import Scenario
+from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import LevelsSpec, UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen

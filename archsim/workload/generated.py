@@ -43,7 +43,7 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, MIX_1, MIX_2, allocating, inner, mix_bits, unsigned
 from archsim.base.sums import sum
-from archsim.specs.experiment import PROMPT_TOKENS
+from archsim.specs.workload import PROMPT_TOKENS
 from archsim.workload.trace import StepTokens, Trace, rows_per_piece
 from archsim.workload.traffic_model import COMPONENTS, OTHER, TrafficModel
 

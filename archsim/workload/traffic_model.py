@@ -21,7 +21,7 @@ from archsim.base.fields import Name, Spec, count, number
 from archsim.base.files import read_npz
 from archsim.base.sums import sum
 from archsim.base.yaml import Tree, read_yaml, validate
-from archsim.specs.experiment import DecodeSteps
+from archsim.specs.workload import DecodeSteps
 
 # ---- traffic_heads
 # The YAML file of a traffic preset: the names of its tables, or the statistics from which they are built.

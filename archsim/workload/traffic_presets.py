@@ -21,9 +21,9 @@ from archsim.base.files import UNREADABLE, read_npz, write_text
 from archsim.base.packing import pack, replicate
 from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated import (
     PREFERRED,
     SeveralSubjects,

@@ -29,8 +29,8 @@ from archsim.laws.attention import (
     shape_features,
 )
 from archsim.laws.tables import AttentionLaw, AttentionTable, BlockTable
+from archsim.specs.attention import AttentionKind, read_kind
 from archsim.specs.calibration_files import read_calibration
-from archsim.specs.model import AttentionKind, read_kind
 from calibration.fit.gemm import quantiles
 from calibration.fit.parameters import least_squares, rounded, significant, write_calibration
 from calibration.measurements.sweeps import consensus, note_of, pools

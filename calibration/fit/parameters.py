@@ -10,7 +10,7 @@ from archsim.base.files import drafted, write_text
 from archsim.base.yaml import dump_yaml
 from archsim.laws.stored import STORED, digest, packed, save
 from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
-from archsim.specs.calibration_files import NUMBERS, TABLES
+from archsim.specs.calibration_sections import NUMBERS, TABLES
 from calibration.measurements.reading import CalibrationError
 
 # ---- parameters

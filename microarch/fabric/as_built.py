@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.specs.as_built import in_parts, named_dies
+from archsim.specs.built import in_parts, named_dies
 from microarch.fabric.fabric import Graph, Wiring, assemble, per_route
 
 

@@ -5,7 +5,7 @@ counter; a last pass marks the counters above it, and as many of those equal to 
 ``⌈experts / comparators⌉`` cycles, one word of the heatmap's port each: ``count_bits + 1`` passes a row. A word is
 held in a register before it is compared, so that the access time of the heatmap's memory and the comparison are in two
 cycles: one cycle more a row (``microarch.blocks.global_cp.fsm_ns``). The marks are those of
-``archsim.policies.prediction.hot_rows``.
+``archsim.policies.heatmap.hot_rows``.
 """
 
 from __future__ import annotations

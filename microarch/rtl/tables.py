@@ -14,13 +14,14 @@ import numpy as np
 from archsim.base.compiled import kernel
 from archsim.laws.wafer import SPEED_FRACTION
 from archsim.policies.allocation import NO_SPEEDS, Costs, Plan, StepView, knows_speeds, paper, slowness
-from archsim.policies.prediction import add_words, hot_rows
+from archsim.policies.heatmap import hot_rows
+from archsim.policies.ported_heatmap import add_words
 from archsim.specs.model import SLICES
 from microarch.blocks import atu as atu_block
 from microarch.blocks import pdu as pdu_block
 from microarch.blocks.global_cp import DecisionWork, State, fsm_ns, sorting_cycles
 from microarch.blocks.request import Event
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 
 class TableOutput(NamedTuple):
@@ -268,7 +269,7 @@ def _add_words(counts, now, per_word):
 
 
 class HeatmapTable:
-    """``archsim.policies.prediction.add_words``: a word at a time, two accesses each."""
+    """``archsim.policies.ported_heatmap.add_words``: a word at a time, two accesses each."""
 
     def __init__(self, parameters: Any, memory: np.ndarray):
         self._p, self.counters = parameters, memory.copy()  # uint16[row, expert]

@@ -16,8 +16,8 @@ from archsim.laws.laws import Laws, MoeSizes, Times
 from archsim.laws.moe import named_of, outside_ranks, rank_loads, routing_of
 from archsim.laws.tables import CalibrationSpec, LawMissing, ReferenceRates, TransferTable, shape_of
 from archsim.laws.transfers import PAYLOAD_OF, dispatches, law_of, payload_of, sent_bytes
+from archsim.specs.attention import read_kind
 from archsim.specs.calibration_files import load_calibration
-from archsim.specs.model import read_kind
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "calibrations").glob("*.yaml"))
 GPUS = [file.stem for file in SHIPPED]

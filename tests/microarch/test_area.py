@@ -11,8 +11,8 @@ from support.tiny import archsim, tiny_file
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_experiment, load_model, load_system
-from archsim.specs.system import DecisionSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import (
     Storage,
@@ -22,31 +22,26 @@ from microarch.blocks.table_sizes import (
     tables_of,
 )
 from microarch.silicon.area import (
-    A72,
-    A76,
     CELL_UM2,
-    CLOCK,
     LARGE,
     MACRO,
-    N5,
-    PUBLISHED,
-    PUBLISHED_TOTAL,
-    SCALED,
-    TECHNOLOGIES,
-    TOLERANCE,
     AreaAndPower,
-    added_parts,
     core_cost,
-    decision_parts,
-    design_of,
-    deviation,
-    explanation,
     macro_factor,
     parts_of,
-    published_row,
     table_cost,
     total,
 )
+from microarch.silicon.decision_area import added_parts, decision_parts, design_of
+from microarch.silicon.published_area import (
+    PUBLISHED,
+    PUBLISHED_TOTAL,
+    TOLERANCE,
+    deviation,
+    explanation,
+    published_row,
+)
+from microarch.silicon.technology import A72, A76, CLOCK, N5, SCALED, TECHNOLOGIES
 
 ROOT = Path(__file__).resolve().parents[2]
 KB, MB = 2**10, 2**20

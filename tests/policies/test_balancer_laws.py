@@ -14,16 +14,17 @@ from archsim import balancers
 from archsim.base.compiled import GOLDEN, mix_bits
 from archsim.engine.machine import policy_costs
 from archsim.policies import allocation
-from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, copy_aware, home, plan_of
+from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, home, plan_of
+from archsim.policies.copy_aware import copy_aware
 from archsim.policies.lina import uniform_split
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import linear
 from archsim.policies.prediction import rates
+from archsim.specs.decision import FirmwareSpec, FsmSpec
 from archsim.specs.library import load_model, load_system
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import FirmwareSpec, FsmSpec
 from microarch.blocks.global_cp import DecisionWork, State, firmware_ns, fsm_ns
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 quick = settings(max_examples=examples(60), derandomize=True)
 small = st.integers(1, 6)

@@ -13,10 +13,10 @@ from support.vectors import FOLDER, vectors
 from archsim import balancers
 from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import StepView, paper
-from archsim.policies.prediction import TopPositive, copy_bits
+from archsim.policies.heatmap import TopPositive, copy_bits
 from archsim.specs.library import load_model, load_system
 from archsim.specs.model import SLICES
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 
 def lists(arrays):
@@ -369,7 +369,7 @@ def test_heatmap_predictor(case):
 
 @vectors("wafer_alloc", "heatmap_update")
 def test_heatmap_update(case):
-    from archsim.policies.prediction import _count_pairs
+    from archsim.policies.free_heatmap import _count_pairs
 
     experts, selections = (
         case["input"]["num_experts"],

@@ -30,7 +30,6 @@ from archsim.policies.allocation import (
     ChargedRates,
     Plan,
     StepView,
-    copy_aware,
     even,
     hashed,
     home,
@@ -40,12 +39,15 @@ from archsim.policies.allocation import (
     paper,
     static,
 )
+from archsim.policies.capacity import drop_pairs, reroute_pairs
+from archsim.policies.copy_aware import copy_aware
 from archsim.policies.libra import harmoeny, libra
 from archsim.policies.linear_programme import lp
 from archsim.policies.placement import Placement, linear, moves_between
-from archsim.policies.rebalancing import History, LayerView, look_ahead
+from archsim.policies.rebalancing import History
 from archsim.policies.registry import build_policy
-from archsim.policies.routing import Pass, drop_pairs, reroute_pairs
+from archsim.policies.replication import LayerView, look_ahead
+from archsim.policies.routing import Pass
 from archsim.policies.waterfill import waterfill_rule
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import NEUTRAL, PRESETS

@@ -15,7 +15,8 @@ from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.decision import ALLOCATION, ASIDE
 from archsim.policies.allocation import NO_EFFORT, Effort, Plan, home
-from archsim.policies.rebalancing import Rebalanced, Replicas
+from archsim.policies.rebalancing import Rebalanced
+from archsim.policies.replication import Replicas
 from archsim.report import sections
 from archsim.runs.notes import policy_notes
 from archsim.specs.library import load_assumptions

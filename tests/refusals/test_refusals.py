@@ -28,9 +28,9 @@ from archsim.base.fields import DIMENSIONS, parse_quantity
 from archsim.base.yaml import parse_yaml, validate
 from archsim.serving.requests import read_requests
 from archsim.serving.serving import deploy
+from archsim.specs.attention import read_kind
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_experiment, load_exploration, load_planned
-from archsim.specs.model import read_kind
 from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving
 from archsim.specs.system import SystemSpec

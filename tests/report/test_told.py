@@ -26,8 +26,8 @@ from archsim.runs.notes import (
     traffic_notes,
 )
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import SyntheticSpec, WorkloadSpec
 from archsim.specs.library import load_experiment
+from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 
 
 @pytest.fixture

@@ -15,15 +15,14 @@ from support.tiny import TINY
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.engine.interpreted.engine import InterpretedEngine
+from archsim.specs.attention import LayerSet
+from archsim.specs.decision import FsmSpec
 from archsim.specs.library import load_assumptions
-from archsim.specs.model import LayerSet
-from archsim.specs.system import FsmSpec
 from microarch.blocks.global_cp import State
-from microarch.rtl import lockstep as rtl_lockstep
-from microarch.rtl import pdu
-from microarch.rtl.export import Watched
+from microarch.rtl import drive, pdu
+from microarch.rtl.activity import Watched
 from microarch.rtl.lockstep import lockstep
-from microarch.silicon.energy import energy_of
+from microarch.silicon.switching import energy_of
 from microarch.silicon.synthesis import read_result
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
@@ -178,9 +177,9 @@ def activity_of(stimulus):
 
     async def bench(ctx):
         for given in stimulus:
-            await rtl_lockstep.cycle(ctx, watched, given)
+            await drive.cycle(ctx, watched, given)
 
-    rtl_lockstep.simulate(watched, bench)
+    drive.simulate(watched, bench)
     return watched.activity
 
 
@@ -286,7 +285,6 @@ def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path
 
 
 def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
-    from microarch.rtl import lockstep
 
     def decided():
         fsm = {"fsm": FsmSpec(implementation="rtl")}
@@ -295,13 +293,13 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
         run = replay(system, MODEL, spec, load_assumptions("physical"), demand, engine=InterpretedEngine)
         return run.run().decision
 
-    place, shipped = lockstep.place, decided()
+    place, shipped = drive.place, decided()
 
     async def late(*given):
         entries, cycles = await place(*given)
         return entries, [cycles[0], cycles[1] + 1, cycles[2]]
 
-    monkeypatch.setattr(lockstep, "place", late)
+    monkeypatch.setattr(drive, "place", late)
     changed = decided()
     more_ns = changed.states_ns - shipped.states_ns
     assert more_ns[State.EVALUATE] == pytest.approx(len(shipped.by_step) / 0.85) and more_ns.sum() > 0
@@ -309,7 +307,7 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
 
 def test_a_store_in_rtl_counts_and_halves_as_its_table():
     from archsim.engine.interpreted.rtl_decision import RtlHeatmap
-    from archsim.policies.prediction import COUNTER_LIMIT, _take_in
+    from archsim.policies.ported_heatmap import COUNTER_LIMIT, _take_in
 
     rng = np.random.default_rng(3)
     experts = np.array([rng.choice(20, 4, replace=False) for _ in range(60)], np.int16)

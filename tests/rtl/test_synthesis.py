@@ -8,19 +8,11 @@ import numpy as np
 import pytest
 
 from archsim.cli.main import main
-from archsim.specs.system import FsmSpec
-from microarch.silicon.synthesis import (
-    NEAR,
-    RESULTS,
-    STATE_MACHINE,
-    Surface,
-    find_libraries,
-    longest_path,
-    parse,
-    read_libraries,
-    read_result,
-    side_by_side,
-)
+from archsim.specs.decision import FsmSpec
+from microarch.silicon.liberty import Surface, find_libraries, parse, read_libraries
+from microarch.silicon.synthesis import RESULTS, read_result
+from microarch.silicon.synthesised_area import NEAR, STATE_MACHINE, side_by_side
+from microarch.silicon.timing import longest_path
 
 TABLE = 'index_1 ("1, 3"); index_2 ("2, 4"); values ("10, 20", "30, 40");'
 TINY = f"""library (tiny) {{
@@ -79,7 +71,7 @@ def test_committed_results_are_of_the_sources_and_their_areas_add_up():
 
 
 def test_the_model_of_an_allocator_that_sees_speeds_is_that_of_its_synthesis():
-    from microarch.silicon.area import SPEED_MULTIPLIER, SPEED_SLOT
+    from microarch.silicon.decision_area import SPEED_MULTIPLIER, SPEED_SLOT
 
     plain, speeds = read_result("allocator"), read_result("allocator_speeds")
     assert speeds.parameters == plain.parameters | {"speeds": True} and speeds.source == plain.source

@@ -36,8 +36,8 @@ from archsim.runs.simulator import Remembered, Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload import demand
 from archsim.workload import generated as generated_module
 from archsim.workload import trace as trace_module

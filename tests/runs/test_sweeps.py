@@ -23,9 +23,11 @@ from archsim.runs import sweep as sweeping
 from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, prepare, select
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.axes import counted_values, draw_shares, parse_constraint
+from archsim.specs.axis_values import counted_values, draw_shares
+from archsim.specs.constraints import parse_constraint
 from archsim.specs.library import load_experiment, load_planned
-from archsim.specs.plan import CONSTRAINT_MEASURES, Dropped, SweepPlan, in_words
+from archsim.specs.plan import CONSTRAINT_MEASURES, Dropped, SweepPlan
+from archsim.specs.variants import in_words
 
 
 def file_of(folder, sweep, experiment=TINY, name="tiny.yaml"):
@@ -79,7 +81,7 @@ def test_ranges_are_counted_out(given, values):
 )
 def test_many_values_of_a_range_are_those_of_few_and_are_checked_at_the_ends(given, monkeypatch):
     many = counted_values(given)
-    monkeypatch.setattr("archsim.specs.axes._MANY", 10_000)
+    monkeypatch.setattr("archsim.specs.axis_values._MANY", 10_000)
     assert list(many) == list(counted_values(given)) and many.telling == [0, len(many) - 1]
 
 

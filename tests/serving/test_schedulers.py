@@ -9,7 +9,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.yaml import validate
 from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.library import tree_of
-from archsim.specs.serving import SchedulerSpec
+from archsim.specs.schedulers import SchedulerSpec
 
 OWN = (
     GENTLE

@@ -21,7 +21,7 @@ from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
 from archsim.serving.schedulers import compiled
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
-from archsim.specs.serving import SCHEDULERS
+from archsim.specs.schedulers import SCHEDULERS
 
 NAMES = st.sampled_from(sorted(SCHEDULERS))
 ROWS = st.lists(st.tuples(st.floats(0, 500), st.integers(1, 300), st.integers(1, 60)), min_size=1, max_size=40)

@@ -28,7 +28,7 @@ from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.cli.main import main
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import check_file, load_assumptions, load_experiment, load_model, load_planned, load_system
-from archsim.specs.system import plausibility_notes
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.unread import ROWS, keys_of
 from archsim.workload.formats.readers import open_trace
 

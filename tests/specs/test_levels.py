@@ -24,8 +24,9 @@ from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
 from archsim.specs.config_files import shipped_configs
+from archsim.specs.decision import HostSpec
 from archsim.specs.library import check_file, load_experiment, load_planned
-from archsim.specs.system import HostSpec, SystemSpec
+from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import narrowest
 
 PLAIN = "hbm: {bandwidth: 2 TB/s, capacity: 4 GB}, d2d: {bandwidth: 1 TB/s}, compute: {peak: 300 TFLOP/s, dtype: fp16}"

@@ -19,20 +19,13 @@ from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity,
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
 from archsim.models.config_json import write_model
-from archsim.specs import axes
+from archsim.specs import axis_values
 from archsim.specs.assumptions import ASSUMPTIONS, published_utilisation, shipped_sets
-from archsim.specs.axes import read_range
+from archsim.specs.axis_values import read_range
 from archsim.specs.config_files import named_files, shipped_configs
 from archsim.specs.describe import summary
-from archsim.specs.library import (
-    EXPERIMENT,
-    TRAFFIC,
-    kind_of,
-    load_assumptions,
-    load_experiment,
-    load_model,
-    load_system,
-)
+from archsim.specs.file_kinds import EXPERIMENT, TRAFFIC, kind_of
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.policies import PRESETS, RULES
 from archsim.specs.serving_files import load_serving
 from archsim.specs.system import D2DSpec, SystemSpec
@@ -677,4 +670,4 @@ def test_many_numbers_are_rounded_as_their_text_is_read():
     numbers = drawn.choice([-1, 1], 3000) * 10 ** drawn.uniform(-14, 26, 3000)
     halves = np.array([123456.5, 0.1234565, 999999.5, 99999.95, 1e22, 1e5, 0.1, 1.0, 0.0, 1e300])
     every = np.concatenate([numbers, halves, -halves, np.round(numbers, 3), np.arange(0.0005, 1, 1 / 1024)])
-    assert axes._short(every).tolist() == [float(f"{number:.6g}") for number in every.tolist()]
+    assert axis_values._short(every).tolist() == [float(f"{number:.6g}") for number in every.tolist()]

@@ -20,8 +20,8 @@ from archsim.report.units import amount, unit_of_objective
 from archsim.runs.columns import RUN_COLUMNS
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.sweep import sweep
-from archsim.specs.axes import OBJECTIVES, ExploreSpec, sense_of, with_expressions
 from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of, with_expressions
 from archsim.specs.library import load_exploration
 from archsim.studies.exploration.analysis import (
     SHOWN,

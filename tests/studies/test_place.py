@@ -15,8 +15,9 @@ import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, PlacementError, TraceError
 from archsim.cli.main import main
 from archsim.policies.load import imbalance
+from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_model, load_system
-from archsim.specs.model import LayerSet, ModelSpec
+from archsim.specs.model import ModelSpec
 from archsim.studies.place import POLICIES, rank_loads
 from archsim.workload import placements
 from archsim.workload.placements import ENGINES, PhysicalMap, read_placement, sglang_default, write_placement

@@ -13,12 +13,12 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand
 from archsim.engine.engine import EventEngine
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.fabric import FabricSpec, MeshSpec, TopologySpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated import SyntheticTraffic
 from support.random_points import changed, log_uniform, routed_demand, with_room
 from support.small_runs import replay

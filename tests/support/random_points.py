@@ -14,12 +14,12 @@ from archsim.engine.engine import EventEngine
 from archsim.iteration.memory import memory_fit
 from archsim.policies.registry import build_policy, place_experts
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload.generated import SyntheticTraffic
 from support.small_runs import replay, workload_of
 

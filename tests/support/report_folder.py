@@ -13,12 +13,13 @@ from archsim.base.yaml import dump_yaml
 from archsim.runs.columns import DIE_COLUMNS, LAYOUT, LINK_COLUMNS, PAIR_COLUMNS, RUN_COLUMNS, STEP_COLUMNS
 from archsim.runs.results import PARQUET, Results
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.experiment import ExperimentSpec, WorkloadSpec
+from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
-from microarch.fabric.topology import build_mesh
+from archsim.specs.workload import WorkloadSpec
+from microarch.fabric.grid import build_mesh
 
 SPEEDUP = {"base": 1.0, "ep": 3.4, "allo": 4.2, "allo-paper": 3.9, "pred": 1.9, "allo+pred": 5.2}
 HOPS = {"base": 1.0, "ep": 0.0, "allo": 1 / 142, "allo-paper": 1 / 60, "pred": 1 / 4.5, "allo+pred": 1 / 213}

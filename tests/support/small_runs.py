@@ -11,9 +11,10 @@ from archsim.iteration.memory import memory_fit
 from archsim.policies.allocation import StepView
 from archsim.policies.placement import Placement
 from archsim.policies.registry import build_policy, place_experts
-from archsim.specs.experiment import Scenario, SyntheticSpec, WorkloadSpec
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.scenario import Scenario
+from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 from archsim.workload.generated import SyntheticTraffic
 from support.examples import sampled
 

@@ -27,15 +27,15 @@ import archsim.workload.demand as stacked_module
 import archsim.workload.trace as trace_module
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.demand import RunSum, build_run_demand
-from archsim.policies.prediction import TopFraction, TopPositive
+from archsim.policies.heatmap import TopFraction, TopPositive
 from archsim.runs.columns import _first_steps
 from archsim.runs.feasibility import rooms
 from archsim.runs.notes import result_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
-from archsim.specs.experiment import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.model import ModelSpec
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.workload.demand import (
     LOOKED,
     active_by_step,

@@ -16,10 +16,11 @@ from archsim.cli.main import main
 from archsim.engine.demand import build_run_demand
 from archsim.models.config_json import write_model
 from archsim.policies.registry import build_policy
-from archsim.specs.experiment import SyntheticSpec
-from archsim.specs.library import TRAFFIC, kind_of, load_assumptions, load_model, load_system
-from archsim.specs.model import LayerSet
+from archsim.specs.attention import LayerSet
+from archsim.specs.file_kinds import TRAFFIC, kind_of
+from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload import profile
 from archsim.workload import traffic_fit as fit_module
 from archsim.workload.formats.readers import open_trace

@@ -27,7 +27,7 @@ from archsim.engine.demand import build_run_demand
 from archsim.laws.mesh import quantities
 from archsim.policies import routing
 from archsim.policies.routing import Pass
-from archsim.specs.calibration_files import fabric_calibration
+from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.library import load_model
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.workload.formats import json_tree as tree

@@ -324,8 +324,8 @@ def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
 
 def test_threads_do_not_change_a_demand(monkeypatch):
     from archsim.base import host as parallel
-    from archsim.policies.prediction import TopFraction
-    from archsim.specs.experiment import SyntheticSpec
+    from archsim.policies.heatmap import TopFraction
+    from archsim.specs.workload import SyntheticSpec
     from archsim.workload.generated import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)

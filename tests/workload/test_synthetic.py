@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from archsim.base.errors import TraceError
-from archsim.specs.experiment import SyntheticSpec
 from archsim.specs.library import load_model
+from archsim.specs.workload import SyntheticSpec
 from archsim.workload import profile
 from archsim.workload.generated import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
 from archsim.workload.traffic_presets import generated_traffic, measure

@@ -18,7 +18,8 @@ from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent
 from archsim.runs.notes import die_of, result_notes
 from archsim.runs.results import Layers, layers_that_ran
-from archsim.specs.axes import OBJECTIVES, ExploreSpec, parse_constraint, sense_of
+from archsim.specs.constraints import parse_constraint
+from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import keys_of

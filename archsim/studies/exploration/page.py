@@ -31,7 +31,8 @@ from archsim.report.units import (
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
-from archsim.specs.axes import OBJECTIVES, parse_constraint, sense_of
+from archsim.specs.constraints import parse_constraint
+from archsim.specs.explore import OBJECTIVES, sense_of
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.analysis import (

@@ -43,10 +43,11 @@ from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.config_files import search_folders
 from archsim.specs.library import Source
+from archsim.specs.plausible import plausibility_notes
 from archsim.specs.policies import RULE_TYPES
-from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec, is_function
+from archsim.specs.schedulers import is_function
+from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.specs.system import plausibility_notes
 from archsim.specs.unread import UNREAD, keys_of
 from archsim.studies.exploration.analysis import SAME_NUMBERS, changes_nothing
 from archsim.workload import open_trace

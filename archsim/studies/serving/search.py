@@ -46,8 +46,10 @@ from archsim.serving.serving import (
 from archsim.serving.simulate import Pool, Scheduler, Served
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec, is_function
-from archsim.specs.serving_files import Serving, with_recipe
+from archsim.specs.recipes import with_recipe
+from archsim.specs.schedulers import is_function
+from archsim.specs.serving import RoutingSpec, SloSpec, TransferSpec
+from archsim.specs.serving_files import Serving
 from archsim.studies.serving.page import SHOWN, front
 from archsim.studies.serving.runs import MEASURES, code_of_serving, flat, functions_of, key_of, measures_of
 

@@ -40,10 +40,11 @@ from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.specs.calibration_files import calibration_named
-from archsim.specs.experiment import Scenario, SyntheticSpec, SyntheticTrace, WorkloadSpec
+from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import DeployedMachine, Serving
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
+from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun
 from archsim.studies.sure import (
     NARROWER,

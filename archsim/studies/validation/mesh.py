@@ -19,7 +19,7 @@ from archsim.base.errors import capital
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
-from archsim.specs.calibration_files import FabricCalibration, shipped_fabrics
+from archsim.specs.fabric_calibrations import FabricCalibration, shipped_fabrics
 from calibration.fit.mesh import endpoint_laws
 from calibration.measurements.mesh import TPU7X, Case, Meshes, TransformerBlock, read_meshes
 from calibration.measurements.reading import CalibrationError

@@ -1,0 +1,199 @@
+"""Calibrations of a fabric: the file of a measured machine, ``configs/fabrics/NAME.yaml``, as laws and back.
+
+Laws: `archsim.laws.mesh`. ``archsim calibrate`` writes these files (`calibration.fit.mesh`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import Field
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import Name, Spec, count, number
+from archsim.base.yaml import read_yaml, validate
+from archsim.specs.config_files import named_files
+
+if TYPE_CHECKING:
+    from archsim.laws.mesh import EndpointLaw, HopLatency, LawResiduals, LinkRate
+
+FABRIC_KIND = "fabrics"
+
+
+_Ns = Annotated[float, number(0, 1e12)]
+
+
+_Share = Annotated[float, number(0, 1e6)]
+
+
+class ResidualsSpec(Spec):
+    points: Annotated[int, count(1, 1_000_000)]
+    cases: Annotated[int, count(1, 1_000_000)]
+    mean: _Share
+    most: _Share
+    held_out_mean: _Share | None = None
+    held_out_most: _Share | None = None
+
+
+class NsPerVectorSpec(Spec):
+    """ns of a vector on the busiest chip, by term."""
+
+    tokens: _Ns | None = None
+    sender: _Ns | None = None
+    experts: _Ns | None = None
+
+
+class EndpointSpec(Spec):
+    kernel: Literal["dispatch", "combine"]
+    version: Name
+    topologies: tuple[Literal["linear", "ring", "mesh", "full"], ...] = Field(min_length=1)
+    links: Annotated[int, count(1, 64)]
+    link_bytes_per_s: Annotated[float, number(1e6, 1e15)]
+    vector_bytes: Annotated[float, number(1, 1e9)]
+    fixed_ns: _Ns = 0.0
+    ns_per_vector: NsPerVectorSpec = NsPerVectorSpec()
+    link_ns_per_byte: _Ns = 0.0
+    nulls: dict[Literal["links only", "endpoint only", "constant"], _Ns] = Field(default_factory=dict)
+    residuals: ResidualsSpec | None = None
+    note: str = ""
+
+
+class LinkRateSpec(Spec):
+    machine: str
+    pattern: str
+    packet_ns: Annotated[float, number(1e-3, 1e9)]
+    bytes_per_s: Annotated[float, number(1e3, 1e15)]
+    residuals: ResidualsSpec | None = None
+
+
+class HopLatencySpec(Spec):
+    machine: str
+    ns: _Ns
+    ns_per_byte: _Ns = 0.0
+    atomic_ns: _Ns = 0.0
+    residuals: ResidualsSpec | None = None
+
+
+class MeasuredBlockSpec(Spec):
+    """ns of a whole block of a transformer on one fabric of the machine's mesh, as measured."""
+
+    mesh: str
+    fabric: str
+    ns: _Ns
+
+
+class FabricFile(Spec):
+    machine: Name
+    source: str = Field(min_length=1)
+    endpoint: tuple[EndpointSpec, ...] = ()
+    link_rate: tuple[LinkRateSpec, ...] = ()
+    hop_latency: tuple[HopLatencySpec, ...] = ()
+    blocks: tuple[MeasuredBlockSpec, ...] = ()
+
+
+class FabricCalibration(NamedTuple):
+    """The laws of one machine. ``blocks``: (mesh, fabric) → ns of a measured block of a transformer."""
+
+    machine: str
+    source: str
+    endpoint: tuple[EndpointLaw, ...]
+    link_rate: tuple[LinkRate, ...] = ()
+    hop_latency: tuple[HopLatency, ...] = ()
+    blocks: tuple[tuple[str, str, float], ...] = ()
+
+    def law(self, kernel: str, version: str) -> EndpointLaw | None:
+        """The endpoint law of a kernel; None if there is none."""
+        return next((each for each in self.endpoint if (each.kernel, each.version) == (kernel, version)), None)
+
+
+def fabric_calibration(name: str | Path) -> FabricCalibration:
+    """A calibration by the name of a shipped one, or by the path of a YAML file.
+
+    Raises SpecError for a name that is not known, and for a file that is not as expected.
+    """
+    path = fabric_file(name)
+    try:
+        return _read(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise SpecError(f"{path}: not readable ({error.strerror})") from None
+
+
+def fabric_file(name: str | Path) -> Path:
+    """The file of a calibration. Raises SpecError for a name that is not known."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    known = named_files(FABRIC_KIND)
+    if str(name) not in known:
+        raise SpecError(
+            f"unknown calibration of a fabric {str(name)!r}{did_you_mean(str(name), known)} (known: "
+            f"{', '.join(known)}; or the path of a YAML file)"
+        )
+    return known[str(name)]
+
+
+def shipped_fabrics() -> list[FabricCalibration]:
+    """Every calibration of a fabric that is found by name."""
+    return [fabric_calibration(path) for path in named_files(FABRIC_KIND).values()]
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, changed_ns: int) -> FabricCalibration:
+    from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate
+
+    given = validate(FabricFile, read_yaml(path))
+    laws = tuple(
+        EndpointLaw(
+            given.machine, each.kernel, each.version, each.topologies, each.links, each.link_bytes_per_s,
+            each.vector_bytes, each.fixed_ns,
+            {term: ns for term, ns in each.ns_per_vector.model_dump().items() if ns is not None},
+            each.link_ns_per_byte, {str(name): error for name, error in each.nulls.items()},
+            _residuals(each.residuals), each.note,
+        )
+        for each in given.endpoint
+    )  # fmt: skip
+    rates = (
+        LinkRate(e.machine, e.pattern, e.packet_ns, e.bytes_per_s, _residuals(e.residuals)) for e in given.link_rate
+    )
+    hops = (HopLatency(e.machine, e.ns, e.ns_per_byte, e.atomic_ns, _residuals(e.residuals)) for e in given.hop_latency)
+    blocks = tuple((each.mesh, each.fabric, each.ns) for each in given.blocks)
+    return FabricCalibration(given.machine, given.source, laws, tuple(rates), tuple(hops), blocks)
+
+
+def _residuals(given: ResidualsSpec | None) -> LawResiduals | None:
+    from archsim.laws.mesh import LawResiduals
+
+    return None if given is None else LawResiduals(**given.model_dump())
+
+
+def write_fabric_calibration(found: FabricCalibration, path: Path) -> None:
+    """Write the file. Numbers have five digits: more are not measured."""
+    content = {
+        "machine": found.machine,
+        "source": found.source,
+        "endpoint": _listed(found.endpoint, {"machine"}),
+        "link_rate": _listed(found.link_rate, set()),
+        "hop_latency": _listed(found.hop_latency, set()),
+        "blocks": [dict(zip(("mesh", "fabric", "ns"), each, strict=True)) for each in found.blocks],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({key: value for key, value in content.items() if value}, sort_keys=False, width=110)
+    path.write_text(f"# Written by: archsim calibrate. Laws: archsim/laws/mesh.py\n{text}", encoding="utf-8")
+
+
+def _listed(laws: Sequence[Any], without: Iterable[str]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in _plain(law).items() if k not in without and v not in ("", None, {})} for law in laws]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {key: _plain(each) for key, each in value._asdict().items() if each is not None}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,93 @@
+"""Recognises the kind of a file by its keys, and says where each kind belongs."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from archsim.base.errors import SpecError
+from archsim.base.fields import Spec
+from archsim.base.yaml import keys_of
+from archsim.laws.tables import CalibrationSpec
+from archsim.specs.assumptions import NamedSet
+from archsim.specs.axes import SWEEP_KEY
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.explore import EXPLORE_KEY
+from archsim.specs.fabric_calibrations import FabricFile
+from archsim.specs.model import ModelSpec
+from archsim.specs.papers import PaperSpec
+from archsim.specs.system import SystemSpec
+from archsim.specs.uncertainty import UncertaintySpec
+
+EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
+
+
+# Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
+SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
+    {
+        EXPERIMENT: ExperimentSpec,
+        "system": SystemSpec,
+        "model": ModelSpec,
+        "assumption set": NamedSet,
+        "calibration": CalibrationSpec,
+        "calibration of a fabric": FabricFile,
+        "paper": PaperSpec,
+        "file of widths": UncertaintySpec,
+    }
+)
+
+
+EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
+
+
+# Keys common to all files of configs/traffic, and keys of its three variants.
+_TRAFFIC_KEYS = (
+    "name",
+    "source",
+    "groups",
+    "top_groups",
+    "tables",
+    "tasks",
+    "kinds",
+    "kind_spread",
+    "taste_size",
+    "weights",
+    "prompt_tokens",
+    "subjects",
+    "spread",
+)
+
+
+_BELONGS = MappingProxyType(
+    {
+        EXPERIMENT: "`archsim sweep` takes it",
+        SERVE: "`archsim serve` takes it",
+        "system": "an experiment names it under `systems:`",
+        "model": "an experiment names it under `models:`",
+        "assumption set": "an experiment names it under `assumptions:`",
+        "paper": "`archsim compare --papers` takes it",
+        "file of widths": "`archsim sure` takes it, as configs/uncertainty/widths.yaml",
+        "calibration": "a system names it under `compute.calibration`",
+        "calibration of a fabric": "`archsim calibrate --validate --mesh --with` and `archsim run --law` take it",
+        TRAFFIC: "an experiment names it as `workload: {trace: {synthetic: {like: NAME}}}`",
+    }
+)
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """The kind that shares most keys with ``data``; in a tie, an experiment."""
+    if set(data) <= set(EXPERIMENT_KEYS):
+        return EXPERIMENT
+    from archsim.specs.serving import ServeSpec
+
+    known: dict[str, Sequence[str]] = {name: keys_of(kind) for name, kind in SPECS.items()}
+    known["system"] = (*known["system"], "like")
+    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
+    return max(known, key=lambda kind: len(set(data) & set(known[kind])))
+
+
+def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EXPERIMENT) -> None:
+    """Raise SpecError if a file is not of the ``expected`` kind but of another."""
+    kind = kind_of(data)
+    if kind != expected and (kind != EXPERIMENT or len(set(data) & set(EXPERIMENT_KEYS)) > 2):
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")

@@ -1,0 +1,67 @@
+"""A rule of a policy by name: what it does, and its parameters with defaults, ranges and meanings."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.base.errors import did_you_mean
+from archsim.base.fields import FRACTION, describe, parse_quantity
+
+
+class Parameter(NamedTuple):
+    """A parameter of a rule: default (None: absent unless given), range and meaning."""
+
+    default: int | float | None
+    low: float
+    high: float
+    meaning: str
+    kind: type = int
+
+    def read(self, value: Any) -> int | float:
+        if self.kind is float and isinstance(value, str):
+            value = float(parse_quantity(value, FRACTION))
+        whole = "an integer" if self.kind is int else "a number"
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or self.kind(value) != value
+        ):
+            raise ValueError(f"expected {whole}, not {describe(value)}")
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
+        return self.kind(value)
+
+
+class NamedChoice(NamedTuple):
+    """A parameter that is one of several names; ``default`` None: absent unless given."""
+
+    default: str | None
+    names: tuple[str, ...]
+    meaning: str
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.names:
+            hint = did_you_mean(value, self.names) if isinstance(value, str) else ""
+            raise ValueError(f"expected {' or '.join(self.names)}, not {describe(value)}{hint}")
+        return value
+
+
+class Text(NamedTuple):
+    """A parameter that is text, such as the path of a file."""
+
+    default: str | None
+    meaning: str
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"expected text, not {describe(value)}")
+        return value
+
+
+class Rule(NamedTuple):
+    """A rule shipped with archsim: its meaning and parameters."""
+
+    meaning: str
+    parameters: Mapping[str, Parameter | NamedChoice | Text] = MappingProxyType({})
