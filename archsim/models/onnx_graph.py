@@ -36,20 +36,18 @@ _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 @dataclass(frozen=True)
 class GraphProduct:
-    """A product of rows with weights. k, n: maps a row of k to a row of n. experts: number of stacked weights, 1 if
-    plain.
-    """
+    """A product of rows with weights."""
 
-    node: str
-    op: str
-    weight: str
-    source: str
-    output: str
-    layer: int | None
-    experts: int
-    k: int
-    n: int
-    bits: int
+    node: str  # name of the node
+    op: str  # its operator type
+    weight: str  # name of the weight tensor
+    source: str  # tensor of the rows
+    output: str  # tensor that it makes
+    layer: int | None  # of the model; None: outside any
+    experts: int  # number of stacked weights, 1 if plain
+    k: int  # values of a row that goes in
+    n: int  # values of a row that comes out
+    bits: int  # of a weight
 
     @property
     def label(self) -> str:
@@ -155,7 +153,16 @@ class OnnxGraph:
         experts = shape[0] if len(shape) == 3 else 1
         layer = self.layer_of(node)
         return GraphProduct(
-            self.named(node), node.op_type, name, source, node.output[0], layer, experts, shape[-2], shape[-1], bits
+            node=self.named(node),
+            op=node.op_type,
+            weight=name,
+            source=source,
+            output=node.output[0],
+            layer=layer,
+            experts=experts,
+            k=shape[-2],
+            n=shape[-1],
+            bits=bits,
         )
 
     def upstream(self, tensor: str, until) -> Iterator[onnx.NodeProto]:

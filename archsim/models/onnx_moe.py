@@ -30,22 +30,21 @@ OF_ONE_RANK = re.compile(r"ShardedMoE|AllReduce|AllGather|AllToAll|Distributed\w
 
 @dataclass
 class MoeLayer:
-    """What was found about one MoE layer; None: not found. how: how it was recognised. notes: what is unclear.
-    unread: whether it has weights that are no experts of a known form, so that no option can say what they are.
-    """
+    """What was found about one MoE layer; None: not found."""
 
-    layer: int | None
-    how: str
-    hidden: int | None = NOT_FOUND
-    experts: int | None = NOT_FOUND
-    top_k: int | None = NOT_FOUND
-    expert_ffn: int | None = NOT_FOUND
-    gated: bool | None = NOT_FOUND
-    shared_experts: int | None = 0
-    shared_ffn: int | None = NOT_FOUND
+    layer: int | None  # its number in the model
+    how: str  # how it was recognised
+    hidden: int | None = NOT_FOUND  # values of a row
+    experts: int | None = NOT_FOUND  # routed ones
+    top_k: int | None = NOT_FOUND  # experts of a token
+    expert_ffn: int | None = NOT_FOUND  # inner width of an expert
+    gated: bool | None = NOT_FOUND  # whether experts have a gate matrix
+    shared_experts: int | None = 0  # that all tokens pass
+    shared_ffn: int | None = NOT_FOUND  # their inner width
+    # Whether it has weights that are no experts of a known form, so that no option can say what they are.
     unread: bool = False
-    notes: list[str] = field(default_factory=list)
-    roles: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)  # what is unclear
+    roles: dict[str, str] = field(default_factory=dict)  # node of the graph → its part in the layer
 
 
 def moe_layers(graph: OnnxGraph) -> list[MoeLayer]:

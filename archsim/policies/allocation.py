@@ -38,13 +38,13 @@ NO_SPEEDS = np.zeros((2, 0))
 class Costs(NamedTuple):
     """What an allocation may assume about the machine: effective bandwidths in bytes per ns, rates in FLOP per ns."""
 
-    slice_bytes: int
+    slice_bytes: int  # of one expert slice
     flop_per_token: float  # of one expert: 6 * hidden * ffn
-    flop_per_ns: float
-    hbm_bytes_per_ns: float
-    link_bytes_per_ns: float
-    hbm_latency_ns: float
-    hop_ns: float
+    flop_per_ns: float  # of a die
+    hbm_bytes_per_ns: float  # of a die
+    link_bytes_per_ns: float  # of a link in one direction
+    hbm_latency_ns: float  # of a read
+    hop_ns: float  # of a hop
     # Unit in which a state machine keeps the costs of ``paper``: they are integers there. 0: any number.
     quantum_ns: float = 0.0
 

@@ -27,22 +27,15 @@ class Predictor(Protocol):
 
 
 class Seen(NamedTuple):
-    """What a predictor of a user's own sees of a layer before a step. No trace has hidden states.
+    """What a predictor of a user's own sees of a layer before a step. No trace has hidden states."""
 
-    ``step``: iteration, from 1; in 0, the prefill, nothing is predicted. ``layer``: position among the MoE layers that
-    run. ``tokens``: int16[token, k], experts that the tokens of this iteration chose in the layer. ``before``: the same
-    in the MoE layer before; int16[0, k] in the first. ``scores``: float32[token, k], of the gate for ``tokens``; None
-    where the trace has none. ``request``: int64[token], whose token it is. ``heat``: uint32[expert, expert], heat[i, j]
-    = times that a token that chose j followed one that chose i.
-    """
-
-    step: int
-    layer: int
-    tokens: np.ndarray
-    before: np.ndarray
-    scores: np.ndarray | None
-    request: np.ndarray
-    heat: np.ndarray
+    step: int  # iteration, from 1; in 0, the prefill, nothing is predicted
+    layer: int  # position among the MoE layers that run
+    tokens: np.ndarray  # int16[token, k], experts that the tokens of this iteration chose in the layer
+    before: np.ndarray  # the same in the MoE layer before; int16[0, k] in the first
+    scores: np.ndarray | None  # float32[token, k], of the gate for ``tokens``; None where the trace has none
+    request: np.ndarray  # int64[token], whose token it is
+    heat: np.ndarray  # uint32[expert, expert], heat[i, j] = times that a token that chose j followed one that chose i
 
 
 def seen_of(layer: int, pieces: Sequence[StepTokens], heat: np.ndarray) -> Seen:

@@ -25,7 +25,7 @@ _COLUMNS = ("expert", "die", "tokens")
 _TOTAL_BITS, _EACH_BITS = 53, 24
 
 
-_TOLD_CHARACTERS = 60  # of what is no number, in a message
+_MOST_CHARACTERS = 60  # of what is no number, in a message
 
 
 def own_placement(target: str, params: Mapping[str, Any]) -> Callable[[int, int, int], Placement]:
@@ -239,8 +239,8 @@ def _checked_effort(rule: str, target: str, given: Any, active: int | None = Non
     found = {name: _numbers(value) for name, value in given._asdict().items()}
 
     def refusal(name: str, expected: str, at: int | None = None) -> ArchsimError:
-        told = _found(getattr(given, name), found[name], at)
-        return ArchsimError(f"{rule} {target}: effort.{name} {told}, expected {expected}")
+        problem = _found(getattr(given, name), found[name], at)
+        return ArchsimError(f"{rule} {target}: effort.{name} {problem}, expected {expected}")
 
     checked: dict[str, Any] = {}
     for name in ("global_demand", "speeds"):
@@ -254,8 +254,8 @@ def _checked_effort(rule: str, target: str, given: Any, active: int | None = Non
     if active is None:
         for name in ("sorted_experts", "candidates", "blocks"):
             if (counts := found[name]) is None or counts.any():
-                told = "no counts: a decision beside the steps is charged by operations and statistics_bytes"
-                raise refusal(name, told)
+                problem = "no counts: a decision beside the steps is charged by operations and statistics_bytes"
+                raise refusal(name, problem)
         return NO_EFFORT._replace(**checked)
     for name in ("candidates", "blocks"):
         entries = f"at most {active} entries (one for each active expert that it places)"
@@ -288,7 +288,7 @@ def _found(given: Any, values: np.ndarray | None, at: int | None = None) -> str:
     """What a message says of ``given``, whose `_numbers` are ``values``. ``at``: the entry that is wrong, if one is."""
     if values is None:
         text = " ".join(repr(given).split())
-        return f"is {text if len(text) <= _TOLD_CHARACTERS else text[:_TOLD_CHARACTERS] + '…'}"
+        return f"is {text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + '…'}"
     if values.ndim == 0:
         return f"is {values.item()}"
     if values.ndim > 1:

@@ -36,7 +36,7 @@ ALLOCATIONS = {
     "home": "allocation:home",
     "isca26": "allocation:isca26",
     "paper": "allocation:paper",
-    "copy_aware": "allocation:copy_aware",
+    "copy_aware": "copy_aware:copy_aware",
     "lp": "linear_programme:lp",
     "even": "allocation:even",
     "hashed": "allocation:hashed",
@@ -48,7 +48,7 @@ ALLOCATIONS = {
 }
 REBALANCINGS = {name: f"rebalancing:{name}" for name in ("eplb", "craft", "remap", "dup")}
 ROUTINGS = {"drop": "routing:drop_rule", "reroute": "routing:reroute_rule", "expert_drop": "routing:expert_drop"}
-REPLICATIONS = {"libra": "rebalancing:libra", "lina": "rebalancing:lina"}
+REPLICATIONS = {"libra": "replication:libra", "lina": "replication:lina"}
 SHARED = {"waterfill": "waterfill:waterfill_rule"}
 
 
@@ -67,19 +67,16 @@ ADMISSIONS: Mapping[str | None, type[Reread]] = {"reread": Reread}
 
 
 class Policy(NamedTuple):
-    """``place(layers, experts, dies)``, ``allocate(step)``, ``predictor(heat, changed, out)`` or None,
-    ``rebalancing``, ``routing``, ``replication`` and ``share(tokens, load)`` of shared experts, or None;
-    ``admission(layers, dies, ids)``, with the state of a run, or None.
-    """
+    """The functions of a policy; None: a part that it lacks."""
 
-    place: Callable[[int, int, int], Placement]
-    allocate: Callable[[StepView], Plan]
-    predictor: Callable | None
-    rebalancing: Rebalancing | None
-    admission: type[Reread] | None
-    routing: RoutingRule | None
-    replication: Replication | None
-    share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None
+    place: Callable[[int, int, int], Placement]  # (layers, experts, dies)
+    allocate: Callable[[StepView], Plan]  # of every step
+    predictor: Callable | None  # (heat, changed, out)
+    rebalancing: Rebalancing | None  # every few steps
+    admission: type[Reread] | None  # (layers, dies, ids), with the state of a run
+    routing: RoutingRule | None  # of one layer and pass
+    replication: Replication | None  # of experts, before a layer
+    share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None  # (tokens, load), of shared experts
 
 
 def built_in(rule: str) -> Callable[..., Any]:

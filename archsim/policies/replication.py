@@ -47,8 +47,8 @@ class Replication(NamedTuple):
 def look_ahead(origins: np.ndarray, accuracy: float, generator: np.random.Generator) -> np.ndarray:
     """Predicted tokens, int64[die, expert], of a predictor that is right for a share of the pairs of token and expert.
 
-    Every pair is predicted rightly with probability ``accuracy``; the others fall on any expert alike. Libra measures
-    86.5 to 91.7 % for Qwen3MoE and 72.7 to 79.6 % for GLM-4.5 (Table 1).
+    Every pair is predicted rightly with probability ``accuracy``; the others fall on any expert with
+    equal probability. Libra measures 86.5 to 91.7 % for Qwen3MoE and 72.7 to 79.6 % for GLM-4.5 (Table 1).
     """
     actual = origins.astype(np.int64)
     right = generator.binomial(actual, accuracy)

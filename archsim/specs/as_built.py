@@ -149,14 +149,16 @@ class DrawnSpec(Spec):
     cost``).
     """
 
-    defects_per_cm2: Annotated[float, number(0, 100)] = 0.0
+    defects_per_cm2: Annotated[float, number(0, 100)] = 0.0  # of the process
     # ITRS: 2, as in the price.
     cluster: Annotated[float, number(0.05, 1000)] = 2.0
-    link_failure: Annotated[float, fraction(zero=True)] = 0.0
-    wafers: Annotated[int, count(1, 100_000)] = 1
-    seed: Annotated[int, count(0, 2**31 - 1)] = 0
-    wafer: Annotated[int, count(0, 99_999)] = 0
+    link_failure: Annotated[float, fraction(zero=True)] = 0.0  # share of links that fail
+    wafers: Annotated[int, count(1, 100_000)] = 1  # that are drawn
+    seed: Annotated[int, count(0, 2**31 - 1)] = 0  # of the draws
+    wafer: Annotated[int, count(0, 99_999)] = 0  # number of the draw
+    # Of a die.
     die_area_mm2: Annotated[float, quantity(AREA, "0.01 mm2", "100000 mm2")] | None = Field(None, alias="die_area")
+    # Of a core of a die.
     core_area_mm2: Annotated[float, quantity(AREA, "0.001 mm2", "100000 mm2")] | None = Field(None, alias="core_area")
 
     @model_validator(mode="after")

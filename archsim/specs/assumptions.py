@@ -131,8 +131,8 @@ class AssumptionsSpec(Spec):
         return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
     def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
-        """The set without what one simulation of a policy serves alike: fields that only count its results, and those
-        that do nothing under the others or for this policy.
+        """The set without what one simulation of a policy serves in the same way: fields that only count its results,
+        and those that do nothing under the others or for this policy.
         """
         inert = {"set": "any", "hops": "all", "throughput": "generated"}
         if self.contention == "reserved":

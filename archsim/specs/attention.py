@@ -210,7 +210,7 @@ Attention = Annotated[
 
 
 @lru_cache(maxsize=64)
-def counted(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
+def count_of_layers(kinds: tuple[AttentionKind, ...], layers: int) -> tuple[tuple[AttentionKind, int], ...]:
     """Every attention of a model and how many of it there are; see
     ``archsim.specs.model.ModelSpec.attention_layers``.
     """

@@ -64,15 +64,13 @@ def is_range(given: Any) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """A range from ``low`` to ``high``, in the base unit of ``dimension`` (None for pure numbers). ``log``: it is
-    sampled on a log scale.
-    """
+    """A range that a value is taken from."""
 
-    low: float
-    high: float
-    dimension: Dimension | None
-    whole: bool
-    log: bool
+    low: float  # first end, in the base unit
+    high: float  # last end, in the base unit
+    dimension: Dimension | None  # of its unit; None: pure numbers
+    whole: bool  # integers only
+    log: bool  # whether it is sampled on a log scale
 
     def value(self, share: float) -> Any:
         """The value at ``share`` (0 to 1) of the range."""

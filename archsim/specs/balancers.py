@@ -161,7 +161,8 @@ REPLICATION: Mapping[str, Rule] = {
                 0,
                 0,
                 1e6,
-                "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a rank",
+                "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a "
+                "rank",
                 float,
             ),
             "seed": _SEED,

@@ -52,15 +52,15 @@ class FsmSpec(Spec):
     pipeline: Annotated[int, count(0, 3)] = 3
     # Unit of the costs that `paper` compares: integers of cost_bits.
     cost_quantum_ns: Annotated[float, quantity(TIME, "1e-3 ns", "1 us")] = Field(1.0, alias="cost_quantum")
-    cost_bits: Annotated[int, count(8, 64)] = 24
+    cost_bits: Annotated[int, count(8, 64)] = 24  # width of a cost
     # A PDU gathers its cp_en bits in a second register, so that they take effect together; else it writes each word
     # through. The engine takes them with the last word either way; area and RTL have both.
     shadow: bool = True
     # Widths of the tables' ports (published simulator's paper, table II): distribution table, heatmap, prediction
     # table.
     table_port_bits: Annotated[int, count(1, 65536)] = 72
-    heatmap_port_bits: Annotated[int, count(1, 65536)] = 512
-    prediction_port_bits: Annotated[int, count(1, 65536)] = 16
+    heatmap_port_bits: Annotated[int, count(1, 65536)] = 512  # of the heatmap
+    prediction_port_bits: Annotated[int, count(1, 65536)] = 16  # of the prediction table
     # Cycles and plans of the tables and policy functions, or of the components in RTL (docs/rtl.md).
     implementation: Literal["table", "rtl"] = "table"
     # Where the distribution table and the heatmap rows are stored: SRAM of the Global CP, as in table II, or HBM of
@@ -85,17 +85,17 @@ class FirmwareSpec(Spec):
     loops.
     """
 
-    core: Literal["a76", "a72"] = "a76"
-    clock_hz: Clock = Field(alias="clock")
-    ipc: Annotated[float, number(0.01, 16)]
+    core: Literal["a76", "a72"] = "a76"  # that runs it
+    clock_hz: Clock = Field(alias="clock")  # of the core
+    ipc: Annotated[float, number(0.01, 16)]  # sustained instructions per cycle
     # Estimates, hand-counted in the compiled inner loops of archsim.policies.allocation (loads, compares, adds,
     # branch).
     per_table_entry: Annotated[float, number(0, 1e6)] = 6
-    per_comparison: Annotated[float, number(0, 1e6)] = 8
-    per_candidate: Annotated[float, number(0, 1e6)] = 25
-    per_evaluation: Annotated[float, number(0, 1e6)] = 30
-    per_plan_entry: Annotated[float, number(0, 1e6)] = 12
-    per_heatmap_entry: Annotated[float, number(0, 1e6)] = 1.5
+    per_comparison: Annotated[float, number(0, 1e6)] = 8  # instructions
+    per_candidate: Annotated[float, number(0, 1e6)] = 25  # instructions
+    per_evaluation: Annotated[float, number(0, 1e6)] = 30  # instructions
+    per_plan_entry: Annotated[float, number(0, 1e6)] = 12  # instructions
+    per_heatmap_entry: Annotated[float, number(0, 1e6)] = 1.5  # instructions
     # A multiply-add of a solver: two loads, the operation, a store (hand-counted like the above).
     per_operation: Annotated[float, number(0, 1e6)] = 4
 
@@ -135,8 +135,9 @@ class HostSpec(Spec):
     # null: the policy function is timed on the machine that runs archsim (a shipped one in three calls a step, one of
     # your own in one call); results then differ from machine to machine and from run to run.
     time_ns: Annotated[float, quantity(TIME, "1 ns", "10 s")] | None = Field(None, alias="time")
+    # Name or path; gives what is missing of PCIe, launch and sync.
     calibration: Annotated[str, Field(min_length=1)] | None = None
-    source: str = "cited defaults, and what is given"
+    source: str = "cited defaults, and what is given"  # of these numbers
     # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; measured by an unknown
     # party).
     pcie_bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(
@@ -195,14 +196,14 @@ class GpuSpec(Spec):
 class DecisionSpec(Spec):
     """``decision: {executor: fsm | firmware | host | gpu, ...}`` of a system."""
 
-    executor: Literal["fsm", "firmware", "host", "gpu"] = "fsm"
+    executor: Literal["fsm", "firmware", "host", "gpu"] = "fsm"  # of decisions
     # Clock of the Local CPs, PDUs and ATUs, which are logic of the dies: an H100 SXM runs at up to 1.98 GHz (as its
     # driver reports).
     local_clock_hz: Clock = Field(2e9, alias="local_clock")
-    fsm: FsmSpec = FsmSpec()
-    firmware: FirmwareSpec = Field(default_factory=lambda: FirmwareSpec.model_validate({}))
-    host: HostSpec = HostSpec()
-    gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))
+    fsm: FsmSpec = FsmSpec()  # datapath of the state machine
+    firmware: FirmwareSpec = Field(default_factory=lambda: FirmwareSpec.model_validate({}))  # of the embedded core
+    host: HostSpec = HostSpec()  # PCIe, launch and sync of the CPU
+    gpu: GpuSpec = Field(default_factory=lambda: GpuSpec.model_validate({}))  # the kernel
     # Entries of the ATU of a die (paper, table II).
     atu_entries: Annotated[int, count(1, 1_000_000)] = 512
     # Entries of a set of the ATU, with LRU. archsim's choice: order in a set of 8 is 28 bits, in one of 512 it is no

@@ -27,12 +27,12 @@ class Parallelism(NamedTuple):
     requests of their own; ``ep`` x ``expert_tp`` = ``tp`` x ``dp``: ranks that share experts, and each expert.
     """
 
-    tp: int = 1
-    dp: int = 1
-    ep: int = 1
-    expert_tp: int = 1
-    context: int = 1
-    stages: int = 1
+    tp: int = 1  # ranks that share the heads of a request
+    dp: int = 1  # groups of ``tp`` ranks with requests of their own
+    ep: int = 1  # ranks that share the experts
+    expert_tp: int = 1  # ranks that share each expert; ``ep`` x ``expert_tp`` = ``tp`` x ``dp``
+    context: int = 1  # ranks that share the context of a request
+    stages: int = 1  # of the pipeline
 
     @property
     def ranks(self) -> int:

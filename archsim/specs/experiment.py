@@ -31,16 +31,16 @@ from archsim.specs.workload import OF_MODEL, WorkloadSpec
 class ExperimentSpec(Spec):
     """What ``archsim sweep`` runs, with every reference resolved."""
 
-    name: Name
-    systems: tuple[SystemSpec, ...] = Field(min_length=1)
-    models: tuple[ModelSpec, ...] = Field(min_length=1)
-    workload: WorkloadSpec
-    policies: tuple[PolicySpec, ...] = Field(min_length=1)
-    assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)
-    engine: Literal["event", "analytical", "interpreted"] = "event"
+    name: Name  # of the experiment
+    systems: tuple[SystemSpec, ...] = Field(min_length=1)  # machines
+    models: tuple[ModelSpec, ...] = Field(min_length=1)  # MoE models
+    workload: WorkloadSpec  # traffic, batches and steps
+    policies: tuple[PolicySpec, ...] = Field(min_length=1)  # each is run
+    assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)  # sets, each is run
+    engine: Literal["event", "analytical", "interpreted"] = "event"  # that simulates
     # As in serve files; null: every device has requests of its own and its share of the experts.
     parallel: ParallelSpec | None = None
-    precision: PrecisionSpec = PrecisionSpec()
+    precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV
     # Additional result columns, measured by a user's own functions: package.module:function.
     columns: tuple[str, ...] = ()
     # Files per die and per link: kept, dropped, or kept if there are few runs (archsim.runs.store).

@@ -176,9 +176,9 @@ def _read_constraint(text: Any) -> str:
 class ExploreSpec(Spec):
     """What ``archsim sweep --search`` optimises."""
 
-    objectives: tuple[str, ...] = Field(min_length=1, max_length=4)
-    where: tuple[str, ...] = ()
-    budgets: tuple[str, ...] = ()
+    objectives: tuple[str, ...] = Field(min_length=1, max_length=4)  # measures or expressions to optimise
+    where: tuple[str, ...] = ()  # constraints on results
+    budgets: tuple[str, ...] = ()  # limits; the best design within each is reported
     # Maximum runs of the event engine: a share of the points, or a number.
     event_runs: float | int = 0.15
     # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
@@ -187,9 +187,9 @@ class ExploreSpec(Spec):
     screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
     # Worlds in which an objective such as throughput.p10 is found (`archsim sure`), and how many designs are drawn.
     samples: Annotated[int, count(16, 4096)] = 64
-    drawn_designs: Annotated[int, count(1, 10_000)] = 64
-    coefficients: dict[str, float] = Field(default_factory=dict)
-    seed: Annotated[int, count(0, 2**31)] = 0
+    drawn_designs: Annotated[int, count(1, 10_000)] = 64  # designs that are drawn
+    coefficients: dict[str, float] = Field(default_factory=dict)  # of energy, area and price
+    seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
 
     @field_validator("objectives")
     @classmethod

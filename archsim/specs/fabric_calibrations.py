@@ -31,12 +31,12 @@ _Share = Annotated[float, number(0, 1e6)]
 
 
 class ResidualsSpec(Spec):
-    points: Annotated[int, count(1, 1_000_000)]
-    cases: Annotated[int, count(1, 1_000_000)]
-    mean: _Share
-    most: _Share
-    held_out_mean: _Share | None = None
-    held_out_most: _Share | None = None
+    points: Annotated[int, count(1, 1_000_000)]  # measured values of the fit
+    cases: Annotated[int, count(1, 1_000_000)]  # groups of them
+    mean: _Share  # error of the fit
+    most: _Share  # largest error of the fit
+    held_out_mean: _Share | None = None  # error of cases left out of the fit
+    held_out_most: _Share | None = None  # largest error of cases left out of the fit
 
 
 class NsPerVectorSpec(Spec):
@@ -48,34 +48,35 @@ class NsPerVectorSpec(Spec):
 
 
 class EndpointSpec(Spec):
-    kernel: Literal["dispatch", "combine"]
-    version: Name
-    topologies: tuple[Literal["linear", "ring", "mesh", "full"], ...] = Field(min_length=1)
-    links: Annotated[int, count(1, 64)]
-    link_bytes_per_s: Annotated[float, number(1e6, 1e15)]
-    vector_bytes: Annotated[float, number(1, 1e9)]
-    fixed_ns: _Ns = 0.0
-    ns_per_vector: NsPerVectorSpec = NsPerVectorSpec()
-    link_ns_per_byte: _Ns = 0.0
+    kernel: Literal["dispatch", "combine"]  # of an exchange of tokens
+    version: Name  # of the kernel
+    topologies: tuple[Literal["linear", "ring", "mesh", "full"], ...] = Field(min_length=1)  # that it was measured on
+    links: Annotated[int, count(1, 64)]  # of a direction between neighbours
+    link_bytes_per_s: Annotated[float, number(1e6, 1e15)]  # nominal rate of each link
+    vector_bytes: Annotated[float, number(1, 1e9)]  # of a token
+    fixed_ns: _Ns = 0.0  # of a call
+    ns_per_vector: NsPerVectorSpec = NsPerVectorSpec()  # by term, on the busiest chip
+    link_ns_per_byte: _Ns = 0.0  # of all links of a direction
+    # Constant of each null model, fitted to the same cases.
     nulls: dict[Literal["links only", "endpoint only", "constant"], _Ns] = Field(default_factory=dict)
-    residuals: ResidualsSpec | None = None
-    note: str = ""
+    residuals: ResidualsSpec | None = None  # errors of the fit
+    note: str = ""  # what to know of it
 
 
 class LinkRateSpec(Spec):
-    machine: str
-    pattern: str
-    packet_ns: Annotated[float, number(1e-3, 1e9)]
-    bytes_per_s: Annotated[float, number(1e3, 1e15)]
-    residuals: ResidualsSpec | None = None
+    machine: str  # that was measured
+    pattern: str  # of traffic
+    packet_ns: Annotated[float, number(1e-3, 1e9)]  # of a packet
+    bytes_per_s: Annotated[float, number(1e3, 1e15)]  # of a link
+    residuals: ResidualsSpec | None = None  # errors of the fit
 
 
 class HopLatencySpec(Spec):
-    machine: str
-    ns: _Ns
-    ns_per_byte: _Ns = 0.0
-    atomic_ns: _Ns = 0.0
-    residuals: ResidualsSpec | None = None
+    machine: str  # that was measured
+    ns: _Ns  # of a hop
+    ns_per_byte: _Ns = 0.0  # of a hop
+    atomic_ns: _Ns = 0.0  # of an atomic operation
+    residuals: ResidualsSpec | None = None  # errors of the fit
 
 
 class MeasuredBlockSpec(Spec):
@@ -87,23 +88,23 @@ class MeasuredBlockSpec(Spec):
 
 
 class FabricFile(Spec):
-    machine: Name
-    source: str = Field(min_length=1)
-    endpoint: tuple[EndpointSpec, ...] = ()
-    link_rate: tuple[LinkRateSpec, ...] = ()
-    hop_latency: tuple[HopLatencySpec, ...] = ()
-    blocks: tuple[MeasuredBlockSpec, ...] = ()
+    machine: Name  # its name
+    source: str = Field(min_length=1)  # of the measurements
+    endpoint: tuple[EndpointSpec, ...] = ()  # laws of kernels
+    link_rate: tuple[LinkRateSpec, ...] = ()  # laws of links
+    hop_latency: tuple[HopLatencySpec, ...] = ()  # laws of hops
+    blocks: tuple[MeasuredBlockSpec, ...] = ()  # measured whole blocks
 
 
 class FabricCalibration(NamedTuple):
-    """The laws of one machine. ``blocks``: (mesh, fabric) → ns of a measured block of a transformer."""
+    """The laws of one machine."""
 
-    machine: str
-    source: str
-    endpoint: tuple[EndpointLaw, ...]
-    link_rate: tuple[LinkRate, ...] = ()
-    hop_latency: tuple[HopLatency, ...] = ()
-    blocks: tuple[tuple[str, str, float], ...] = ()
+    machine: str  # its name
+    source: str  # of the measurements
+    endpoint: tuple[EndpointLaw, ...]  # laws of kernels
+    link_rate: tuple[LinkRate, ...] = ()  # laws of links
+    hop_latency: tuple[HopLatency, ...] = ()  # laws of hops
+    blocks: tuple[tuple[str, str, float], ...] = ()  # (mesh, fabric, ns) of a measured block of a transformer
 
     def law(self, kernel: str, version: str) -> EndpointLaw | None:
         """The endpoint law of a kernel; None if there is none."""
@@ -148,11 +149,13 @@ def _read(path: Path, changed_ns: int) -> FabricCalibration:
     given = validate(FabricFile, read_yaml(path))
     laws = tuple(
         EndpointLaw(
-            given.machine, each.kernel, each.version, each.topologies, each.links, each.link_bytes_per_s,
-            each.vector_bytes, each.fixed_ns,
-            {term: ns for term, ns in each.ns_per_vector.model_dump().items() if ns is not None},
-            each.link_ns_per_byte, {str(name): error for name, error in each.nulls.items()},
-            _residuals(each.residuals), each.note,
+            machine=given.machine, kernel=each.kernel, version=each.version, topologies=each.topologies,
+            links=each.links, link_bytes_per_s=each.link_bytes_per_s, vector_bytes=each.vector_bytes,
+            fixed_ns=each.fixed_ns,
+            ns_per_vector={term: ns for term, ns in each.ns_per_vector.model_dump().items() if ns is not None},
+            link_ns_per_byte=each.link_ns_per_byte,
+            nulls={str(name): error for name, error in each.nulls.items()},
+            residuals=_residuals(each.residuals), note=each.note,
         )
         for each in given.endpoint
     )  # fmt: skip

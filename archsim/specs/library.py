@@ -74,15 +74,13 @@ AXIS_UNREAD = "`archsim sweep` runs all values of an axis; here the file without
 
 
 class ReadExperiment(NamedTuple):
-    """An experiment's file: its experiment, the plan of its ``sweep:``, and its ``explore:``, where it has them; the
-    keys that its user gave a value to, and the sentences on unread keys that a manifest has.
-    """
+    """An experiment's file, read."""
 
-    experiment: ExperimentSpec
-    plan: SweepPlan | None
-    explore: ExploreSpec | None
-    written: WrittenKeys
-    recorded: tuple[str, ...]
+    experiment: ExperimentSpec  # without axes
+    plan: SweepPlan | None  # of its ``sweep:``, where it has one
+    explore: ExploreSpec | None  # its ``explore:``, where it has one
+    written: WrittenKeys  # keys that its user gave a value to
+    recorded: tuple[str, ...]  # sentences on unread keys that a manifest has
 
 
 def read_experiment(source: Source, overrides: Sequence[str] = ()) -> ReadExperiment:
@@ -132,10 +130,10 @@ def with_unread(
     """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
     to; ``axes``: of a sweep, which do not run.
     """
-    told = [f"{axis.name} is not read: {AXIS_UNREAD}" for axis in axes]
+    messages = [f"{axis.name} is not read: {AXIS_UNREAD}" for axis in axes]
     unread = unread_keys(plan_without_axes(experiment), written)
     copy = experiment.model_copy()
-    copy.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread, *told)))
+    copy.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread, *messages)))
     return copy
 
 

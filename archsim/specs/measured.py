@@ -39,12 +39,12 @@ class CopyLaw(Spec):
     sizes; None: not known.
     """
 
-    from_bytes: Axis
-    latency_ns: Numbers
-    ns_per_byte: Numbers
-    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
-    first_bytes: Positive | None = None
-    last_bytes: Positive | None = None
+    from_bytes: Axis  # float64[piece], where a piece begins
+    latency_ns: Numbers  # float64[piece]
+    ns_per_byte: Numbers  # float64[piece]
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of the measured link
+    first_bytes: Positive | None = None  # smallest measured size; None: not known
+    last_bytes: Positive | None = None  # largest measured size; None: not known
 
     @model_validator(mode="after")
     def _as_long(self) -> CopyLaw:

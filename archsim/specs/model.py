@@ -15,7 +15,7 @@ from pydantic import (
 from archsim.base.errors import SpecError
 from archsim.base.fields import KeyProblem, Name, Spec, count
 from archsim.base.sums import sum
-from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer, counted
+from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer, count_of_layers
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
@@ -75,7 +75,7 @@ class ModelSpec(Spec):
     # The longest prompt with its answer, in tokens, that the model takes as published, scaling of its positions
     # included; null: unknown, and no length is refused.
     positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
-    # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
+    # Up to so many with a scaling that its authors describe and an engine has to be configured for, such as YaRN.
     extended_positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class ModelSpec(Spec):
         """Every attention of the model and how many of it there are, in order of its first layer. Raises SpecError
         without attention geometry, as all below.
         """
-        return counted(self._attention, self.layers)
+        return count_of_layers(self._attention, self.layers)
 
     @property
     def attention_by_layer(self) -> tuple[AttentionKind | None, ...]:

@@ -116,9 +116,9 @@ class ClaimRow(Spec):
     values of columns of its runs.
     """
 
-    id: Text
-    published: Published
-    at: dict[str, Any] = Field(default_factory=dict)
+    id: Text  # unique in its paper
+    published: Published  # a value, [low, high], an inequality or text
+    at: dict[str, Any] = Field(default_factory=dict)  # values of columns of its runs
     # The null model: what a reader would say without archsim. Null: that of the group.
     guess: float | Text | None = None
     # By how much the published value was rounded, at most, in its unit: half of its last printed digit; 0 for a count
@@ -162,24 +162,25 @@ class ClaimGroup(Spec):
     whose order is judged as a row of its own.
     """
 
-    what: Text
-    run: Text
-    quantity: Text
-    unit: str
-    at: dict[str, Any] = Field(default_factory=dict)
+    what: Text  # the claim, in words
+    run: Text  # name of the run
+    quantity: Text  # arithmetic on columns
+    unit: str  # of the published numbers
+    at: dict[str, Any] = Field(default_factory=dict)  # column → value of its rows
+    # Column → value of the rows that they are compared with; null: may differ.
     against: dict[str, Any] = Field(default_factory=dict)
-    within: Annotated[float, number(0, 1e9)] | None = None
-    within_percent: Annotated[float, number(0, 100)] | None = None
-    sign: bool = False
-    take: Literal["mean", "most", "least", "total"] = "mean"
-    why: Text | None = None
-    guess: float | Text | None = None
+    within: Annotated[float, number(0, 1e9)] | None = None  # how far off is met, in the unit
+    within_percent: Annotated[float, number(0, 100)] | None = None  # how far off is met
+    sign: bool = False  # whether that of the change must be right, too
+    take: Literal["mean", "most", "least", "total"] = "mean"  # of the values of all rows
+    why: Text | None = None  # a run may not show it
+    guess: float | Text | None = None  # null model: a number or arithmetic
     # What the guess is, in words; the page prints it.
     guessed: Text | None = None
-    nulls: tuple[NullSpec, ...] = ()
-    rounded: Annotated[float, number(0, 1e9)] = 0.0
-    signs: tuple[SignSpec, ...] = ()
-    rows: tuple[ClaimRow, ...] = Field(min_length=1)
+    nulls: tuple[NullSpec, ...] = ()  # further null models
+    rounded: Annotated[float, number(0, 1e9)] = 0.0  # half of the last printed digit
+    signs: tuple[SignSpec, ...] = ()  # pairs of rows whose order is judged
+    rows: tuple[ClaimRow, ...] = Field(min_length=1)  # its numbers
 
     @field_validator("quantity")
     @classmethod
@@ -216,14 +217,14 @@ class Answer(Spec):
     the mean under ``physical``.
     """
 
-    question: Text
-    run: Text
-    by: Text
-    at: dict[str, Any] = Field(default_factory=dict)
-    against: dict[str, dict[str, Any]] = Field(min_length=1)
-    quantity: Text
-    unit: str
-    says: Text
+    question: Text  # that the page answers first
+    run: Text  # name of the run
+    by: Text  # column whose values are compared
+    at: dict[str, Any] = Field(default_factory=dict)  # column → value of its rows
+    against: dict[str, dict[str, Any]] = Field(min_length=1)  # name → column → value of the rows compared with
+    quantity: Text  # arithmetic on columns
+    unit: str  # of the quantity
+    says: Text  # the sentence, with names in braces
 
 
 class Outside(Spec):

@@ -55,21 +55,19 @@ _HERE = Place("sweep")
 
 
 class Point(NamedTuple):
-    """index: its number among all combinations; choice: value index of every group; variants: by kind, whose specs are
-    system, model, workload, policy and assumptions.
-    """
+    """One combination of the values of a sweep."""
 
     index: int  # type: ignore[assignment]  # a field in place of tuple's method
-    choice: tuple[int, ...]
-    variants: Mapping[str, Variant]
-    batch: int
-    engine: str
-    deployment: DeploymentSpec
-    system: SystemSpec
-    model: ModelSpec
-    workload: WorkloadSpec
-    policy: PolicySpec
-    assumptions: AssumptionsSpec
+    choice: tuple[int, ...]  # index of the value of every group of axes
+    variants: Mapping[str, Variant]  # kind → variant, whose specs are those below
+    batch: int  # requests served together
+    engine: str  # name
+    deployment: DeploymentSpec  # parallel sizes and precision
+    system: SystemSpec  # as varied
+    model: ModelSpec  # as varied
+    workload: WorkloadSpec  # as varied
+    policy: PolicySpec  # as varied
+    assumptions: AssumptionsSpec  # as varied
 
 
 class Dropped:

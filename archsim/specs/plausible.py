@@ -1,4 +1,4 @@
-"""Values of a machine that a unit mistyped by a thousand may explain: taken as they are, and told on every page."""
+"""Values of a machine that a unit mistyped by a thousand may explain: taken as they are, and named on every page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from archsim.specs.system import SystemSpec
 class Usual(NamedTuple):
     """Ends between which the machines of 2017 to 2027 lie, with a factor of three or more to spare."""
 
-    keys: tuple[str, ...]
-    dimension: Dimension
-    low: str
-    high: str
-    known: str
+    keys: tuple[str, ...]  # path of the value in a system
+    dimension: Dimension  # of its unit
+    low: str  # least, with its unit
+    high: str  # most, with its unit
+    known: str  # of what machines the ends are
 
 
 # Datasheets of V100 to Rubin, TPUs, MI355X, Cerebras and Dojo dies, and the wafers of the papers (configs/systems).

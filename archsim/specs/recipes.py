@@ -50,12 +50,12 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     """A file with what it leaves open, and what that is, a sentence for each key."""
     if spec.engine not in SCHEDULER_OF or system.launch != "gpu":
         return spec, ()
-    gpu, told = system.compute.calibration or "", []
+    gpu, words = system.compute.calibration or "", []
     precision = spec.precision.dtypes(system.compute.dtype)
     changes: dict[str, Any] = {}
 
     def filled(keys: str, value: object, why: str) -> None:
-        told.append(f"{keys}: {value} ({why})")
+        words.append(f"{keys}: {value} ({why})")
 
     if spec.precision.kv is None and (kv := _kv_of(spec.engine, gpu, precision.products, precision.experts, model)):
         changes["precision"] = spec.precision.model_copy(update={"kv": kv})
@@ -74,7 +74,7 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
         changes["requests"] = spec.requests.model_copy(update=lengths)
         filled(" and ".join(f"requests.{key}" for key in lengths), "uniform, 0.9 to 1.1 of the mean",
                "cv is not given; `fixed` for equal lengths")  # fmt: skip
-    return (spec.model_copy(update=changes) if changes else spec), tuple(told)
+    return (spec.model_copy(update=changes) if changes else spec), tuple(words)
 
 
 def _with_changes(scheduler: SchedulerSpec, changes: Mapping[str, Any]) -> SchedulerSpec:

@@ -10,13 +10,13 @@ from archsim.base.fields import FRACTION, describe, parse_quantity
 
 
 class Parameter(NamedTuple):
-    """A parameter of a rule: default (None: absent unless given), range and meaning."""
+    """A parameter of a rule."""
 
-    default: int | float | None
-    low: float
-    high: float
-    meaning: str
-    kind: type = int
+    default: int | float | None  # None: absent unless given
+    low: float  # least
+    high: float  # most
+    meaning: str  # in words
+    kind: type = int  # int or float
 
     def read(self, value: Any) -> int | float:
         if self.kind is float and isinstance(value, str):

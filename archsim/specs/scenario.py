@@ -13,15 +13,15 @@ from archsim.specs.workload import WorkloadSpec
 
 @dataclass(frozen=True)
 class Scenario:
-    """What an engine simulates. ``batch``: requests served together, one of ``workload.batch``."""
+    """What an engine simulates."""
 
-    system: SystemSpec
-    model: ModelSpec
-    assumptions: AssumptionsSpec
-    policy: PolicySpec
-    workload: WorkloadSpec
-    batch: int
-    deployment: DeploymentSpec = DeploymentSpec()
+    system: SystemSpec  # the machine
+    model: ModelSpec  # the MoE model
+    assumptions: AssumptionsSpec  # one value for every open question
+    policy: PolicySpec  # a rule for each part
+    workload: WorkloadSpec  # traffic and steps
+    batch: int  # requests served together, one of ``workload.batch``
+    deployment: DeploymentSpec = DeploymentSpec()  # parallel sizes and precision
 
     @property
     def parallel(self) -> Parallelism:

@@ -22,15 +22,12 @@ ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in n
 
 
 class ShippedScheduler(NamedTuple):
-    """A shipped scheduler. ``chunked``: splits prompts unless told otherwise; ``preempts``: may compute a request
-    anew, with its output; ``by_length``: its attention takes a chunk of one token for a decode, as kernels of batches
-    that mix both do (vllm/v1/attention/backends/utils.py: split_decodes_and_prefills).
-    """
+    """A shipped scheduler."""
 
-    meaning: str
-    parameters: Mapping[str, Parameter] = MappingProxyType({})
-    chunked: bool = True
-    preempts: bool = True
+    meaning: str  # in words
+    parameters: Mapping[str, Parameter] = MappingProxyType({})  # name → parameter
+    chunked: bool = True  # splits prompts, unless a file says otherwise
+    preempts: bool = True  # may compute a request anew, with its output
     by_length: bool = False
 
 

@@ -85,7 +85,7 @@ class PrefixSpec(Spec):
     different: Annotated[int, count(1, 1_000_000)] = Field(1, alias="count")
     # Of requests that begin with one.
     share: Annotated[float, number(0, 1)] = 1.0
-    # The n-th prefix is taken in proportion to n ** -skew; 0: all alike.
+    # The n-th prefix is taken in proportion to n ** -skew; 0: all equal.
     skew: Annotated[float, number(0, 10)] = 0.0
 
 
@@ -103,37 +103,40 @@ class SessionSpec(Spec):
 class ClassSpec(Spec):
     """Some of the requests, with limits of their own. ``share``: of the requests, or of sessions."""
 
-    name: Annotated[str, Field(min_length=1)]
-    share: Annotated[float, number(0, 1)]
+    name: Annotated[str, Field(min_length=1)]  # of the class
+    share: Annotated[float, number(0, 1)]  # of the requests
     # The least is served first, with `scheduler.order: priority`.
     priority: Annotated[int, count(-1_000_000, 1_000_000)] = 0
     # In place of those of `slo`.
     ttft_ns: Annotated[float, quantity(TIME, "1 us", "10000 s")] | None = Field(None, alias="ttft")
+    # Limit of the time per output token.
     tpot_ns: Annotated[float, quantity(TIME, "1 us", "1000 s")] | None = Field(None, alias="tpot")
+    # Limit of the whole time of a request.
     e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
 
 
 class RequestSpec(Spec):
     """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
 
-    trace: str | None = None
-    # Of the trace; null: told by its columns.
+    trace: str | None = None  # file of recorded requests
+    # Of the trace; null: read from its columns.
     format: str | None = None
-    # Of the trace's times; null: told by its format, digits and rate, and asked for where two are plausible.
+    # Of the trace's times; null: read from its format, digits and rate, and asked for where two are plausible.
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
     # Of the trace: tokens of a block that has a hash id; null: as its format says, 512 for Mooncake's.
     hash_tokens: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     # Of the trace: times its rate.
     speed: Annotated[float, number(1e-6, 1e6)] = 1.0
-    arrivals: ArrivalSpec | None = None
+    arrivals: ArrivalSpec | None = None  # how they arrive, if drawn
+    # Clients, each with one request at a time.
     concurrency: Annotated[int | None, count(1, 1_000_000, none=True)] = None
-    input: LengthSpec | None = None
-    output: LengthSpec | None = None
+    input: LengthSpec | None = None  # lengths of prompts
+    output: LengthSpec | None = None  # lengths of answers
     # Shared beginnings of requests that are drawn.
     prefixes: PrefixSpec | None = None
     # Requests that are drawn as turns of sessions; `arrivals.rate` and `concurrency` are then of sessions.
     sessions: SessionSpec | None = None
-    # Null: all requests are alike. Shares add up to 1.
+    # Null: all requests are of one class. Shares add up to 1.
     classes: tuple[ClassSpec, ...] = ()
     # Whether later turns of a trace with hash ids repeat the outputs of earlier ones, whose KV is then reused. Give
     # false where outputs are dropped from the context, such as thoughts of a model.
@@ -141,7 +144,7 @@ class RequestSpec(Spec):
     # Of a closed loop: whether its clients begin apart, at random within the time that a request takes, or all
     # together, as `vllm bench serve --max-concurrency` and InferenceX begin.
     start: Literal["apart", "together"] = "apart"
-    seed: Annotated[int, count(0, 2**31)] = 0
+    seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
     # Requests; null: all of a trace, 1000 of an open loop, 10 a client of a closed one, or 10 sessions.
     total: Annotated[int | None, count(1, 100_000_000, none=True)] = Field(None, alias="count")
 
@@ -165,8 +168,8 @@ class RequestSpec(Spec):
         if "start" in self.model_fields_set and self.concurrency is None:
             raise KeyProblem(("start",), "only the clients of a closed loop begin (concurrency). Leave it out")
         if self.classes and abs(sum(each.share for each in self.classes) - 1) > 1e-6:
-            told = ", ".join(f"{each.share:g}" for each in self.classes)
-            raise KeyProblem(("classes",), f"shares are {told}; expected shares that add up to 1")
+            found = ", ".join(f"{each.share:g}" for each in self.classes)
+            raise KeyProblem(("classes",), f"shares are {found}; expected shares that add up to 1")
         if len({each.name for each in self.classes}) < len(self.classes):
             raise KeyProblem(("classes",), "two classes have the same name")
         return self
@@ -220,9 +223,9 @@ class SideSpec(Spec):
 
     # Its machine, where it is not that of the file: by name, file or mapping.
     system: Any | None = None
-    parallel: ParallelSpec = ParallelSpec()
-    instances: Annotated[int, count(1, 10_000)] = 1
-    max_num_seqs: Annotated[int, count(1, 65_536)] | None = None
+    parallel: ParallelSpec = ParallelSpec()  # sizes of an engine of the side
+    instances: Annotated[int, count(1, 10_000)] = 1  # engines of the side
+    max_num_seqs: Annotated[int, count(1, 65_536)] | None = None  # requests of an iteration
     # Null: every device has its share of the experts.
     experts_on: ExpertsOnSpec | None = None
 
@@ -272,12 +275,13 @@ class SloSpec(Spec):
 class SearchSpec(Spec):
     """What ``archsim serve --search`` varies; null: the divisors of the devices, and these limits of a batch."""
 
-    devices: Annotated[int | None, count(1, 4096, none=True)] = None
-    max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)
+    devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
+    max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
+    # Values that are tried.
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
     # Empty: that of the file.
     precision: tuple[PrecisionSpec, ...] = ()
-    # disaggregated: engines alike, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
+    # disaggregated: equal engines, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
     # prefill and DP 8 that decode.
     pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
 
@@ -345,11 +349,11 @@ class SpeculationSpec(Spec):
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
         if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.draft_tokens:
-            told = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts. Give one, or one for each"
-            raise KeyProblem(("acceptance",), told)
+            found = f"{len(self.acceptance)} rates for {self.draft_tokens} drafts. Give one, or one for each"
+            raise KeyProblem(("acceptance",), found)
         if self.tree is not None and len(self.tree) != self.draft_tokens:
-            told = f"{len(self.tree)} depths for {self.draft_tokens} draft_tokens. Give one number for each"
-            raise KeyProblem(("tree",), told)
+            found = f"{len(self.tree)} depths for {self.draft_tokens} draft_tokens. Give one number for each"
+            raise KeyProblem(("tree",), found)
         return self
 
 
@@ -398,12 +402,12 @@ class FaultSpec(Spec):
     Else the whole engine starts anew, which takes ``recovery``.
     """
 
-    at_ns: Time = Field(alias="at")
+    at_ns: Time = Field(alias="at")  # time of the fault
     # The n-th engine and its n-th rank, from 0 on.
     engine: Annotated[int, count(0, 10_000)] = 0
-    rank: Annotated[int, count(0, 4096)] = 0
-    recovery_ns: Time = Field(alias="recovery")
-    elastic: bool = False
+    rank: Annotated[int, count(0, 4096)] = 0  # that fails
+    recovery_ns: Time = Field(alias="recovery")  # until it serves again
+    elastic: bool = False  # whether the others go on
     # After which the rank is there again, which takes another `recovery`; null: never.
     back_ns: Time | None = Field(None, alias="back")
 
@@ -432,8 +436,8 @@ class AxesSpec(Spec):
                     what = "list of policies is an axis by itself" if path.startswith("polic") else "axis has values"
                     raise KeyProblem((way, path), f"expected key: [value, ...] of this file; an {what}")
         if len(sizes := {path: len(values) for path, values in self.zip.items()}) and len(set(sizes.values())) > 1:
-            told = ", ".join(f"{path} {size}" for path, size in sizes.items())
-            raise KeyProblem(("zip",), f"expected as many values of every key; there are of {told}")
+            found = ", ".join(f"{path} {size}" for path, size in sizes.items())
+            raise KeyProblem(("zip",), f"expected as many values of every key; there are of {found}")
         if not self.axes:
             raise ValueError("the sweep varies nothing. Give axes in grid or zip")
         return self
@@ -468,15 +472,15 @@ class StaticBatchSpec(Spec):
 class ServeSpec(Spec):
     """A deployment and its traffic. ``system`` and ``model``: as in experiments, by name, file or mapping."""
 
-    system: Any
-    model: Any
-    parallel: ParallelSpec = ParallelSpec()
-    # Engines alike.
+    system: Any  # name, path or mapping
+    model: Any  # name, path or mapping
+    parallel: ParallelSpec = ParallelSpec()  # sizes of an engine
+    # Equal engines.
     instances: Annotated[int, count(1, 10_000)] = 1
-    precision: PrecisionSpec = PrecisionSpec()
+    precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
-    host: EngineHostSpec | None = None
+    host: EngineHostSpec | None = None  # times of the CPU
     # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
     # {like: model}: from traffic, by the engine's execution, under policies.
     routing: str | RoutingSpec = "uniform"
@@ -484,22 +488,22 @@ class ServeSpec(Spec):
     policies: tuple[Any, ...] = Field(("ep",), min_length=1)
     # Of the engine under routing from traffic, such as {migration: blocking}; null: archsim/serving/groups.py.
     assumptions: dict[str, Any] | str | None = None
-    utilisation: Annotated[float, fraction(zero=False)] | None = None
+    utilisation: Annotated[float, fraction(zero=False)] | None = None  # share of memory in use
     # All requests prefill at once, in one pass, and their buffers count in HBM; none: as they come.
     static_batch: StaticBatchSpec | None = None
-    requests: RequestSpec
-    scheduler: SchedulerSpec = SchedulerSpec()
-    speculation: SpeculationSpec | Literal["none"] = "none"
-    disaggregated: DisaggregatedSpec | Literal["none"] = "none"
+    requests: RequestSpec  # that arrive
+    scheduler: SchedulerSpec = SchedulerSpec()  # fills iterations
+    speculation: SpeculationSpec | Literal["none"] = "none"  # drafted tokens
+    disaggregated: DisaggregatedSpec | Literal["none"] = "none"  # sides of prefill and decode
     # KV of prompts that HBM has no room for; none: it is computed again.
     kv_store: KvStoreSpec | Literal["none"] = "none"
     # Experts that HBM has no room for; none: all are in HBM.
     expert_offload: ExpertOffloadSpec | Literal["none"] = "none"
     # Ranks that fail while requests are served.
     faults: tuple[FaultSpec, ...] = ()
-    slo: SloSpec = SloSpec()
-    search: SearchSpec = SearchSpec()
-    loads: LoadsSpec = LoadsSpec()
+    slo: SloSpec = SloSpec()  # limits on times
+    search: SearchSpec = SearchSpec()  # sizes that a search tries
+    loads: LoadsSpec = LoadsSpec()  # rates that are swept
     # Axes, as in experiments: {grid: {requests.arrivals.rate: [1/s, 2/s], scheduler.name: [vllm_v1, sglang]}}.
     sweep: AxesSpec | None = None
 

@@ -34,32 +34,25 @@ class DeployedMachine(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """A file of ``archsim serve``, read. ``trace``: its requests, found; None where they are drawn. ``policies``: of
-    which ``policy`` is served; ``assumptions``: of the engine behind routing from traffic. ``routed``: recorded
-    routing, found. ``axes``: key of the file → values, of its ``sweep:``; ``given``: the file with what it names, for a
-    manifest; ``unread``: a sentence for each key that it gives and does not read (`archsim.specs.unread`);
-    ``machines``: side → its machine, where it names one of its own; ``recipe``: what it leaves open, as the engine is
-    started, in words (`with_recipe`). ``off``: side ('' of one engine) → name of a field of
-    `archsim.serving.deployment.Host` → factor on it, of a world in which laws are off (`archsim.studies.serving.sure`);
-    ``side``: for which it was asked (`on`); ``axes_at``: where its ``sweep:`` is written.
-    """
+    """A file of ``archsim serve``, read."""
 
-    spec: ServeSpec
-    system: SystemSpec
-    model: ModelSpec
-    trace: Path | None
-    policies: tuple[PolicySpec, ...]
-    policy: PolicySpec
-    assumptions: AssumptionsSpec
-    routed: Path | None = None
-    axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
-    given: Mapping[str, Any] = MappingProxyType({})
-    unread: tuple[str, ...] = ()
-    machines: Mapping[str, DeployedMachine] = MappingProxyType({})
-    recipe: tuple[str, ...] = ()
+    spec: ServeSpec  # what it says
+    system: SystemSpec  # the machine
+    model: ModelSpec  # the model
+    trace: Path | None  # its requests, found; None where they are drawn
+    policies: tuple[PolicySpec, ...]  # all that it names
+    policy: PolicySpec  # the one of them that is served
+    assumptions: AssumptionsSpec  # of the engine behind routing from traffic
+    routed: Path | None = None  # recorded routing, found
+    axes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})  # key of the file → values, of its ``sweep:``
+    given: Mapping[str, Any] = MappingProxyType({})  # the file with what it names, for a manifest
+    unread: tuple[str, ...] = ()  # a sentence for each key that it gives and does not read (`archsim.specs.unread`)
+    machines: Mapping[str, DeployedMachine] = MappingProxyType({})  # side → its machine, where it names one of its own
+    recipe: tuple[str, ...] = ()  # what it leaves open, as the engine is started, in words (`with_recipe`)
+    # Side ('' of one engine) → field of `archsim.serving.deployment.Host` → factor on it, where laws are off.
     off: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    side: str = ""
-    axes_at: str = ""
+    side: str = ""  # for which it was asked (`on`)
+    axes_at: str = ""  # where its ``sweep:`` is written
 
     def on(self, side: str) -> "Serving":
         """The file for one side: with that side's machine, where it names one."""
@@ -161,8 +154,10 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
             resolve("policies", each, place, folder).get(("policies", 0)) for each in given["policies"]
         ]
     return Serving(
-        spec, system, model, requests, policies, policies[0], assumptions, recorded, MappingProxyType(axes), given,
-        tuple(dict.fromkeys((*recorded_unread(made), *unread))), MappingProxyType(machines), recipe,
+        spec=spec, system=system, model=model, trace=requests, policies=policies, policy=policies[0],
+        assumptions=assumptions, routed=recorded, axes=MappingProxyType(axes), given=given,
+        unread=tuple(dict.fromkeys((*recorded_unread(made), *unread))), machines=MappingProxyType(machines),
+        recipe=recipe,
         axes_at=str(tree.place(("sweep",))),
     )  # fmt: skip
 

@@ -55,11 +55,11 @@ class HbmSpec(Spec):
     WAYS: ClassVar[Mapping[str, str]] = {
         "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GB and 0.819 TB/s"
     }
-    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
-    capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of a die
+    capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")  # of a die
     # Share of the capacity not available to weights and copies; the paper reserves 10 %.
     reserved_fraction: Annotated[float, fraction(zero=True)] = Field(0.1, alias="reserved")
-    latency_ns: Latency = Field(300.0, alias="latency")
+    latency_ns: Latency = Field(300.0, alias="latency")  # of a read
     # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
     efficiency: Efficiency = 0.9
     # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
@@ -67,7 +67,7 @@ class HbmSpec(Spec):
     calibration: str | None = Field(None, exclude=True)
     # Of a die, for area and price alone; without it, as many of HBM3 as capacity and bandwidth need.
     stacks_on_carrier: Annotated[int, count(1, 1000)] | None = None
-    source: str | None = None
+    source: str | None = None  # of these numbers
 
     @model_validator(mode="before")
     @classmethod
@@ -88,8 +88,8 @@ class OffCarrierSpec(Spec):
 class D2DSpec(Spec):
     """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
 
-    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")
-    hop_latency_ns: Latency = Field(200.0, alias="hop_latency")
+    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of a link in one direction
+    hop_latency_ns: Latency = Field(200.0, alias="hop_latency")  # of a hop
     # Command and address of a remote request; requests take latency but do not share links with transfers.
     request_bytes: Annotated[int, quantity(SIZE, "1 B", "1 kB", int, zero=True)] = Field(16, alias="request")
     # Share of the bandwidth that transfers achieve; 0.9 in the published simulator.
@@ -102,7 +102,7 @@ class D2DSpec(Spec):
     copies: CopyLaw | None = None
     # Time of measured kernels of dispatch and combine, of collectives and of copies over that of their laws.
     measured_factor: Annotated[float, number(0.02, 50)] = 1.0
-    source: str | None = None
+    source: str | None = None  # of these numbers
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
@@ -129,11 +129,12 @@ class D2DSpec(Spec):
 class LlcSpec(Spec):
     """The last-level cache of one die."""
 
+    # Of a die.
     capacity_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 TB", int)] = Field(64 * 2**20, alias="capacity")
-    hit_ns: Latency = Field(100.0, alias="hit")
+    hit_ns: Latency = Field(100.0, alias="hit")  # of a read that hits
     # A lookup that misses, before HBM or the mesh is accessed.
     miss_ns: Latency = Field(110.0, alias="miss")
-    write_ns: Latency = Field(30.0, alias="write")
+    write_ns: Latency = Field(30.0, alias="write")  # of a write
     # 2 ways in the published simulator.
     ways: Annotated[int, count(1, 1024)] = 2
     # Streaming unit of slices under ``llc: segments``; archsim's choice.
@@ -174,8 +175,9 @@ class ComputeSpec(Spec):
     calibrated``. else.
     """
 
+    # Of a die, at dtype.
     peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
-    dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]
+    dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]  # of the products
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
     # published simulator).
     efficiency: Efficiency = 0.7
@@ -192,7 +194,7 @@ class ComputeSpec(Spec):
     # Lanes of the vector units of the die, each an element a cycle, and their clock; null: not known. They bound what
     # permutes, quantises and finalises from below.
     lanes: Annotated[int, count(1, 100_000_000)] | None = None
-    clock_hz: Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")] | None = Field(None, alias="clock")
+    clock_hz: Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")] | None = Field(None, alias="clock")  # of the array
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
@@ -286,34 +288,34 @@ class SystemSpec(Spec):
     that is a user's own function with its number of ``dies``.
     """
 
-    name: Name
-    source: str = Field(min_length=1)
-    # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
+    name: Name  # of the machine
+    source: str = Field(min_length=1)  # of its numbers
+    # Nothing was measured on it or an equal machine: laws of another GPU scaled by nominal rates, and all times
     # extrapolated.
     datasheet_only: bool = False
-    mesh: MeshSpec | None = None
-    topology: TopologySpec = TopologySpec()
-    fabric: FabricSpec | None = None
-    hbm: HbmSpec
-    d2d: D2DSpec
-    llc: LlcSpec = LlcSpec()
-    compute: ComputeSpec
+    mesh: MeshSpec | None = None  # sides of a mesh of dies
+    topology: TopologySpec = TopologySpec()  # links of the dies
+    fabric: FabricSpec | None = None  # levels of links, in place of a mesh
+    hbm: HbmSpec  # of every die
+    d2d: D2DSpec  # links between dies
+    llc: LlcSpec = LlcSpec()  # of every die
+    compute: ComputeSpec  # of every die
     # What starts kernels and transfers on a die (docs/decisions.md).
     launch: Literal["gpu", "local_cp"] = "gpu"
     # Measured kernels of a calibration of a fabric, MACHINE/VERSION such as blackhole/replay-2026-09-11: what dies send
     # and receive under `endpoint: as_measured`. Null: the share of a link that a Blackhole chip has.
     endpoint: Annotated[str, Field(min_length=1)] | None = None
-    decision: DecisionSpec = DecisionSpec()
+    decision: DecisionSpec = DecisionSpec()  # who decides, and how fast
     # A user's own blocks, which every weight slice passes on its die before the compute array.
     blocks: tuple[BlockSpec, ...] = ()
     # What differs from a perfect machine; null: nothing (archsim.specs.as_built).
     dies_as_built: DiesAsBuiltSpec | None = None
-    links_as_built: LinksAsBuiltSpec | None = None
-    spares: SparesSpec | None = None
-    drawn: DrawnSpec | None = None
+    links_as_built: LinksAsBuiltSpec | None = None  # dead and slow links
+    spares: SparesSpec | None = None  # dies kept back
+    drawn: DrawnSpec | None = None  # defects and speeds that are drawn
     # What it may draw, and how it is cooled; without these, every die keeps its clock.
     power: PowerSpec | None = None
-    cooling: CoolingSpec | None = None
+    cooling: CoolingSpec | None = None  # of the carrier
 
     def in_tables(self) -> SystemSpec:
         """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_lockstep.py``)."""

@@ -37,15 +37,15 @@ _LISTS = {kind: name for name, kind in _KINDS.items()}
 
 
 class Chosen(NamedTuple):
-    """What decides which keys one run reads. ``serving``: of a file of ``archsim serve``, which has no workload."""
+    """What decides which keys one run reads."""
 
-    system: SystemSpec
-    model: ModelSpec
-    assumptions: AssumptionsSpec
-    policy: PolicySpec
-    workload: WorkloadSpec | None = None
-    engine: str = "event"
-    serving: ServeSpec | None = None
+    system: SystemSpec  # its machine
+    model: ModelSpec  # its model
+    assumptions: AssumptionsSpec  # its set
+    policy: PolicySpec  # its rules
+    workload: WorkloadSpec | None = None  # None: of a file of ``archsim serve``
+    engine: str = "event"  # name
+    serving: ServeSpec | None = None  # a file of ``archsim serve``, which has no workload; None: an experiment
 
 
 class UnreadKeys(NamedTuple):
@@ -57,7 +57,7 @@ class UnreadKeys(NamedTuple):
     why: str | Callable[[Chosen], str]
     when: Callable[[Chosen], bool] = lambda run: True
 
-    def told(self, run: Chosen) -> str:
+    def message(self, run: Chosen) -> str:
         """Why the run does not read the keys; '' where it does."""
         if not self.when(run):
             return ""
@@ -312,7 +312,7 @@ def unread_keys(plan: SweepPlan, written: WrittenKeys, engine: str | None = None
             asked.append((kind, 0 if keys[0] in _KINDS else None, keys[1:]))
     asked += [(axis.path[0], None, axis.path[1:]) for axis in plan.sweep.axes]
     wanted = [each for each in asked if _rows_of(each, ROWS)]
-    return tuple(_told(wanted, ROWS, _runs_of(plan, engine), plan.experiment)) if wanted else ()
+    return tuple(_messages(wanted, ROWS, _runs_of(plan, engine), plan.experiment)) if wanted else ()
 
 
 def unread_of_serving(
@@ -327,7 +327,7 @@ def unread_of_serving(
     asked = [(str(keys[0]), None, keys[1:]) for keys in sorted(written, key=str)]
     runs: list[Any] = [(Chosen(system, model, assumptions, policy, serving=spec), {}) for policy in policies]
     wanted = [each for each in asked if _rows_of(each, SERVED)]
-    return tuple(_told(wanted, SERVED, runs))
+    return tuple(_messages(wanted, SERVED, runs))
 
 
 def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapping[str, int]]]:
@@ -374,7 +374,7 @@ def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[UnreadKeys]) -> list[U
     return [row for row in rows if any(fnmatchcase(key, pattern) for pattern in row.keys)]
 
 
-def _told(
+def _messages(
     wanted: Sequence[tuple[str, int | None, Keys]],
     rows: Sequence[UnreadKeys],
     runs: Iterable[tuple[Chosen, Mapping[str, int]]],
@@ -387,18 +387,18 @@ def _told(
         for each in wanted:
             if each in read or (each[1] is not None and places.get(each[0]) != each[1]):
                 continue
-            why = next(filter(None, (row.told(run) for row in matching[each])), "")
+            why = next(filter(None, (row.message(run) for row in matching[each])), "")
             if why:
                 whys[each][why] = None
             else:
                 read.add(each)
         if len(read) == len(wanted):
             return
-    alike: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for each in wanted:
         if each not in read and whys[each]:
-            alike.setdefault("; ".join(whys[each]), []).append(_named(each, experiment))
-    for why, keys in alike.items():
+            by_reason.setdefault("; ".join(whys[each]), []).append(_named(each, experiment))
+    for why, keys in by_reason.items():
         *first, last = dict.fromkeys(keys)
         yield f"{', '.join(first)} and {last} are not read: {why}" if first else f"{last} is not read: {why}"
 

@@ -19,7 +19,7 @@ from archsim.policies.registry import build_policy, place_experts
 from archsim.runs.plan import prepare
 from archsim.specs.library import load_assumptions
 from archsim.workload.placements import ENGINES, PhysicalMap, write_placement
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(3, 2)
 
