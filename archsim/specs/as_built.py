@@ -156,9 +156,7 @@ class DrawnSpec(Spec):
     wafers: Annotated[int, count(1, 100_000)] = 1  # that are drawn
     seed: Annotated[int, count(0, 2**31 - 1)] = 0  # of the draws
     wafer: Annotated[int, count(0, 99_999)] = 0  # number of the draw
-    # Of a die.
     die_area_mm2: Annotated[float, quantity(AREA, "0.01 mm2", "100000 mm2")] | None = Field(None, alias="die_area")
-    # Of a core of a die.
     core_area_mm2: Annotated[float, quantity(AREA, "0.001 mm2", "100000 mm2")] | None = Field(None, alias="core_area")
 
     @model_validator(mode="after")

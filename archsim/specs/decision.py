@@ -135,7 +135,6 @@ class HostSpec(Spec):
     # null: the policy function is timed on the machine that runs archsim (a shipped one in three calls a step, one of
     # your own in one call); results then differ from machine to machine and from run to run.
     time_ns: Annotated[float, quantity(TIME, "1 ns", "10 s")] | None = Field(None, alias="time")
-    # Name or path; gives what is missing of PCIe, launch and sync.
     calibration: Annotated[str, Field(min_length=1)] | None = None
     source: str = "cited defaults, and what is given"  # of these numbers
     # PCIe Gen5 x16, copy engine, pinned: 55.2 to 55.4 GB/s on an H100 node (nvbandwidth 0.10; measured by an unknown

@@ -75,7 +75,7 @@ class ModelSpec(Spec):
     # The longest prompt with its answer, in tokens, that the model takes as published, scaling of its positions
     # included; null: unknown, and no length is refused.
     positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
-    # Up to so many with a scaling that its authors describe and an engine has to be configured for, such as YaRN.
+    # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
     extended_positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()

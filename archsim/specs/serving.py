@@ -85,7 +85,7 @@ class PrefixSpec(Spec):
     different: Annotated[int, count(1, 1_000_000)] = Field(1, alias="count")
     # Of requests that begin with one.
     share: Annotated[float, number(0, 1)] = 1.0
-    # The n-th prefix is taken in proportion to n ** -skew; 0: all equal.
+    # The n-th prefix is taken in proportion to n ** -skew; 0: all alike.
     skew: Annotated[float, number(0, 10)] = 0.0
 
 
@@ -109,9 +109,7 @@ class ClassSpec(Spec):
     priority: Annotated[int, count(-1_000_000, 1_000_000)] = 0
     # In place of those of `slo`.
     ttft_ns: Annotated[float, quantity(TIME, "1 us", "10000 s")] | None = Field(None, alias="ttft")
-    # Limit of the time per output token.
     tpot_ns: Annotated[float, quantity(TIME, "1 us", "1000 s")] | None = Field(None, alias="tpot")
-    # Limit of the whole time of a request.
     e2e_ns: Annotated[float, quantity(TIME, "1 us", "100000 s")] | None = Field(None, alias="e2e")
 
 
@@ -119,16 +117,15 @@ class RequestSpec(Spec):
     """A trace, an open loop (``arrivals``) or a closed loop (``concurrency``)."""
 
     trace: str | None = None  # file of recorded requests
-    # Of the trace; null: read from its columns.
+    # Of the trace; null: told by its columns.
     format: str | None = None
-    # Of the trace's times; null: read from its format, digits and rate, and asked for where two are plausible.
+    # Of the trace's times; null: told by its format, digits and rate, and asked for where two are plausible.
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
     # Of the trace: tokens of a block that has a hash id; null: as its format says, 512 for Mooncake's.
     hash_tokens: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     # Of the trace: times its rate.
     speed: Annotated[float, number(1e-6, 1e6)] = 1.0
     arrivals: ArrivalSpec | None = None  # how they arrive, if drawn
-    # Clients, each with one request at a time.
     concurrency: Annotated[int | None, count(1, 1_000_000, none=True)] = None
     input: LengthSpec | None = None  # lengths of prompts
     output: LengthSpec | None = None  # lengths of answers
@@ -136,7 +133,7 @@ class RequestSpec(Spec):
     prefixes: PrefixSpec | None = None
     # Requests that are drawn as turns of sessions; `arrivals.rate` and `concurrency` are then of sessions.
     sessions: SessionSpec | None = None
-    # Null: all requests are of one class. Shares add up to 1.
+    # Null: all requests are alike. Shares add up to 1.
     classes: tuple[ClassSpec, ...] = ()
     # Whether later turns of a trace with hash ids repeat the outputs of earlier ones, whose KV is then reused. Give
     # false where outputs are dropped from the context, such as thoughts of a model.
@@ -277,11 +274,10 @@ class SearchSpec(Spec):
 
     devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
-    # Values that are tried.
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
     # Empty: that of the file.
     precision: tuple[PrecisionSpec, ...] = ()
-    # disaggregated: equal engines, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
+    # disaggregated: engines alike, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
     # prefill and DP 8 that decode.
     pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
 
@@ -475,7 +471,7 @@ class ServeSpec(Spec):
     system: Any  # name, path or mapping
     model: Any  # name, path or mapping
     parallel: ParallelSpec = ParallelSpec()  # sizes of an engine
-    # Equal engines.
+    # Engines alike.
     instances: Annotated[int, count(1, 10_000)] = 1
     precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.

@@ -129,7 +129,6 @@ class D2DSpec(Spec):
 class LlcSpec(Spec):
     """The last-level cache of one die."""
 
-    # Of a die.
     capacity_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 TB", int)] = Field(64 * 2**20, alias="capacity")
     hit_ns: Latency = Field(100.0, alias="hit")  # of a read that hits
     # A lookup that misses, before HBM or the mesh is accessed.
@@ -175,7 +174,6 @@ class ComputeSpec(Spec):
     calibrated``. else.
     """
 
-    # Of a die, at dtype.
     peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
     dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]  # of the products
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
@@ -290,7 +288,7 @@ class SystemSpec(Spec):
 
     name: Name  # of the machine
     source: str = Field(min_length=1)  # of its numbers
-    # Nothing was measured on it or an equal machine: laws of another GPU scaled by nominal rates, and all times
+    # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
     # extrapolated.
     datasheet_only: bool = False
     mesh: MeshSpec | None = None  # sides of a mesh of dies
