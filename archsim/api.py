@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from archsim.studies.serving.calibrate import ServingComparison as ServedComparison
     from archsim.studies.serving.page import ServedPlan
     from archsim.studies.serving.recommend import Recommendation
-    from archsim.studies.serving.search import Searched
+    from archsim.studies.serving.results import Searched
     from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import BlockWorth, Worth
@@ -921,7 +921,8 @@ def search_serving(
     >>> ar.search_serving("serve_h200", jobs=2)  # takes minutes  # doctest: +SKIP
     """
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.search import Searched, search
+    from archsim.studies.serving.results import Searched
+    from archsim.studies.serving.search import search
 
     return Searched(search(load_serving(source, overrides), told, jobs=jobs))
 

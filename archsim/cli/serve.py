@@ -246,19 +246,18 @@ def _search(args: argparse.Namespace) -> dict:
     from archsim.cli.printing import console, grid, print_notes, report_folder
     from archsim.cli.progress import resumes
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.search import (
+    from archsim.studies.serving.configuration import with_choice
+    from archsim.studies.serving.results import (
         COLUMNS,
         NOTATION,
-        PARTIAL,
-        alike,
         answer,
-        best_told,
-        search,
+        best_sentences,
+        equal_groups,
         table_of,
         values,
-        with_choice,
-        write_search,
     )
+    from archsim.studies.serving.search import search
+    from archsim.studies.serving.search_page import PARTIAL, write_search
 
     serving = load_serving(args.file, args.overrides)
     folder = own_folder(report_folder(stem_of(args.file), args.out, "search"))
@@ -269,9 +268,9 @@ def _search(args: argparse.Namespace) -> dict:
 
     with resumes(folder):
         found = search(serving, doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
-    for said in best_told(serving, found):
+    for said in best_sentences(serving, found):
         print(said)
-    groups = alike(found)
+    groups = equal_groups(found)
     title = f"{len(found)} configurations, the best first (a row holds all with the same numbers)"
     table = grid("configuration", title=title, numbers=COLUMNS)
     for each in groups[:SHOWN]:

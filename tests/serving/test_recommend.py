@@ -26,8 +26,9 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.accuracy import decode_batches
+from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.recommend import Curve, Factors, asked_of, drawn_rates, kinds_of, recommend
-from archsim.studies.serving.search import Configuration, search
+from archsim.studies.serving.search import search
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
 
@@ -260,10 +261,9 @@ SEARCHED = {
 
 def few(monkeypatch):
     """Highest rates are found with few requests."""
-    from archsim.studies.serving import search as searching
-
-    monkeypatch.setattr(searching, "SUSTAINED", 0)
-    monkeypatch.setattr(searching, "ENOUGH", 20)
+    for module in ("archsim.studies.serving.search", "archsim.studies.serving.highest_rate"):
+        monkeypatch.setattr(f"{module}.SUSTAINED", 0)
+        monkeypatch.setattr(f"{module}.ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
 
 
@@ -344,7 +344,7 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
     found = {each.choice: each for each in search(serving)}
     bound = sorted(served)
     assert len(found) == 8 and len(bound) < 8
-    monkeypatch.setattr(searching, "_unbound", lambda outcome, choice: None)
+    monkeypatch.setattr(searching, "_unbound_run", lambda outcome, choice: None)
     for each in search(serving):
         mine, other = found[each.choice].measures, each.measures
         assert mine.kv_peak == pytest.approx(other.kv_peak) and mine.kv_mean == pytest.approx(other.kv_mean)
@@ -352,7 +352,7 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
 
 def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
-    from archsim.studies.serving.search import _lowered
+    from archsim.studies.serving.highest_rate import _lower
 
     asked = []
 
@@ -360,8 +360,8 @@ def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
         asked.append(rate)
         return rate <= 9.0
 
-    assert 9.0 / 1.03 <= _lowered(fits, 10.0) <= 9.0 and len(asked) <= 5
-    assert _lowered(lambda rate: False, 10.0) == 0.0
+    assert 9.0 / 1.03 <= _lower(fits, 10.0) <= 9.0 and len(asked) <= 5
+    assert _lower(lambda rate: False, 10.0) == 0.0
 
 
 def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, capsys):

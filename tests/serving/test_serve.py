@@ -18,16 +18,10 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
 from archsim.studies.serving.calibrate import MOST_SIMULATIONS
+from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.results import EqualConfigurations, best_sentences, equal_groups, on_front, table_of
 from archsim.studies.serving.runs import serve_plan
-from archsim.studies.serving.search import (
-    Configuration,
-    EqualConfigurations,
-    alike,
-    best_told,
-    on_front,
-    search,
-    table_of,
-)
+from archsim.studies.serving.search import search
 
 FILE = {
     "system": "h200_node",
@@ -248,9 +242,10 @@ def test_a_search_refuses_pools_apart():
 @pytest.fixture
 def few_requests(monkeypatch):
     """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
-    for module in ("archsim.serving.serving", "archsim.studies.serving.search"):
+    monkeypatch.setattr("archsim.serving.serving.ENOUGH", 200)
+    for module in ("archsim.studies.serving.search", "archsim.studies.serving.highest_rate"):
         monkeypatch.setattr(f"{module}.ENOUGH", 200)
-    monkeypatch.setattr("archsim.studies.serving.search.SUSTAINED", 400)
+        monkeypatch.setattr(f"{module}.SUSTAINED", 400)
 
 
 @pytest.mark.nightly
@@ -278,12 +273,12 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     sizes = [text for text in said if " are served, " in text]
     assert sizes[0] == f"1 of {len(sizes)} sizes of engines are served, 4 configurations so far"
     assert len(said) > len(sizes)
-    served, groups = [each for each in found if each.measures], alike(found)
+    served, groups = [each for each in found if each.measures], equal_groups(found)
     assert len(groups) < len(served) and max(len(each.choices) for each in groups) > 1
     members = [choice for each in groups for choice in each.choices]
     assert len(members) == len(served) and set(members) == {each.choice for each in served}
     assert members[0] == found[0].choice
-    best = next(best_told(serving, found))
+    best = next(best_sentences(serving, found))
     assert best.startswith("Serve qwen3-30b-a3b with ") and " engines on 2 devices (2 x TP 1)" in best
     assert f"It answers up to {found[0].highest_rate:.2f} requests a second" in best
     assert best.endswith(", of which 90% stay within TTFT 2 s and TPOT 50 ms.")
@@ -322,7 +317,7 @@ def test_the_shipped_example_is_read():
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
     from archsim.serving.requests import scaled
     from archsim.serving.serving import deploy, requests_of, serve_requests
-    from archsim.studies.serving.search import CLOSE, SUSTAINED, WITHIN, highest_rate
+    from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
 
     drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}
     serving = load_serving(FILE | {"requests": drawn, "slo": {"ttft": "400 ms", "tpot": "40 ms"}})

@@ -62,18 +62,9 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
-from archsim.studies.serving.search import (
-    WITHIN,
-    Configuration,
-    RateEstimate,
-    deployed,
-    estimated,
-    largest,
-    share_within,
-    sizes_of,
-    sizes_told,
-    with_choice,
-)
+from archsim.studies.serving.configuration import Configuration, describe_sizes, sizes_of, with_choice
+from archsim.studies.serving.engines import RateEstimate, deployment_of, estimate_rate, largest
+from archsim.studies.serving.highest_rate import WITHIN, share_within
 from archsim.studies.serving.start import (
     BOTH,
     DECODE,
@@ -407,7 +398,7 @@ class _Race:
         sides = [self.side(kind, choice.parallel)]
         if choice.prefill:
             sides.append(self.side(kind, choice.decode or choice.parallel, True))
-        return deployed(self.kinds[kind].serving, sides, choice)
+        return deployment_of(self.kinds[kind].serving, sides, choice)
 
     def asked_at(self, rate: float, residence_ns: float) -> Requests:
         """As many requests at a rate as are needed to see a queue grow."""
@@ -427,7 +418,7 @@ class _Race:
         for kind, parallel in every:
             try:
                 deployment = self.deployment(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS))
-                estimated(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
+                estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
                 simulated(self.kinds[kind].serving, deployment, first(self.requests, 8))
                 return
             except ArchsimError:
@@ -439,7 +430,7 @@ class _Race:
         """The estimate for some sizes, from their laws."""
         kind, parallel = task
         try:
-            return estimated(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
+            return estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
         except ArchsimError as error:
             return RateEstimate(0.0, 0.0, str(error))
 
@@ -660,7 +651,7 @@ class Recommended:
     @property
     def sizes(self) -> str:
         """``4 x attention TP 8, experts EP 8``."""
-        return sizes_told(self.choice)
+        return describe_sizes(self.choice)
 
     def row(self) -> dict[str, Any]:
         """COLUMNS of it."""

@@ -1,0 +1,137 @@
+"""The engines of a search: as they are built once for all batch limits, deployed with those of a configuration, and the
+rate that is estimated of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.units import NS_PER_S
+from archsim.serving.clock import times_of
+from archsim.serving.deployment import DECODE, PREFILL, Built, ServingEngine, kv_blocks, laws_of, with_host
+from archsim.serving.requests import Requests
+from archsim.serving.serving import (
+    Deployment,
+    decodes_alone,
+    engine_of,
+    host_for,
+    kv_store_of,
+    transfer_of,
+    with_experts,
+)
+from archsim.serving.simulate import Scheduler
+from archsim.specs.deployment import ParallelSpec
+from archsim.specs.serving import TransferSpec
+from archsim.specs.serving_files import Serving
+from archsim.studies.serving.configuration import Configuration
+
+# Engines by their sizes, and whether they decode alone.
+Known = dict[tuple[ParallelSpec, bool], tuple[ServingEngine, Built]]
+
+
+class RateEstimate(NamedTuple):
+    """The estimate of one engine, from the times of its iterations."""
+
+    rate: float  # requests a second
+    residence_ns: float  # that a request spends in it
+    refused: str = ""  # why it cannot run, or ''
+
+
+def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, requests: Requests) -> RateEstimate:
+    """Of one engine whose decodes run in batches of B on each rank, with B as large as the limit of the mean time per
+    output token and KV allow. A rank that decodes B at a time and takes r requests a second spends
+    r (prompt c + output t(B) / B) of a second: c is what a token of a prompt adds to an iteration, t(B) the time of one
+    without. Under data-parallel attention the prompts of one rank hold all others up, unless theirs come together
+    (TOGETHER of them). Served rates are 0.8 to 1.3 times this (docs/recommend.md).
+    """
+    prompt, output = float(requests.input.mean()), float(requests.output.mean())
+    table, host, dp = built.pool.table, host_for(serving), engine.parallel.dp
+    chunk, seen = min(2048.0, max(prompt, 64.0)), prompt + output / 2
+    kv = built.pool.kv_blocks * serving.spec.scheduler.block_tokens / (prompt + output / 2)
+    limit = serving.spec.slo.tpot_ns or np.inf
+    held_up = 1 + (dp - 1) * (1 - TOGETHER)
+    best, residence_ns, batch = 0.0, 0.0, 1.0
+    while batch <= min(max(serving.spec.search.max_num_seqs), kv):
+        step = _ns(table, batch, seen, 0.0)
+        added = max(_ns(table, batch, seen, chunk) - step, 0.0) * host.prompts / chunk
+        step = step * host.decodes + host.iteration_ns + batch * host.sequence_ns
+        per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
+        token_ns = batch / (per_s * output) * NS_PER_S
+        if token_ns > limit:
+            break
+        if per_s > best:
+            best, residence_ns = per_s, token_ns * output
+        batch *= 1.2
+    if not best:  # not even one request at a time is fast enough, by this estimate
+        return RateEstimate(0.1 * dp / max(limit * output, 1.0) * NS_PER_S, limit * output)
+    return RateEstimate(best * dp, residence_ns)
+
+
+TOGETHER = 0.75  # of the prompts of ranks that share iterations
+
+
+def _ns(table: Any, decodes: float, context: float, new: float) -> float:
+    """Of an iteration with at least one decode and one token of a prompt, for which tables have times."""
+    found = np.zeros(1)
+    times_of(table, np.array([[max(decodes, 1.0), max(context, 1.0), max(new, 1.0), max(new, 1.0)]]), found)
+    return float(found[0])
+
+
+def _scheduler(serving: Serving, seqs: int, tokens: int) -> Scheduler:
+    return Scheduler.of(serving.spec.scheduler, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+
+
+def build_sides(
+    serving: Serving, parallel: ParallelSpec, decode: ParallelSpec | None, apart: bool, known: Known
+) -> tuple[tuple[ServingEngine, Built], ...]:
+    """An engine that does both or prefills, and one that decodes alone, which may have other kernels. ``known``: those
+    that were built before.
+    """
+    sizes_alone = decode or parallel
+    kinds = [(serving, parallel, False), (decodes_alone(serving, sizes_alone), sizes_alone, True)][: 1 + apart]
+    found = []
+    for one, sizes, alone in kinds:
+        key = sizes, alone
+        if key not in known:
+            known[key] = largest(one, sizes, alone)
+        found.append(known[key])
+    return tuple(found)
+
+
+def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
+    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
+    one group of experts that has rebalanced. ``alone``: that only decodes.
+    """
+    host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0, decodes_alone=alone)
+    scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
+    laws, notes = laws_of(engine, scheduler)
+    built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
+    if built.pool.experts is not None:
+        group = built.pool.experts(0, lambda text: None)
+        group.settle()
+        built = built._replace(pool=built.pool._replace(experts=lambda instance, say: group))
+    return engine, built
+
+
+def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:
+    """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
+    scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
+    counts = (choice.prefill, choice.instances - choice.prefill) if choice.prefill else (choice.instances,)
+    built = [
+        known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
+        for (engine, known), count in zip(sides, counts, strict=False)
+    ]
+    host = host_for(serving, PREFILL if choice.prefill else "")
+    first, machines = built[0], ((serving.system.name, choice.devices),)
+    store = kv_store_of(serving, scheduler, choice.parallel)
+    decode = moved = None
+    if choice.prefill:
+        decode, moved = built[1], transfer_of(serving, sides[0][0], TransferSpec(), host, choice.devices)
+    return Deployment(
+        scheduler, host, prefill=first, decode=decode, transfer=moved, devices=choice.devices, notes=first.notes,
+        machines=machines, store=store,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""The highest rate that a deployment serves within its limits, by bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from archsim.base.errors import TraceError
+from archsim.serving.measures import saturation, within_limits
+from archsim.serving.requests import Requests, scaled
+from archsim.serving.serving import ENOUGH, Deployment, requests_of, simulated, slo_of
+from archsim.specs.serving_files import Serving
+
+WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
+CLOSE = 0.03  # to which the rate is found
+MOST_DOUBLINGS = 12
+SUSTAINED = 20_000  # requests that a promised rate is held to: a queue that grows by 1 % shows
+
+
+def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -> float:
+    """Requests a second at which WITHIN of them are within the limits, and the run is not saturated; 0 where no rate
+    is. The same requests come faster or slower. Requests that are drawn are as many as show a growing queue: ENOUGH to
+    find the rate, then SUSTAINED, of which it is lowered until it holds.
+    """
+    own = requests.offered_per_s
+
+    def fits(asked: Requests, rate: float) -> bool:
+        return share_within(serving, deployment, scaled(asked, rate / asked.offered_per_s)) >= WITHIN
+
+    few, many = (_draw(serving, requests, count) for count in (ENOUGH, SUSTAINED))
+    rate = _highest(lambda rate: fits(few, rate), own)
+    if not rate or len(many.input) < SUSTAINED or fits(many, rate):
+        return rate
+    return _lower(lambda rate: fits(many, rate), rate)
+
+
+def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
+    """The share of requests that are within all limits. It is 0 where they come faster than they end."""
+    served = simulated(serving, deployment, requests)
+    return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
+
+
+def _lower(fits: Callable[[float], bool], high: float) -> float:
+    """The highest rate that fits, below one that does not, in as few runs as find it where it is near; 0 where none
+    does.
+    """
+    low, step = high / (1 + CLOSE), 2 * CLOSE
+    for _ in range(MOST_DOUBLINGS):
+        if fits(low):
+            break
+        low, high, step = low / (1 + step), low, 2 * step
+    else:
+        return 0.0
+    return _between(fits, low, high)
+
+
+def _highest(fits: Callable[[float], bool], first: float) -> float:
+    """The highest rate that fits, from a first guess; 0 where none does."""
+    low, high = (first, 0.0) if fits(first) else (0.0, first)
+    for _ in range(MOST_DOUBLINGS):
+        rate = 2 * low if not high else high / 2
+        if low and high:
+            break
+        if fits(rate):
+            low = rate
+        else:
+            high = rate
+    return _between(fits, low, high) if low and high else low
+
+
+def _between(fits: Callable[[float], bool], low: float, high: float) -> float:
+    """The highest rate that fits, between one that does and one that does not."""
+    while high / low > (1 + CLOSE) * (1 + 1e-9):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _draw(serving: Serving, requests: Requests, count: int) -> Requests:
+    """``count`` requests of the file; those given, where it has no more, or one among them that cannot be served."""
+    if len(requests.input) >= count or serving.spec.requests.trace is not None:
+        return requests
+    more = serving.spec.requests.model_copy(update={"total": count})
+    try:
+        return requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": more})))
+    except TraceError:
+        return requests
