@@ -248,7 +248,7 @@ def _longcat(c: ConfigKeys) -> Fields:
         raise c.wrong("num_hidden_layers", f"num_layers ({layers}), or twice as many, not {attentions}")
     fields = common_fields(c, layers) | expert_fields(c, ("expert_ffn_hidden_size", "moe_intermediate_size"))
     c.any("zero_expert_type")
-    fields |= {"zero_experts": c.told("zero_expert_num", least=0) or 0}
+    fields |= {"zero_experts": c.stated_whole("zero_expert_num", least=0) or 0}
     fields |= {"dense_ffn": c.size("ffn_hidden_size", "intermediate_size"), "dense_per_layer": 2}
     fields |= {"moe_layers": list(range(layers)), "dense_in": list(range(layers))}
     if c.said("ngram_vocab_size_ratio"):

@@ -102,7 +102,7 @@ def after_dense(c: ConfigKeys, layers: int) -> list[int]:
         c.any("first_k_dense_replace", "num_dense_layers")
         return at_kind(listed, "sparse") if listed else [layer for layer, flag in enumerate(flags) if flag]
     every = c.whole("moe_layer_freq") or 1
-    first = c.told("first_k_dense_replace", "num_dense_layers", least=0) or 0
+    first = c.stated_whole("first_k_dense_replace", "num_dense_layers", least=0) or 0
     return [layer for layer in range(layers) if layer >= first and layer % every == 0]
 
 
@@ -114,7 +114,7 @@ def grouped_heads(c: ConfigKeys) -> Fields:
     size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
     if size is None:
         raise SpecError(f"{c.path}: does not say head_dim, and num_attention_heads, {heads}, do not divide {hidden}")
-    kv_heads = c.told(*_KV_HEADS) or heads
+    kv_heads = c.stated_whole(*_KV_HEADS) or heads
     if heads % kv_heads:
         name = c.said(*_KV_HEADS) or _KV_HEADS[0]
         raise SpecError(f"{c.path}: {name} is {kv_heads}; expected KV heads that divide {heads} (num_attention_heads)")
@@ -129,8 +129,8 @@ def latent_heads(c: ConfigKeys) -> Fields:
     return {
         "kind": "latent",
         "heads": c.size("num_attention_heads"),
-        "q_lora_rank": c.told("q_lora_rank"),
-        "qk_rope_head_dim": c.told("qk_rope_head_dim", least=0) or 0,
+        "q_lora_rank": c.stated_whole("q_lora_rank"),
+        "qk_rope_head_dim": c.stated_whole("qk_rope_head_dim", least=0) or 0,
         **{key: c.size(key) for key in sizes},
     }
 

@@ -1,7 +1,7 @@
 """The keys of a ``config.json``: read with their types and ranges, and remembered, so that what nobody read is refused.
 
 A key that the file leaves out has the value that the configuration class of its type gives it. Where no class is known,
-a key that decides is asked for by name (`ConfigKeys.told`).
+a key that decides is asked for by name (`ConfigKeys.stated_whole`).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class ConfigKeys:
             raise self.wrong(self.said(*names) or names[0], f"a whole number, {least} or more, up to {most:,}")
         return value
 
-    def told(self, *names: str, least: int = 1) -> int | None:
+    def stated_whole(self, *names: str, least: int = 1) -> int | None:
         """As ``whole``, of a key that decides: where no class is known, the file must state it, if with null."""
         self.decides(*names)
         return self.whole(*names, least=least)

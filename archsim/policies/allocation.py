@@ -79,7 +79,7 @@ class StepView(NamedTuple):
     home: np.ndarray  # int32[expert]: the first holder
     copied_slices: np.ndarray  # int8[expert, die] slices of the expert of which the die has cached copies
     hops: np.ndarray  # int32[die, die]
-    costs: Costs
+    costs: Costs  # what it may assume about the machine
     layer: int  # MoE layer of the run
     step: int  # iteration
     holders: np.ndarray  # bool[expert, die]: dies that hold the expert by placement: home and replicas
@@ -109,7 +109,7 @@ class Effort(NamedTuple):
     """Work of an allocation, as counts, not times; executors charge for it."""
 
     global_demand: bool  # whether it read the tokens of more than one die
-    sorted_experts: int
+    sorted_experts: int  # number of experts that it sorts
     candidates: np.ndarray  # int64[active expert that it places]: candidates ranked
     blocks: np.ndarray  # int64[active expert that it places]: blocks assigned one by one
     operations: int = 0  # multiply-adds of a solver
@@ -132,7 +132,7 @@ class Plan(NamedTuple):
     expert: np.ndarray  # int32[entry]
     die: np.ndarray  # int32[entry]
     tokens: np.ndarray  # int32[entry], > 0
-    effort: Effort = NO_EFFORT
+    effort: Effort = NO_EFFORT  # what an executor charges for
     # int64[die, die] tokens that live on the first die and whose shared experts run on the second; None: at home
     shared: np.ndarray | None = None
 

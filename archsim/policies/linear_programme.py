@@ -29,7 +29,7 @@ class _Choices(NamedTuple):
     weights_ns: np.ndarray  # float64[choice, 4]: as soon as the die runs any token
     array: np.ndarray  # int64[choice]
     array_ns: np.ndarray  # float64[choice]: for all tokens
-    resources: int
+    resources: int  # of the programme, numbered
 
 
 def lp(step: StepView) -> Plan:

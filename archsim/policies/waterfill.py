@@ -21,7 +21,7 @@ CANDIDATES = ("visited", "all", "sglang_dynamic")
 
 class SharedPlan(NamedTuple):
     routed_load: np.ndarray  # int64[rank] routed (token, expert) slots on a rank
-    waterline: int
+    waterline: int  # load up to which ranks are filled, in slots
     slack: np.ndarray  # int64[rank] distance to the waterline
     weights: np.ndarray  # int64[source, rank] of a draw, for the candidate ranks of a token
     destination: list[np.ndarray]  # [source] int64[token] the rank that runs its shared expert; -1: no valid expert

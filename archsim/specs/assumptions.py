@@ -61,36 +61,36 @@ OPEN = ("execution",)  # may also name a user's own package.module:class
 class AssumptionsSpec(Spec):
     """One value of every assumption; ``set`` names the set they started from."""
 
-    set: Name
-    execution: str = "weight_streaming"
-    contention: str
-    arbitration: str
-    reads: str
-    rate_updates: str = "instant"
-    endpoint: str = "unlimited"
-    carriers: str = "one"
-    capacity: str
-    memory: str
-    activations: str
-    dispatch: str
-    overlap: str = "none"
-    combine: str
-    transfer_software: str
-    decision_cost: str
-    heatmap_update: str
-    weights: str
-    llc: str
-    hops: str
-    source: str
-    gemm: str
-    numbering: str
-    order: str
-    tables: str
-    copy_writes: str = "barrier"
-    prediction_rows: str
-    migration: str
-    throughput: str
-    ties: str
+    set: Name  # that they started from
+    execution: str = "weight_streaming"  # how a layer runs
+    contention: str  # how transfers share links and HBM
+    arbitration: str  # who gets a shared link
+    reads: str  # order in which slices arrive
+    rate_updates: str = "instant"  # when shared rates are recomputed
+    endpoint: str = "unlimited"  # what a die can send and receive
+    carriers: str = "one"  # how many the dies stand on
+    capacity: str  # whether HBM is finite
+    memory: str  # what HBM holds
+    activations: str  # whether hidden vectors travel
+    dispatch: str  # how often a hidden vector is sent
+    overlap: str = "none"  # of dispatch, experts and combine
+    combine: str  # type of the results that return
+    transfer_software: str  # whether starting a transfer takes time
+    decision_cost: str  # whether decisions take time
+    heatmap_update: str  # how many pairs the heatmap takes in
+    weights: str  # which experts run
+    llc: str  # how weights pass it
+    hops: str  # which messages take latency by distance
+    source: str  # how the outgoing transfers of a die share
+    gemm: str  # where the times of expert GEMMs come from
+    numbering: str  # of dies
+    order: str  # of the sub-kernels of a die
+    tables: str  # whether the ATU is finite
+    copy_writes: str = "barrier"  # whether a step waits for them
+    prediction_rows: str  # rows that the predictor reads
+    migration: str  # how weights that move share links and HBM
+    throughput: str  # which tokens and times count
+    ties: str  # order of simultaneous events
 
     @field_validator(*ASSUMPTIONS, mode="before")
     @classmethod

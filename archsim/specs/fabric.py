@@ -131,14 +131,14 @@ class LevelSpec(LinkSpec):
     to 24; null: 24.
     """
 
-    library: Literal["deepep", "trtllm", "nccl"] | None = None
-    sms: Annotated[int | None, count(1, 1000, none=True)] = None
-    switch: Annotated[int, count(1, _MOST_DIES)] | None = None
-    ring: Annotated[int, count(1, _MOST_DIES)] | None = None
-    fully_connected: Annotated[int, count(1, _MOST_DIES)] | None = None
-    mesh: SidesSpec | None = None
-    torus: SidesSpec | None = None
-    per: Literal["gpu", "group", "edge"] | None = None
+    library: Literal["deepep", "trtllm", "nccl"] | None = None  # whose kernels move hidden vectors
+    sms: Annotated[int | None, count(1, 1000, none=True)] = None  # that DeepEP's normal kernels take; null: 24
+    switch: Annotated[int, count(1, _MOST_DIES)] | None = None  # ports of a switch
+    ring: Annotated[int, count(1, _MOST_DIES)] | None = None  # members of a ring
+    fully_connected: Annotated[int, count(1, _MOST_DIES)] | None = None  # members, each linked to each
+    mesh: SidesSpec | None = None  # sides
+    torus: SidesSpec | None = None  # sides
+    per: Literal["gpu", "group", "edge"] | None = None  # which members one network links
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> LevelSpec:
@@ -235,16 +235,17 @@ class TopologySpec(Spec):
     if the system has no mesh.
     """
 
+    # Key that is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
         "broken": "list the links that are left: {name: edges, edges: [[0, 1], ...]}, or write your own function"
     }
-    name: str = "mesh"
-    horizontal: LinkSpec | None = None
-    vertical: LinkSpec | None = None
-    wrap: LinkSpec | None = None
-    edges: tuple[EdgeSpec, ...] = ()
-    dies: Annotated[int, count(1, _MOST_DIES)] | None = None
-    params: dict[str, Any] = Field(default_factory=dict)
+    name: str = "mesh"  # one of TOPOLOGIES, or package.module:function
+    horizontal: LinkSpec | None = None  # links along x
+    vertical: LinkSpec | None = None  # links along y
+    wrap: LinkSpec | None = None  # links from last to first
+    edges: tuple[EdgeSpec, ...] = ()  # of name: edges
+    dies: Annotated[int, count(1, _MOST_DIES)] | None = None  # if the system has no mesh
+    params: dict[str, Any] = Field(default_factory=dict)  # of a user's own function
 
     @model_validator(mode="before")
     @classmethod

@@ -32,9 +32,9 @@ _Share = Annotated[float, number(0, 1e6)]
 
 class ResidualsSpec(Spec):
     points: Annotated[int, count(1, 1_000_000)]  # measured values of the fit
-    cases: Annotated[int, count(1, 1_000_000)]  # groups of them
-    mean: _Share  # error of the fit
-    most: _Share  # largest error of the fit
+    cases: Annotated[int, count(1, 1_000_000)]  # distinct cases among them
+    mean: _Share  # relative error of the fit
+    most: _Share  # its largest relative error
     held_out_mean: _Share | None = None  # error of cases left out of the fit
     held_out_most: _Share | None = None  # largest error of cases left out of the fit
 

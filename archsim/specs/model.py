@@ -30,23 +30,23 @@ class ModelSpec(Spec):
     expert_ffn weights.
     """
 
-    name: Name
-    source: str = Field(min_length=1)
+    name: Name  # of the model
+    source: str = Field(min_length=1)  # of its numbers
     # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
-    layers: Annotated[int, count(1, MOST_LAYERS)]
+    layers: Annotated[int, count(1, MOST_LAYERS)]  # in all
     # Layers with experts: {first: 3, last: 60, every: 1}, or a list.
     moe_layers: LayerSet
-    hidden: Annotated[int, count(1, 1_000_000)]
-    expert_ffn: Annotated[int, count(1, 1_000_000)]
+    hidden: Annotated[int, count(1, 1_000_000)]  # values of a hidden vector
+    expert_ffn: Annotated[int, count(1, 1_000_000)]  # inner width of an expert
     # Expert ids are int16 in traces.
     experts: Annotated[int, count(1, 32767)]
-    top_k: Annotated[int, count(1, 32767)]
+    top_k: Annotated[int, count(1, 32767)]  # experts that a token is sent to
     # A router limited to the experts of top_groups of the expert_groups groups, which are of equal size, in order of id
     # (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); 1 and 1: not limited.
     expert_groups: Annotated[int, count(1, 32767)] = 1
-    top_groups: Annotated[int, count(1, 32767)] = 1
-    shared_experts: Annotated[int, count(0, 1024)] = 0
+    top_groups: Annotated[int, count(1, 32767)] = 1  # groups that a router chooses from
+    shared_experts: Annotated[int, count(0, 1024)] = 0  # experts that every token passes
     # FFN width of one shared expert.
     shared_ffn: Annotated[int, count(1, 1_000_000)] = Field(default_factory=lambda given: given["expert_ffn"])
     # Experts that return a token as it is, or nothing, and have no weights (LongCat-Flash): the router chooses among
@@ -69,7 +69,7 @@ class ModelSpec(Spec):
     streams: Annotated[int, count(1, 64)] = 1
     # Rows of the embedding, and of the output layer unless both are one matrix.
     vocabulary: Annotated[int | None, count(1, 100_000_000, none=True)] = None
-    tied_embeddings: bool = False
+    tied_embeddings: bool = False  # embedding and output layer are one matrix
     # Further weights of the embedding: tables of n-grams.
     more_embedding_weights: Annotated[int, count(0, 10_000_000_000_000)] = 0
     # The longest prompt with its answer, in tokens, that the model takes as published, scaling of its positions

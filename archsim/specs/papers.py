@@ -82,11 +82,12 @@ class PaperDifference(Spec):
     ``ends``: the same for both ends of the interval that a constant has which was fitted on a rounded number.
     """
 
-    name: Text
-    why: Text
-    runs: dict[str, tuple[Text, ...]] = Field(min_length=1)
+    name: Text  # of the rule
+    why: Text  # in words
+    runs: dict[str, tuple[Text, ...]] = Field(min_length=1)  # name of a run → overrides, as of ``--set``
     # Ids of the numbers on which its one constant was fitted.
     fitted: tuple[Text, ...] = ()
+    # The same for both ends of a fitted constant.
     ends: tuple[dict[str, tuple[Text, ...]], dict[str, tuple[Text, ...]]] | None = None
 
 
@@ -237,22 +238,22 @@ class Outside(Spec):
 class PaperSpec(Spec):
     """A file of ``configs/papers``. ``numbers``: ids of all that the paper publishes."""
 
-    paper: Name
-    title: Text
-    source: Text
-    numbers: tuple[Text, ...] = Field(min_length=1)
-    setup: dict[str, PaperField]
-    assumed: tuple[Text, ...] = ()
+    paper: Name  # its short name
+    title: Text  # of the publication
+    source: Text  # where it is published
+    numbers: tuple[Text, ...] = Field(min_length=1)  # ids of all that the paper publishes
+    setup: dict[str, PaperField]  # key → what the paper says of it
+    assumed: tuple[Text, ...] = ()  # what it leaves open, in words
     # What a reader calls a column of `at`, by the last part of its name, or its values: `{fixed: tokens a prompt,
     # popularity_skew: {"0.4": MMLU}}`.
     names: dict[Text, Text | dict[Text, Text]] = Field(default_factory=dict)
     # Parts that runs share by YAML anchors; read by nothing else.
     shared: Any = None
-    runs: dict[str, RunSpec] = Field(default_factory=dict)
-    rules: tuple[PaperDifference, ...] = ()
-    answers: tuple[Answer, ...] = ()
-    claims: tuple[ClaimGroup, ...] = ()
-    outside: tuple[Outside, ...] = ()
+    runs: dict[str, RunSpec] = Field(default_factory=dict)  # name → experiment, serve file or table
+    rules: tuple[PaperDifference, ...] = ()  # what it does otherwise than ``physical``
+    answers: tuple[Answer, ...] = ()  # questions that the page answers first
+    claims: tuple[ClaimGroup, ...] = ()  # its numbers, by quantity
+    outside: tuple[Outside, ...] = ()  # numbers that no run can show
 
     @model_validator(mode="after")
     def _runs_exist(self) -> PaperSpec:

@@ -16,7 +16,7 @@ class Usual(NamedTuple):
     dimension: Dimension  # of its unit
     low: str  # least, with its unit
     high: str  # most, with its unit
-    known: str  # of what machines the ends are
+    known: str  # values of known machines, in words
 
 
 # Datasheets of V100 to Rubin, TPUs, MI355X, Cerebras and Dojo dies, and the wafers of the papers (configs/systems).

@@ -162,14 +162,14 @@ class PolicySpec(Spec):
     which of the router's choices are executed, what is replicated for one layer, and where shared experts run.
     """
 
-    name: Name
-    placement: RuleSpec = RuleSpec(name="linear")
-    allocation: RuleSpec
-    prediction: RuleSpec = RuleSpec(name="none")
-    rebalancing: RuleSpec = RuleSpec(name="none")
-    routing: RuleSpec = RuleSpec(name="as_chosen")
-    replication: RuleSpec = RuleSpec(name="none")
-    shared: RuleSpec = RuleSpec(name="local")
+    name: Name  # of the policy
+    placement: RuleSpec = RuleSpec(name="linear")  # where experts live
+    allocation: RuleSpec  # which die runs which of their tokens
+    prediction: RuleSpec = RuleSpec(name="none")  # which copies are made
+    rebalancing: RuleSpec = RuleSpec(name="none")  # when experts move
+    routing: RuleSpec = RuleSpec(name="as_chosen")  # which of the router's choices are executed
+    replication: RuleSpec = RuleSpec(name="none")  # what is replicated for one layer
+    shared: RuleSpec = RuleSpec(name="local")  # where shared experts run
 
     @property
     def needs_origins(self) -> bool:

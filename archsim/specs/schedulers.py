@@ -28,7 +28,7 @@ class ShippedScheduler(NamedTuple):
     parameters: Mapping[str, Parameter] = MappingProxyType({})  # name → parameter
     chunked: bool = True  # splits prompts, unless a file says otherwise
     preempts: bool = True  # may compute a request anew, with its output
-    by_length: bool = False
+    by_length: bool = False  # its attention takes a chunk of one token for a decode
 
 
 SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
@@ -80,19 +80,19 @@ class SchedulerSpec(Spec):
 
     # vllm_v1, sglang, trtllm, or your own package.module:function
     name: str = "vllm_v1"
-    max_num_seqs: Annotated[int, count(1, 65536)] = 256
-    max_num_batched_tokens: Annotated[int, count(1, 10_000_000)] = 8192
+    max_num_seqs: Annotated[int, count(1, 65536)] = 256  # requests of an iteration of a rank
+    max_num_batched_tokens: Annotated[int, count(1, 10_000_000)] = 8192  # tokens of an iteration of a rank
     # null: as the engine does by itself; trtllm takes prompts whole.
     chunked_prefill: bool | None = Field(None, validate_default=True)
-    prefix_caching: bool = True
-    block_tokens: Annotated[int, count(1, 4096)] = 16
+    prefix_caching: bool = True  # whether KV of equal beginnings is reused
+    block_tokens: Annotated[int, count(1, 4096)] = 16  # tokens of a block of KV
     # Which rank of which engine a request goes to. By hash ids: prefix_aware (Dynamo's router: blocks to compute and
     # in use), cache_aware (SGLang's: the most of the prompt), session (later turns go where the first one went).
     balance: Literal["round_robin", "least_loaded", "prefix_aware", "cache_aware", "session"] = "least_loaded"
     # When ranks of data-parallel attention, which wait for each other, compute prompts. free: whenever they have one;
     # spaced: in every n-th iteration of their engine (`prefill_every`); together: when all have one, or in the n-th.
     prefill: Literal["free", "spaced", "together"] = "free"
-    prefill_every: Annotated[int, count(1, 100_000)] = 16
+    prefill_every: Annotated[int, count(1, 100_000)] = 16  # iterations, for prefill: spaced
     # Which requests wait in front: arrival; priority: of requests.classes, the least first (vLLM's --scheduling-policy
     # priority), whose KV is also taken last; deadline: arrival and the ttft limit of the class, the earliest first.
     order: Literal["arrival", "priority", "deadline"] = "arrival"

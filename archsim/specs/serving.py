@@ -175,18 +175,18 @@ class RequestSpec(Spec):
 class EngineHostSpec(Spec):
     """Time of the host in place of an engine's fitted constants."""
 
-    iteration_ns: Time = Field(0.0, alias="iteration")
-    sequence_ns: Time = Field(0.0, alias="sequence")
+    iteration_ns: Time = Field(0.0, alias="iteration")  # of an iteration
+    sequence_ns: Time = Field(0.0, alias="sequence")  # of a sequence in it
     # Of an iteration that no captured graph covers.
     prompt_ns: Time = Field(0.0, alias="prompt")
-    request_ns: Time = Field(0.0, alias="request")
+    request_ns: Time = Field(0.0, alias="request")  # of a request
     # Before it, one request after the other.
     front_end_ns: Time = Field(0.0, alias="front_end")
     # Most tokens of a rank in a captured graph with prompts; 0: graphs cover decodes alone; null: the engine's.
     captured: Annotated[int | None, count(0, 1_000_000, none=True)] = None
     # Times all times of laws, in iterations without and with prompts; null: the engine's.
     decodes: Annotated[float, number(0.05, 20)] | None = None
-    prompts: Annotated[float, number(0.05, 20)] | None = None
+    prompts: Annotated[float, number(0.05, 20)] | None = None  # as decodes, with prompts
     # Iterations of its engine after which a client sees a first token; it sees all tokens as late.
     first_after: Annotated[int, count(1, 10_000)] = 1
 
@@ -222,7 +222,7 @@ class SideSpec(Spec):
     system: Any | None = None
     parallel: ParallelSpec = ParallelSpec()  # sizes of an engine of the side
     instances: Annotated[int, count(1, 10_000)] = 1  # engines of the side
-    max_num_seqs: Annotated[int, count(1, 65_536)] | None = None  # requests of an iteration
+    max_num_seqs: Annotated[int, count(1, 65_536)] | None = None  # of a rank; null: as the scheduler's
     # Null: every device has its share of the experts.
     experts_on: ExpertsOnSpec | None = None
 
@@ -297,18 +297,18 @@ class RoutingSpec(Spec):
     ``trace`` (recorded routing). docs/serving.md says what is sampled.
     """
 
-    like: str | None = None
-    synthetic: SyntheticSpec | None = None
-    trace: str | None = None
+    like: str | None = None  # a preset of configs/traffic, a file, or ``model``
+    synthetic: SyntheticSpec | None = None  # generated routing
+    trace: str | None = None  # recorded routing
     # MoE layers that are simulated, those that represent all; the others take their mean. More are more exact, and
     # slower.
     layers: Annotated[int, count(1, 10_000)] = 4
     # Requests and decode steps of the traffic from which tokens are drawn.
     requests: Annotated[int, count(1, 1_000_000)] = 128
-    steps: Annotated[int, count(1, 32766)] = 64
+    steps: Annotated[int, count(1, 32766)] = 64  # decode steps of that traffic
     # Iterations of an engine after which its tokens are drawn anew; later after a sixteenth of those so far.
     every: Annotated[int, count(1, 10_000_000)] = 512
-    seed: Annotated[int, count(0, 2**31)] = 0
+    seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
 
     @field_validator("like")
     @classmethod
@@ -340,7 +340,7 @@ class SpeculationSpec(Spec):
     method: Literal["mtp", "ngram"] = "mtp"
     # Drafts at each depth, of which one at most is accepted, such as [4, 8, 8]; null: one.
     tree: tuple[Annotated[int, count(1, 1024)], ...] | None = None
-    seed: Annotated[int, count(0, 2**31)] = 0
+    seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
 
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
@@ -402,8 +402,8 @@ class FaultSpec(Spec):
     # The n-th engine and its n-th rank, from 0 on.
     engine: Annotated[int, count(0, 10_000)] = 0
     rank: Annotated[int, count(0, 4096)] = 0  # that fails
-    recovery_ns: Time = Field(alias="recovery")  # until it serves again
-    elastic: bool = False  # whether the others go on
+    recovery_ns: Time = Field(alias="recovery")  # until the engine goes on, or has started anew
+    elastic: bool = False  # whether the engine goes on without the rank
     # After which the rank is there again, which takes another `recovery`; null: never.
     back_ns: Time | None = Field(None, alias="back")
 
@@ -476,7 +476,7 @@ class ServeSpec(Spec):
     precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
-    host: EngineHostSpec | None = None  # times of the CPU
+    host: EngineHostSpec | None = None  # in place of fitted constants
     # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
     # {like: model}: from traffic, by the engine's execution, under policies.
     routing: str | RoutingSpec = "uniform"
@@ -484,7 +484,7 @@ class ServeSpec(Spec):
     policies: tuple[Any, ...] = Field(("ep",), min_length=1)
     # Of the engine under routing from traffic, such as {migration: blocking}; null: archsim/serving/groups.py.
     assumptions: dict[str, Any] | str | None = None
-    utilisation: Annotated[float, fraction(zero=False)] | None = None  # share of memory in use
+    utilisation: Annotated[float, fraction(zero=False)] | None = None  # share of HBM that an engine may use
     # All requests prefill at once, in one pass, and their buffers count in HBM; none: as they come.
     static_batch: StaticBatchSpec | None = None
     requests: RequestSpec  # that arrive
@@ -499,7 +499,7 @@ class ServeSpec(Spec):
     faults: tuple[FaultSpec, ...] = ()
     slo: SloSpec = SloSpec()  # limits on times
     search: SearchSpec = SearchSpec()  # sizes that a search tries
-    loads: LoadsSpec = LoadsSpec()  # rates that are swept
+    loads: LoadsSpec = LoadsSpec()  # what the page serves beside the run
     # Axes, as in experiments: {grid: {requests.arrivals.rate: [1/s, 2/s], scheduler.name: [vllm_v1, sglang]}}.
     sweep: AxesSpec | None = None
 

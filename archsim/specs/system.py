@@ -192,7 +192,9 @@ class ComputeSpec(Spec):
     # Lanes of the vector units of the die, each an element a cycle, and their clock; null: not known. They bound what
     # permutes, quantises and finalises from below.
     lanes: Annotated[int, count(1, 100_000_000)] | None = None
-    clock_hz: Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")] | None = Field(None, alias="clock")  # of the array
+    clock_hz: Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")] | None = Field(
+        None, alias="clock"
+    )  # of the vector units
 
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
@@ -221,7 +223,8 @@ class PowerSpec(Spec):
     ``clocks: each`` a clock for each die.
     """
 
-    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")
+    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")  # keys of limits
+    # Key that is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
         "clock": "the clock is that at which compute.peak is reached, and falls at a limit; give compute.peak",
         "tdp": "give limit, of the machine, or die_limit, of a die",
@@ -246,7 +249,8 @@ class CoolingSpec(Spec):
     (``microarch.silicon.energy``). Where a die or its HBM gets too hot, the clock falls.
     """
 
-    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")
+    LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")  # keys of limits
+    # Key that is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
         "ambient": "give coolant: the temperature of the water or air that takes the heat",
         "air": "give coolant: the temperature of the air",

@@ -119,7 +119,7 @@ class SyntheticSpec(Spec):
     prompt_tokens: Annotated[int | None, count(0, 1_000_000, none=True)] = None
     # Decode steps of every request; null: as many as the workload requests, or with like the preset's.
     decode_steps: Annotated[int | None, count(1, 32766, none=True)] = None
-    seed: Seed = 0
+    seed: Seed = 0  # of the draws
     # Standard deviation of the log popularity of a layer's experts; 0: all equal. Several: of parts of equal depth, the
     # first MoE layers first.
     popularity_skew: Skew | Annotated[tuple[Skew, ...], Field(min_length=1)] = 0.7
