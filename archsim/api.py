@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from archsim.studies.serving.calibrate import FittedConstants
     from archsim.studies.serving.calibrate import ServingComparison as ServedComparison
     from archsim.studies.serving.page import ServedPlan
-    from archsim.studies.serving.recommend import Recommendation
+    from archsim.studies.serving.recommendation import Recommendation
     from archsim.studies.serving.results import Searched
     from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import BlockWorth, Worth
-    from calibration.fit.fit import FittedCalibration
+    from calibration.fit.calibrate import FittedCalibration
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.reading import Measurements
 
@@ -955,8 +955,9 @@ def recommend(
     >>> ar.recommend("olmoe-1b-7b", "h200:8", tpot="20ms").best  # takes minutes  # doctest: +SKIP
     """
     from archsim.base.host import available_cores
-    from archsim.studies.serving.recommend import asked_of, write_recommendation
+    from archsim.studies.serving.question import asked_of
     from archsim.studies.serving.recommend import recommend as recommended
+    from archsim.studies.serving.recommendation import write_recommendation
 
     question = asked_of(model, [on] if isinstance(on, str) else on, **asked)
     found = recommended(question, told, jobs or available_cores())
@@ -1093,7 +1094,7 @@ def calibrate(
     >>> ar.calibrate("measurements", "h100.yaml", gpu="h100")  # needs measurements  # doctest: +SKIP
     """
     from archsim.laws.tables import SECTIONS
-    from calibration.fit.fit import calibrate_gpus
+    from calibration.fit.calibrate import calibrate_gpus
 
     named = _nominal(peaks or {}, hbm)
     read, to = _to_fit(measurements, named, gpu), None if out is None else os.fspath(out)
@@ -1174,8 +1175,9 @@ def validate_meshes(
 
 
 def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:
+    from calibration.measurements.fittable import fittable
     from calibration.measurements.peaks import Peaks
-    from calibration.measurements.reading import Measurements, fittable, read_measurements
+    from calibration.measurements.reading import Measurements, read_measurements
 
     if isinstance(measurements, Measurements):
         return measurements

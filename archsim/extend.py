@@ -33,10 +33,11 @@ _FROM = {
     "archsim.iteration.attention": "Kind Product Work",
     "archsim.policies.allocation": "Effort NO_EFFORT Plan StepView home",
     "archsim.policies.placement": "Placement",
-    "archsim.policies.prediction": "Seen",
+    "archsim.policies.heatmap": "Seen",
     "archsim.serving.schedulers": "admit enqueue serve_running uncomputed",
     "microarch.blocks.request": "BlockEvent=Event BlockState=State",
-    "microarch.fabric.topology": "FabricDescription LinkClass",
+    "microarch.fabric.described": "FabricDescription",
+    "microarch.fabric.fabric": "LinkClass",
 }
 _HOME = {
     each.partition("=")[0]: (module, each.rpartition("=")[2])
@@ -67,7 +68,7 @@ MOVED = {
     "archsim.serving.scheduling": "archsim.serving.schedulers",
     "archsim.specs.loading.calibrations": "archsim.specs.calibration_files",
     "archsim.specs.loading.library": "archsim.specs.library",
-    "microarch.fabric.own": "microarch.fabric.topology",
+    "microarch.fabric.own": "microarch.fabric.described",
     "microarch.fabric.routes": "microarch.fabric.fabric",
 }
 

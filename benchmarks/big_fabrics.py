@@ -17,7 +17,7 @@ from measured_command import archsim, take
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import plan_of
 from archsim.specs.library import load_experiment
-from microarch.fabric.topology import EDGES as TOPOLOGIES
+from microarch.fabric.extent import EDGES as TOPOLOGIES
 
 EXPERIMENT = """
 name: big-fabric

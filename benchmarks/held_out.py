@@ -24,8 +24,8 @@ from archsim.specs.calibration_files import find_calibration, load_calibration, 
 from calibration.fit.attention import fit_attention
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.moe import fit_moe, with_defaults
+from calibration.measurements.datasheets import DATASHEETS, SCALED, peak_of
 from calibration.measurements.reading import kinds_of, read_measurements
-from calibration.measurements.schema import DATASHEETS, SCALED, peak_of
 
 KIND = {"gemm": "gemm", "attention": "attention", "moe": "moe", "collectives": "collective"}
 GROUPS = {

@@ -24,7 +24,7 @@ from archsim.base.errors import SpecError
 from archsim.engine.execution import GemmTime
 from archsim.iteration.attention import Kind, Product, Work
 from archsim.policies.allocation import Plan
-from microarch.fabric.topology import FabricDescription, LinkClass
+from archsim.extend import FabricDescription, LinkClass
 
 
 def crowded(experts, dies):

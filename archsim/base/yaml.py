@@ -19,8 +19,9 @@ import yaml
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean, nearest
-from archsim.base.fields import KeyProblem, Spec, describe, without_range
+from archsim.base.fields import KeyProblem, Spec, without_range
 from archsim.base.files import regular
+from archsim.base.quantities import describe
 
 # ---- yaml
 

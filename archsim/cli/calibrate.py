@@ -54,8 +54,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_measurement_problems
     from calibration.fit.parameters import is_calibration_file
     from calibration.measurements.datasheets import Nominal
+    from calibration.measurements.fittable import fittable
     from calibration.measurements.peaks import Peaks
-    from calibration.measurements.reading import fittable, kinds_of, read_measurements
+    from calibration.measurements.reading import kinds_of, read_measurements
 
     asked, args.out = bool(args.out), args.out or "."
     is_calibration_file(args.out)  # a wrong name is refused before measurements are read
@@ -111,7 +112,7 @@ def _meshes(args: argparse.Namespace) -> int:
 
 
 def _print_fitted(fitted) -> None:
-    from calibration.fit.fit import notes_of
+    from calibration.fit.covered_tables import notes_of
 
     if fitted.path is None:
         print(f"{fitted.gpu}: these measurements alone cannot determine any table of a calibration", file=sys.stderr)

@@ -177,7 +177,7 @@ def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
 
 def _memories_table(system: SystemSpec):
     """The SRAMs of the first system in every node: cells and macros, by the law of `microarch.silicon.area`."""
-    from microarch.silicon.area import CELL_UM2, LARGE, macro_factor, macro_mm2
+    from microarch.silicon.memory_area import CELL_UM2, LARGE, macro_factor, macro_mm2
 
     parts = [part for part in parts_of(design_of(system)) if part.table and part.table.storage is Storage.SRAM]
     title = f"SRAM of {system.name} by node, mm² of all copies: as a large array ({LARGE.value:g} × cells) to macro"

@@ -356,7 +356,7 @@ def run_recommend(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.base.errors import SpecError
     from archsim.cli.printing import print_compiling, print_notes
-    from archsim.studies.serving.recommend import answer, start_script, why
+    from archsim.studies.serving.recommendation import answer, start_script, why
 
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
@@ -384,7 +384,7 @@ def run_recommend(args: argparse.Namespace) -> int:
 def _print_table(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.units import interval
-    from archsim.studies.serving.recommend import NAMES
+    from archsim.studies.serving.question import NAMES
 
     numbers = ("GPUs", "requests/s", "80 % range", "USD/M tokens", "J/token", "best with")
     table = grid("engine", "sizes", "precision", "limits", title="the best, and what comes close", numbers=numbers)

@@ -26,7 +26,8 @@ from microarch.fabric.described import build_own
 from microarch.fabric.extent import Extent, extent, extent_of_levels
 from microarch.fabric.fabric import Fabric, Graph, LinkClass
 from microarch.fabric.grid import ROW_MAJOR
-from microarch.fabric.topology import Edge, Level, build_levels, build_topology
+from microarch.fabric.levels import Level, build_levels
+from microarch.fabric.topology import Edge, build_topology
 from microarch.silicon.cost import CARRIER_MM2, HBM_STACK_BYTES_PER_S, HBM_STACK_MM2, hbm_stacks, least_whole_mm2
 from microarch.silicon.die_area import AreaEstimates, die_area, interface_side_mm2
 

@@ -357,11 +357,11 @@ class Bars(Figure):
         shown = [name for name in self.filters if len(self._values(name)) > 1]
         most: dict[str, float] = {}
         for row in rows:
-            values = [(_written(row.get(name)), _written(None)) for name in shown]
+            values = [(as_vega_text(row.get(name)), as_vega_text(None)) for name in shown]
             for chosen in product(*values):
                 key = "|".join(chosen)
                 most[key] = max(most.get(key, 0.0), row.get("end") or 0.0)
-        ends = {key: _rounded(1.22 * (value or 1.0)) for key, value in most.items()}
+        ends = {key: six_digits(1.22 * (value or 1.0)) for key, value in most.items()}
         if not shown:
             return ends.get("", 1.22)
         chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown)
@@ -1012,7 +1012,7 @@ def _select(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any]:
     return {"name": f"f_{name}", "value": chosen, "bind": bind}
 
 
-def _written(value: Any) -> str:
+def as_vega_text(value: Any) -> str:
     """As ``toString`` of Vega writes a value."""
     if isinstance(value, float):
         return f"{value:.15g}"
@@ -1023,10 +1023,10 @@ def _packed(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Rows as pages store them: the names of columns once."""
     every = list(rows)
     columns = list(dict.fromkeys(name for row in every for name in row))
-    return {"columns": columns, "rows": [[_rounded(row.get(name)) for name in columns] for row in every]}
+    return {"columns": columns, "rows": [[six_digits(row.get(name)) for name in columns] for row in every]}
 
 
-def _rounded(value: Any) -> Any:
+def six_digits(value: Any) -> Any:
     """Six significant digits are more than a figure shows."""
     if isinstance(value, float):
         if not math.isfinite(value):

@@ -23,7 +23,7 @@ from archsim.report.units import BYTE_UNITS, RATE_UNITS, between, factor, listed
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
 from archsim.runs.results import Row
-from archsim.specs import policies
+from archsim.specs import balancers, policies
 from archsim.specs.assumptions import AssumptionsSpec
 
 # ---- answers
@@ -312,7 +312,7 @@ MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
 PAYS = 0.01  # a change of throughput that counts
 IMBALANCES = (1.1, 1.3, 1.6)  # between them, places are shown together
 REFERENCE = "ep"
-_NAMES = frozenset(name for name, _, _ in policies.BALANCER_PRESETS)
+_NAMES = frozenset(name for name, _, _ in balancers.BALANCER_PRESETS)
 
 
 @dataclass(frozen=True)

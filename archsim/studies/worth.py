@@ -49,7 +49,8 @@ from archsim.studies.serving.page import serve_all
 from archsim.studies.serving.runs import ServePlan, serve_plan
 from archsim.studies.serving.sure import find_sure
 from archsim.uncertainty.estimate import SURE, Interval, interval
-from microarch.silicon.area import AreaAndPower, added_cost, speeds_part
+from microarch.silicon.area import AreaAndPower
+from microarch.silicon.decision_area import added_cost, speeds_part
 
 if TYPE_CHECKING:
     import pandas

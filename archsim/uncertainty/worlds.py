@@ -107,7 +107,7 @@ def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list
 def _unread(scenario: Scenario, engine: str) -> list[str]:
     """Patterns of the keys that the run does not read."""
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
-    return [pattern for row in ROWS if row.told(run) for pattern in row.keys]
+    return [pattern for row in ROWS if row.message(run) for pattern in row.keys]
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:

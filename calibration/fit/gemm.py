@@ -7,8 +7,6 @@ the prediction more weight; a tenth to a fifth on the grid). A point that is far
 prediction from the other shapes is an outlier; the prediction replaces it.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
@@ -16,10 +14,8 @@ from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import CORRECTION_UNIT, law_ns, left_out
 from archsim.laws.tables import GemmLaw, GemmTable, ResidualQuantiles
 from calibration.fit.parameters import least_squares, significant
-from calibration.measurements.reading import consensus, note_of, off_the_others, pools, release
-from calibration.measurements.schema import fingerprints
-
-# ---- gemm
+from calibration.measurements.fingerprints import fingerprints
+from calibration.measurements.sweeps import consensus, note_of, off_the_others, pools
 
 POINT = ["n", "k", "m"]
 # Logs of typical values: launch ns, ns per k, ns per input, flop/s, bytes/s; order - 1.
@@ -152,87 +148,3 @@ def _without_outliers(corrections: np.ndarray, unseen: np.ndarray) -> np.ndarray
     along = pd.DataFrame(corrections.T).rolling(WINDOW, center=True, min_periods=1).median().to_numpy().T
     outliers = (np.abs(corrections - along) > OUTLIER) & (np.abs(corrections - unseen) > OUTLIER)
     return np.where(outliers, unseen, corrections)
-
-
-# ---- isolated
-# Points that stand apart from those beside them.
-#
-# A point is off by its distance from the span of its two neighbours (at an end: of the two next to it), so that a step
-# between two kernels is none. The spread of a table is the 95 % quantile of how far its points differ from the mean of
-# their neighbours. A point stands apart that is off by more than APART spreads, and by more than LEAST.
-
-APART = 3.0  # spreads
-LEAST = 0.05  # ln of a ratio of times; two sweeps of a GPU differ by as much
-SPREAD = 0.95  # quantile
-LEAST_OF_ROW = 3  # points
-
-
-def spread_of(rows: Sequence[np.ndarray]) -> float:
-    """The spread of the rows of a table that have at least LEAST_OF_ROW points each: float64[point] of ln(measured /
-    law). 0 without such rows.
-    """
-    differ = [np.abs(row - sum(_beside(row)) / 2) for row in rows]
-    return float(np.quantile(np.concatenate(differ), SPREAD)) if differ else 0.0
-
-
-def off_span(row: np.ndarray) -> np.ndarray:
-    """Distance of every point from the span of its neighbours, float64[point]; 0 within it."""
-    before, after = _beside(row)
-    low, high = np.minimum(before, after), np.maximum(before, after)
-    return np.maximum(row - high, 0.0) + np.minimum(row - low, 0.0)
-
-
-def apart(row: np.ndarray, spread: float) -> np.ndarray:
-    """bool[point]: whether it stands apart."""
-    return np.abs(off_span(row)) > max(APART * spread, LEAST)
-
-
-def _beside(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.concatenate([[row[2]], row[:-1]]), np.concatenate([row[1:], [row[-3]]])
-
-
-# ---- quantisation
-# GEMM times without the dynamic quantisation of the activation, where quantisation was measured separately.
-#
-# A product with static scales takes the measured time less ``compute_scale`` and ``scale_matrix`` at its (m, k), each
-# interpolated linearly in m and k, without extrapolation. As these are differences of two measurements, points
-# dominated by quantisation are left out.
-
-OPERATIONS = ("compute_scale", "scale_matrix")
-MOST_QUANTISATION = 0.8  # share of a time above which a difference is mostly noise (versions differ by 1 to 2 of 8 us)
-
-
-def without_quantisation(gemm: pd.DataFrame, overhead: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the GEMM table with ``quant_included`` 0, derived from those that include a measured quantisation."""
-    found = []
-    rows = gemm[gemm["quant_included"] == "1"]
-    for (library, version, dtype), mine in rows.groupby(["library", "library_version", "dtype"], sort=True):
-        took = _overhead_us(overhead, library, version, dtype, mine["m"].to_numpy(float), mine["k"].to_numpy(float))
-        measured = mine["latency_us_median"].to_numpy(float)
-        good = took < MOST_QUANTISATION * measured
-        files = " less ".join([" ".join(sorted(set(mine["file"]))), " ".join(sorted(set(overhead["file"])))])
-        found.append(mine[good].assign(quant_included="0", latency_us_median=(measured - took)[good], file=files))
-    return pd.concat(found, ignore_index=True) if found else rows
-
-
-def _overhead_us(overhead: pd.DataFrame, library: str, version: str, dtype: str, m, k) -> np.ndarray:
-    """float64[point], from the same version, else the same release; nan where not measured."""
-    mine = overhead[(overhead["library"] == library) & (overhead["dtype"] == dtype)]
-    exact = mine[mine["library_version"] == version]
-    mine = exact if len(exact) else mine[mine["library_version"].map(release) == release(version)]
-    total = np.zeros(len(m))
-    for op in OPERATIONS:
-        table = mine[mine["op"] == op].pivot_table(index="m", columns="k", values="latency_us_median", aggfunc="median")
-        total += _between(table, m, k)
-    return total
-
-
-def _between(table: pd.DataFrame, m, k) -> np.ndarray:
-    """Bilinear; nan outside the table and at its gaps."""
-    from scipy.interpolate import RegularGridInterpolator
-
-    if min(table.shape, default=0) < 2:
-        return np.full(len(m), np.nan)
-    table = table.sort_index().sort_index(axis=1)
-    axes = (table.index.to_numpy(float), table.columns.to_numpy(float))
-    return RegularGridInterpolator(axes, table.to_numpy(float), bounds_error=False)(np.stack([m, k], axis=1))

@@ -2,42 +2,36 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from archsim.base.units import NS_PER_S, NS_PER_US
+from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import CORRECTION_UNIT
 from archsim.laws.moe import (
     BALANCED,
-    BY_CHANCE,
     DRAWS_OF_POINT,
     EPLB,
     LAUNCHED_ONE_BY_ONE,
     LEAST_RANKS_TO_LEAVE_OUT,
     POINT,
     SIZES,
-    SLICES,
-    candidates,
     law_ns,
     load_draws,
     moe_ns,
     named_of,
     off_the_others,
     outside_ranks,
-    rank_loads,
     ranks_of,
     routing_of,
-    seen_tokens,
     time_of_load,
 )
-from archsim.laws.scaling import MeasuredLayer, Scale, scaled_law
-from archsim.laws.tables import Kriging, MoeLaw, MoeTable
-from calibration.fit.gemm import LEAST_OF_ROW, PRIOR, ROBUST, apart, quantiles, spread_of
-from calibration.fit.parameters import least_squares, significant
-from calibration.measurements.reading import SAME, consensus, note_of, pools, repeatability
-from calibration.measurements.schema import fingerprints
+from archsim.laws.tables import Kriging, MoeTable
+from calibration.fit.gemm import quantiles
+from calibration.fit.isolated import LEAST_OF_ROW, apart, spread_of
+from calibration.fit.moe_law import NO_CEILING, Ceiling, Set, axes, fit_law
+from calibration.measurements.fingerprints import fingerprints
+from calibration.measurements.sweeps import SAME, consensus, note_of, pools, repeatability
 
 # ---- moe_between
 # Chooses how corrections of fused MoE layers are interpolated between EP and TP sizes, for each table.
@@ -81,141 +75,6 @@ def _errors(kriging: Kriging | None, points: tuple, corrections: np.ndarray) -> 
     """Predicted - measured corrections of every EP size (tp = 1), left out in turn."""
     off = off_the_others(kriging, points, corrections)
     return -np.concatenate([distance for (_, tp), distance in off.items() if tp == 1])
-
-
-# ---- moe_law
-# Fits the law of fused MoE layers (``MoeLaw``), and infers how their tokens were routed.
-
-NAMES = (
-    "launch_ns",
-    "ns_per_token",
-    "ns_per_pair",
-    "ns_per_expert",
-    "flop_per_s",
-    "bytes_per_s",
-    "order",
-    "spread",
-    "floor_ns",
-)
-# Logs of typical values, and the width of their bounds; for the order, the log of order - 1.
-START = np.log([3e4, 10.0, 0.1, 10.0, 5e14, 2.5e12, 1.5, 0.9])
-STEPS_TO_COMPARE, MOST_STEPS = 10, 100
-FAMILIAR = 0.85  # of the peak, which large products reach (docs/calibration.md)
-INSIDE = 1e-3  # of the bounds, in logs, where a search starts
-FLOOR_AT, FLOOR_WITHIN = (
-    0.05,
-    np.log(2.0),
-)  # the floor starts at this quantile of the times, and stays within a factor of two
-LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
-
-
-def axes(logs: pd.Series) -> tuple[np.ndarray, ...]:
-    """ep, tp and tokens of the points, float64[point] each."""
-    return tuple(logs.index.get_level_values(name).to_numpy(float) for name in POINT)
-
-
-class Ceiling(NamedTuple):
-    """What no law exceeds: the peak of a GPU in the table's dtype (None: not known), and its HBM bandwidth."""
-
-    peak_flop_per_s: float | None
-    hbm_bytes_per_s: float
-
-
-NO_CEILING = Ceiling(None, np.inf)
-
-
-class Set(NamedTuple):
-    """ln ns of layers on one GPU (index ep, tp, tokens_total), and the bandwidth of its HBM."""
-
-    logs: pd.Series
-    hbm_bytes_per_s: float = np.inf
-
-
-def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> tuple[MoeLaw, str]:
-    """The law, on the first GPU, and the routing that fit the layers of all sets best, with a robust loss.
-
-    The law is fitted on the GPU with the slowest HBM, and scaled to the others; they differ in nothing else. Its FLOP
-    rate is at most FAMILIAR of the peak, or the highest measured one: what is faster in a fit is compute that hides in
-    the costs of pairs and tokens. Routings are compared after a few iterations; only the best is fitted to convergence.
-    The law has a floor if the host launched the kernels one by one.
-    """
-    routings = candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
-    start, routing = START, routings[0]
-    if len(routings) > 1:
-        tried = {name: _search(sets, named, name, START, STEPS_TO_COMPARE, ceiling) for name in routings}
-        routing = min(routings, key=lambda name: tried[name].cost)
-        start = tried[routing].x
-    found = _search(sets, named, routing, start, MOST_STEPS, ceiling)
-    if named["kernel"] in LAUNCHED_ONE_BY_ONE:
-        floor = sets[0].logs.quantile(FLOOR_AT)
-        found = _search(sets, named, routing, np.append(found.x, floor), MOST_STEPS, ceiling)
-    law = _on(_law(found.x, routing), named, _slowest(sets), sets[0].hbm_bytes_per_s)
-    fitted = dict(law)
-    return MoeLaw(**{key: significant(value) for key, value in fitted.items()}), routing
-
-
-def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, steps: int, ceiling: Ceiling):
-    """scipy's result: ``x`` are logs as in START (and of the floor, if ``start`` has one), ``cost``
-    is the remaining loss.
-    """
-    points = [axes(each.logs) for each in sets]
-    weight = PRIOR * np.sqrt(sum(len(each.logs) for each in sets))
-    floor = start[len(START) :]
-    typical = np.concatenate([START, floor])
-    drawn = [
-        None if routing == BY_CHANCE else rank_loads(named, routing, _law(START, routing), ep, tokens)
-        for ep, _, tokens in points
-    ]
-    slowest = _slowest(sets)
-
-    def residuals(values: np.ndarray) -> np.ndarray:
-        law, found = _law(values, routing), []
-        for each, (ep, tp, tokens), load in zip(sets, points, drawn, strict=True):
-            pairs, active = load or rank_loads(named, routing, law, ep, tokens)
-            there = _on(law, named, slowest, each.hbm_bytes_per_s)
-            seen = seen_tokens(named, pairs, tokens)
-            found.append(np.log(time_of_load(there, named, pairs, active, ep, tp, seen)) - each.logs.to_numpy())
-        return np.concatenate([*found, weight * (values - typical)])
-
-    loose = np.concatenate([LOOSENESS, np.full(len(floor), FLOOR_WITHIN)])
-    high = typical + loose
-    high[NAMES.index("spread")] = 0.0
-    high[NAMES.index("flop_per_s")] = min(high[NAMES.index("flop_per_s")], np.log(_most_flop(sets, named, ceiling)))
-    high[NAMES.index("bytes_per_s")] = min(high[NAMES.index("bytes_per_s")], np.log(slowest))
-    bounds = (typical - loose, high)
-    return least_squares(residuals, np.minimum(start, high - INSIDE), bounds, ROBUST, steps)
-
-
-def _slowest(sets: Sequence[Set]) -> float:
-    return min(each.hbm_bytes_per_s for each in sets)
-
-
-def _on(law: MoeLaw, named: dict, measured: float, wanted: float) -> MoeLaw:
-    """A law of a GPU whose HBM has the bandwidth ``measured``, on one with ``wanted``."""
-    if wanted == measured:
-        return law
-    layer = MeasuredLayer(named["hidden"], named["ffn"], named["dtype"], measured)
-    return scaled_law(law, layer, Scale(1.0, wanted / measured))
-
-
-def _most_flop(sets: Sequence[Set], named: dict, ceiling: Ceiling) -> float:
-    """The highest rate that a law may have."""
-    if ceiling.peak_flop_per_s is None:
-        return np.inf
-    flop = 2 * SLICES * named["hidden"] * named["ffn"] * named["top_k"]
-    rates = [
-        flop * tokens / ep / tp / np.exp(each.logs.to_numpy()) * NS_PER_S
-        for each in sets
-        for ep, tp, tokens in [axes(each.logs)]
-    ]
-    highest = max(float(each.max()) for each in rates)
-    return min(max(highest, FAMILIAR * ceiling.peak_flop_per_s), ceiling.peak_flop_per_s)
-
-
-def _law(values: np.ndarray, routing: str) -> MoeLaw:
-    fields = {"floor_ns": 0.0} | dict(zip(NAMES, np.exp(values), strict=False))
-    spread = fields["spread"] if routing == BY_CHANCE else 1.0
-    return MoeLaw.model_construct(**fields | {"order": 1 + fields["order"], "spread": spread})
 
 
 # ---- moe

@@ -8,7 +8,8 @@ from pathlib import Path
 from archsim.base.errors import ArchsimError
 from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
-from calibration.measure.points import PLANS, Backend
+from calibration.measure.backend import Backend
+from calibration.measure.points import PLANS
 
 MESH = "mesh"
 

@@ -14,7 +14,7 @@ from archsim.base.errors import ArchsimError
 from archsim.specs.model import SLICES
 from archsim.specs.system import SystemSpec
 from microarch.blocks.request import Event, State
-from microarch.rtl import missing
+from microarch.rtl import drive, missing
 
 
 class InRtl:
@@ -35,7 +35,7 @@ class InRtl:
 
     def driven(self, die: int) -> Any:
         if die not in self._of_die:
-            from microarch.rtl.lockstep import Driven
+            from microarch.rtl.drive import Driven
 
             self._of_die[die] = Driven(self.component())
         return self._of_die[die]
@@ -82,11 +82,10 @@ class Atu(InRtl):
         return bool(hit)
 
     def look_up(self, die: int, expert: int) -> int:
-        from microarch.rtl import lockstep
 
         driven = self.driven(die)
         stored = self._stored.setdefault(die, [0] * driven.component.parameters.sets)
-        return driven.ask(lambda ctx, dut: lockstep.look_up(ctx, dut, expert, stored))[1]
+        return driven.ask(lambda ctx, dut: drive.look_up(ctx, dut, expert, stored))[1]
 
 
 class Pdu(InRtl):
@@ -135,6 +134,5 @@ class Pdu(InRtl):
 
     def cycle(self, die: int, given: tuple[int, ...]) -> tuple[int, ...]:
         """(loading, answered, keep) after a cycle with these inputs."""
-        from microarch.rtl import lockstep
 
-        return self.driven(die).ask(lambda ctx, dut: lockstep.cycle(ctx, dut, given))
+        return self.driven(die).ask(lambda ctx, dut: drive.cycle(ctx, dut, given))

@@ -14,19 +14,15 @@ from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantil
 from archsim.laws.transfers import PiecewiseLaw, law_of, link_of_copy
 from archsim.specs.library import load_model
 from archsim.studies.validation.errors import errors_with, table_of, transfer_errors
-from calibration.fit.fit import fit_memory
-from calibration.fit.transfers import binned_errors, fit_launch, fit_segments, fit_transfers, held_out_ratios, series_of
+from calibration.fit.launch import fit_launch
+from calibration.fit.memory import fit_memory
+from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
+from calibration.fit.transfers import fit_transfers, series_of
 from calibration.measure.__main__ import main
-from calibration.measure.points import (
-    GEMM_M,
-    PLANS,
-    MeasuredMachine,
-    MeasuredTime,
-    MeasureError,
-    PointError,
-    gemm_shapes,
-)
-from calibration.measure.session import Recording, SessionTally, measure
+from calibration.measure.backend import MeasuredMachine, MeasuredTime, MeasureError, PointError
+from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
+from calibration.measure.recording import Recording
+from calibration.measure.session import SessionTally, measure
 from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES

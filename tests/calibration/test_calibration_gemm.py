@@ -18,7 +18,8 @@ from archsim.studies.validation.errors import expert_cases
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.parameters import write_calibration
-from calibration.measurements.reading import SAME, CalibrationError, Measurements, pools
+from calibration.measurements.reading import CalibrationError, Measurements
+from calibration.measurements.sweeps import SAME, pools
 
 SMS = 132
 LAW = GemmLaw(launch_ns=3000, ns_per_k=0.2, ns_per_input=1e-5, flop_per_s=7e14, bytes_per_s=2.8e12, order=2.5)

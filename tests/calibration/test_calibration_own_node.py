@@ -21,8 +21,8 @@ from archsim.specs.system import D2DSpec, HbmSpec
 from archsim.studies.validation.cases import copy_cases
 from calibration.fit.parameters import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
+from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements, read_measurements
-from calibration.measurements.schema import DATASHEETS
 
 HEADS = {
     "gemm": "run_id,gpu_name,driver,library,kernel,sm_clock_mhz,mem_clock_mhz,power_w,dtype_a,dtype_b,dtype_out,scaling,quant_included,"  # noqa: E501

@@ -23,20 +23,13 @@ from archsim.studies.validation.page import LawPoints, sections, unread
 from archsim.studies.validation.page import main as write_shipped
 from archsim.studies.validation.validation import audit, page_of
 from archsim.uncertainty.quantities import KNOTS, Quantiles
-from calibration.fit.coverage import (
-    BEGIN,
-    END,
-    LEVELS,
-    TableResiduals,
-    bounds,
-    judged,
-    levels_of,
-    with_table,
-    with_widths,
-)
-from calibration.fit.gemm import apart, spread_of
+from calibration.fit.coverage import BEGIN, END, LEVELS, judged, with_table, with_widths
+from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
-from calibration.measurements.reading import CASES, Measurements, read_measurements, release
+from calibration.fit.residuals import TableResiduals
+from calibration.fit.widths import bounds, levels_of
+from calibration.measurements.reading import CASES, Measurements, read_measurements
+from calibration.measurements.sweeps import release
 
 
 def copies(sizes, version="12.8"):

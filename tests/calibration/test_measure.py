@@ -7,17 +7,19 @@ import pytest
 from support.fake_gpu import CALL_NS, FakeCuda
 
 from archsim.specs.library import load_model
-from calibration.measure import torch_backend
-from calibration.measure.points import PLANS, MeasureError, PointError
-from calibration.measure.torch_backend import REPEATS, Stopwatch, TorchBackend, _rank_of_balanced
+from calibration.measure import stopwatch
+from calibration.measure.backend import MeasureError, PointError
+from calibration.measure.points import PLANS
+from calibration.measure.stopwatch import REPEATS, Stopwatch
+from calibration.measure.torch_backend import TorchBackend, _rank_of_balanced
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     cuda = FakeCuda(gpus=2)
     clock = SimpleNamespace(perf_counter=cuda.clock_s, monotonic=cuda.clock_s)
-    monkeypatch.setattr(torch_backend, "time", clock)
-    monkeypatch.setattr(torch_backend, "_smi_process", lambda query, gpu: None)
+    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(stopwatch, "_smi_process", lambda query, gpu: None)
     return cuda
 
 
@@ -77,7 +79,7 @@ class TestStopwatch:
             def communicate(self, timeout):
                 return "1980, 2619, [N/A]\n", None
 
-        monkeypatch.setattr(torch_backend, "_smi_process", lambda query, gpu: Smi())
+        monkeypatch.setattr(stopwatch, "_smi_process", lambda query, gpu: Smi())
         calls = []
         watch.host_bound_us(lambda i: (calls.append(i), cuda.busy(100.0)), 10)
         assert watch.clocks == {"sm_clock_mhz": "1980", "mem_clock_mhz": "2619"}
@@ -132,7 +134,7 @@ def backend(cuda, monkeypatch):
     }
     for name, function in replaced.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr("calibration.measure.torch_backend.Driver", lambda: FakeDriver(cuda))
+    monkeypatch.setattr("calibration.measure.driver.Driver", lambda: FakeDriver(cuda))
     with OnHost():
         yield TorchBackend()
 
@@ -150,8 +152,8 @@ SMALL = {
 class TestBackendOnTheCpu:
     @pytest.mark.parametrize("kind", PLANS)
     def test_every_kind_of_point_runs(self, backend, monkeypatch, kind):
-        monkeypatch.setattr(torch_backend, "MOST_CALLS", 4)
-        monkeypatch.setattr(torch_backend, "MOST_STREAM_CALLS", 4)
+        monkeypatch.setattr(stopwatch, "MOST_CALLS", 4)
+        monkeypatch.setattr(stopwatch, "MOST_STREAM_CALLS", 4)
         models = [load_model("olmoe-1b-7b").model_copy(update={"hidden": 64, "expert_ffn": 32})]
         points = [point for point in PLANS[kind](models, 2) if SMALL[kind](point)]
         assert len(points) >= 2

@@ -21,18 +21,9 @@ from microarch.blocks.table_sizes import (
     shortfalls,
     tables_of,
 )
-from microarch.silicon.area import (
-    CELL_UM2,
-    LARGE,
-    MACRO,
-    AreaAndPower,
-    core_cost,
-    macro_factor,
-    parts_of,
-    table_cost,
-    total,
-)
+from microarch.silicon.area import AreaAndPower, core_cost, parts_of, table_cost, total
 from microarch.silicon.decision_area import added_parts, decision_parts, design_of
+from microarch.silicon.memory_area import CELL_UM2, LARGE, MACRO, macro_factor
 from microarch.silicon.published_area import (
     PUBLISHED,
     PUBLISHED_TOTAL,

@@ -28,12 +28,13 @@ from microarch.silicon.cost import (
     HBM_STACK_MM2,
     RETICLE_MM2,
     CostEstimates,
-    Estimate,
     die_yield,
     dies_per_wafer,
     machine_cost,
 )
-from microarch.silicon.energy import DieTemperatures, EnergyEstimates, HeatEstimates, plane, run_energy
+from microarch.silicon.energy import EnergyEstimates, run_energy
+from microarch.silicon.estimates import Estimate
+from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,

@@ -17,7 +17,8 @@ from archsim.specs.library import load_experiment
 from microarch.fabric.described import FabricDescription, build_own
 from microarch.fabric.extent import EDGES, MEAN_LINKS, Extent, extent, extent_of_levels
 from microarch.fabric.fabric import LinkClass, narrowest, shortest_paths
-from microarch.fabric.topology import BUILDERS, Edge, Level, build_levels, build_topology
+from microarch.fabric.levels import Level, build_levels
+from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 LINES = st.builds(
     lambda kind, size: (kind, (size, 1)), st.sampled_from(["switch", "ring", "fully_connected"]), st.integers(1, 4)

@@ -18,7 +18,7 @@ from archsim.report.timeline import write_timeline
 from archsim.runs.columns import RUN_COLUMNS
 from microarch.blocks.catalogue import SERVED_BY
 from microarch.blocks.request import State
-from microarch.fabric.topology import build_mesh
+from microarch.fabric.grid import build_mesh
 
 ROWS = [
     # state, die, src, dst, expert, slice, tokens, start, end

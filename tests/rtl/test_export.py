@@ -8,7 +8,7 @@ import pytest
 from support.examples import sampled
 
 from archsim.cli.main import main
-from microarch.silicon.synthesis import find_libraries, read_libraries
+from microarch.silicon.liberty import find_libraries, read_libraries
 
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 pytest.importorskip("pyosys", reason="RTL: pip install 'archsim[rtl]'")

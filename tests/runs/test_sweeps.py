@@ -500,7 +500,7 @@ def test_a_slow_first_point_of_many_is_no_estimate(monkeypatch):
 # name.
 
 FUNCTIONS = """\
-from microarch.fabric.topology import FabricDescription, LinkClass
+from archsim.extend import FabricDescription, LinkClass
 
 ARM = LinkClass("arm", 1e11, 250.0)
 

@@ -299,7 +299,7 @@ def _assert_equal(one, other):
 
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
-        "from archsim.specs.library import load_model; from archsim.specs.experiment import SyntheticSpec\n"
+        "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
         "from archsim.workload.generated import SyntheticTraffic; from archsim.engine.demand import "
         "build_run_demand\n"
         "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"

@@ -12,6 +12,7 @@ from archsim.specs.serving_files import Serving
 
 WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
 CLOSE = 0.03  # to which the rate is found
+CLOSE_ENOUGH = (1 + CLOSE) * (1 + 1e-9)
 MOST_DOUBLINGS = 12
 SUSTAINED = 20_000  # requests that a promised rate is held to: a queue that grows by 1 % shows
 
@@ -50,7 +51,7 @@ def _lower(fits: Callable[[float], bool], high: float) -> float:
         low, high, step = low / (1 + step), low, 2 * step
     else:
         return 0.0
-    return _between(fits, low, high)
+    return bisect_rate(fits, low, high, CLOSE_ENOUGH)
 
 
 def _highest(fits: Callable[[float], bool], first: float) -> float:
@@ -64,12 +65,12 @@ def _highest(fits: Callable[[float], bool], first: float) -> float:
             low = rate
         else:
             high = rate
-    return _between(fits, low, high) if low and high else low
+    return bisect_rate(fits, low, high, CLOSE_ENOUGH) if low and high else low
 
 
-def _between(fits: Callable[[float], bool], low: float, high: float) -> float:
-    """The highest rate that fits, between one that does and one that does not."""
-    while high / low > (1 + CLOSE) * (1 + 1e-9):
+def bisect_rate(fits: Callable[[float], bool], low: float, high: float, ratio: float) -> float:
+    """The highest rate that fits, between one that does and one that does not, to within a ratio of both."""
+    while high / low > ratio:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -127,7 +127,7 @@ NOTATION = (
 
 
 def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> Iterator[str]:
-    """The answer, the configuration with its numbers, those that equal it, and why many do; none if all were refused."""
+    """The answer, the best configuration, those that equal it, and why many do; nothing if all were refused."""
     served = [each.measures for each in found if each.measures is not None]
     if not served:
         return

@@ -39,20 +39,18 @@ _KV = {"vllm": {"bf16": "auto", "fp8": "fp8"}, "sglang": {"bf16": "auto", "fp8":
 
 
 class Started(NamedTuple):
-    """``role``: of BOTH, PREFILL and DECODE; ``max_num_seqs``: of a rank of data-parallel attention;
-    ``max_num_batched_tokens``: of a rank. ``utilisation``: share of HBM; None: as the engine does by itself.
-    """
+    """Engines that are started with the same arguments."""
 
-    engine: str
+    engine: str  # vllm, sglang or trtllm
     model: ModelSpec
-    parallel: ParallelSpec
+    parallel: ParallelSpec  # of one of them
     precision: Precision
     instances: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    role: str = BOTH
+    max_num_seqs: int  # requests of a rank of data-parallel attention
+    max_num_batched_tokens: int  # tokens of a rank's iteration
+    role: str = BOTH  # of BOTH, PREFILL and DECODE
     chunked_prefill: bool = True
-    utilisation: float | None = None
+    utilisation: float | None = None  # share of HBM; None: as the engine does by itself
 
 
 def checkpoint_of(model: ModelSpec) -> str:

@@ -20,22 +20,23 @@ from archsim.laws.moe import POINT as RANK_POINT
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable, TableOrigin, TransferTable, newest_first
 from archsim.laws.transfers import law_of
 from archsim.specs.calibration_files import load_calibration
-from calibration.fit.fit import curves_of, sms_of
+from calibration.fit.fit import sms_of
 from calibration.fit.gemm import POINT, fit_table
+from calibration.fit.memory import curves_of
 from calibration.fit.moe import left_out_errors, moe_pools, with_defaults
-from calibration.fit.transfers import SERIES, Series, binned_errors, held_out_ratios, series_of
-from calibration.measurements.reading import (
+from calibration.fit.segments import binned_errors, held_out_ratios
+from calibration.fit.transfers import SERIES, Series, series_of
+from calibration.measurements.fingerprints import in_fit
+from calibration.measurements.reading import Measurements, read_measurements
+from calibration.measurements.sweeps import (
     SAME,
-    Measurements,
     consensus,
     off_the_others,
     pools,
-    read_measurements,
     release,
     repeatability,
     table_of_sweeps,
 )
-from calibration.measurements.schema import in_fit
 
 # ---- choosing
 # Selects the table or law of a calibration that judges each measurement, and reports substitutes and gaps.

@@ -27,8 +27,9 @@ from archsim.studies.validation import errors
 from archsim.studies.validation.cases import copy_cases, engine_cases, layer_cases, power_cases, scaled_cases
 from archsim.studies.validation.errors import SetErrors, choice_notes, errors_with, transfer_errors
 from archsim.studies.validation.page import LawPoints, judged, sections, unread, write_page
-from calibration.fit.fit import name_of
-from calibration.fit.gemm import APART, LEAST, LEAST_OF_ROW, LEAST_SHAPES_TO_KRIGE, apart, off_span, spread_of
+from calibration.fit.covered_tables import name_of
+from calibration.fit.gemm import LEAST_SHAPES_TO_KRIGE
+from calibration.fit.isolated import APART, LEAST, LEAST_OF_ROW, apart, off_span, spread_of
 from calibration.measurements.reading import CalibrationError, Measurements
 
 # ---- validation

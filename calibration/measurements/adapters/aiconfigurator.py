@@ -12,7 +12,7 @@ from archsim.laws.attention import DECODE, MLA_BLOCK, MLA_POST, MLA_PRE, PREFILL
 from archsim.laws.tables import newest_first
 from archsim.laws.transfers import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, NOTIFY_OF, PAYLOAD_OF, PREPARE, sent_bytes
 from calibration.measurements.adapters.public import repetition
-from calibration.measurements.schema import UNKNOWN_VERSION, frame, layout, renamed
+from calibration.measurements.layouts import UNKNOWN_VERSION, frame, layout, renamed
 
 # ---- aiconfigurator_gemm
 # GEMM and quantisation sweeps of ai-dynamo/aiconfigurator (Apache-2.0), as tidy CSV.

@@ -13,7 +13,8 @@ import pandas as pd
 from archsim.workload.trace import shipped_models
 from calibration.measurements.adapters.aiconfigurator import MODELS
 from calibration.measurements.adapters.public import OPERATIONS
-from calibration.measurements.schema import TABLES, UNKNOWN_VERSION, FileLayout
+from calibration.measurements.layouts import UNKNOWN_VERSION, FileLayout
+from calibration.measurements.schema import TABLES
 
 ELEMENTS = {
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from calibration.measurements.schema import FileLayout, frame, layout, renamed
+from calibration.measurements.layouts import FileLayout, frame, layout, renamed
 
 # ---- deepgemm
 

@@ -1,0 +1,327 @@
+"""What is asked of a recommendation, and the kinds of engines that may answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import TIME, format_quantity, parse_quantity
+from archsim.iteration.layers import has_experts
+from archsim.serving.deployment import WITH_KERNELS
+from archsim.serving.measures import Rent, board_w, rent_of
+from archsim.serving.requests import lengths
+from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
+from archsim.specs.config_files import named_files
+from archsim.specs.deployment import PrecisionSpec
+from archsim.specs.library import Source, load_model, load_system
+from archsim.specs.model import ModelSpec
+from archsim.specs.serving import LengthSpec, RequestSpec
+from archsim.specs.serving_files import Serving, load_serving
+from archsim.specs.system import SystemSpec
+
+THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
+
+
+OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
+
+
+ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
+
+
+NAMES: Mapping[str, str] = MappingProxyType({"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"})
+
+
+# Where a user says nothing: a chat with a page of context.
+INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
+
+
+LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
+
+
+NVIDIA_ONLY = ("trtllm",)
+
+
+AMD = ("mi300x", "mi355x")
+
+
+# Checkpoints whose experts come in one dtype (model cards).
+NATIVE: Mapping[str, str] = MappingProxyType({"gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"})
+
+
+FP8, NVFP4, BF16, MXFP4 = "fp8", "nvfp4", "bf16", "mxfp4"
+
+
+PRECISIONS = (BF16, FP8, NVFP4, MXFP4)
+
+
+FP8_GPUS = ("h100", "h200", "h800", "h20")
+
+
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+
+
+MOST_RANKS = 64  # of one engine
+
+
+MACHINES = ("node", "cluster", "nvl72")  # ends of the names of shipped systems of a GPU, the smallest first
+
+
+SEQS, TOKENS = (32, 64, 128, 256, 512), (2048, 4096, 8192, 16384)
+
+
+USUAL_SEQS, USUAL_TOKENS = 256, 8192
+
+
+MOST_REQUESTS = 6000  # of a run
+
+
+class Offer(NamedTuple):
+    """GPUs that may be used."""
+
+    name: str  # as asked
+    gpu: str  # of its calibration
+    devices: int  # at most
+    system: SystemSpec
+    source: Any  # name, path or content of the system
+    rent: Rent | None  # USD an hour of a GPU; None: unknown
+
+
+class Asked(NamedTuple):
+    """What is to be served, on what, within which limits, and which of the answers is the best."""
+
+    model: ModelSpec
+    model_source: Any  # name, path or content of the model
+    offers: tuple[Offer, ...]
+    slo: Mapping[str, Any]  # ttft, tpot, e2e, as of a file of `archsim serve`
+    requests: Mapping[str, Any]  # as of a file of `archsim serve`
+    engines: tuple[str, ...]  # keys of ENGINES that may be chosen; (): all that run on the GPU
+    precisions: tuple[str, ...]  # of PRECISIONS; (): the usual ones of model and GPU
+    objective: str  # of OBJECTIVES
+    rate: float  # requests a second that have to be served; 0: as many as possible
+    pools: bool  # whether engines that prefill, with others that decode, are tried too
+    max_num_seqs: tuple[int, ...] = SEQS  # limits of requests that are tried
+    max_num_batched_tokens: tuple[int, ...] = TOKENS  # limits of tokens that are tried
+    note: str = ""  # on the lengths of requests, where they are shorter than usual
+
+
+def asked_of(
+    model: Source,
+    on: Sequence[str],
+    *,
+    ttft: str | None = None,
+    tpot: str | None = None,
+    e2e: str | None = None,
+    input_tokens: float | None = None,
+    output_tokens: float | None = None,
+    spread: float = SPREAD,
+    requests: str | None = None,
+    rate: float = 0.0,
+    usd_per_hour: float | None = None,
+    watts: float | None = None,
+    engines: Sequence[str] = (),
+    precisions: Sequence[str] = (),
+    objective: str | None = None,
+    prices: Mapping[str, float] | None = None,
+    pools: bool = False,
+) -> Asked:
+    """The question as it is asked on the command line. ``input_tokens``, ``output_tokens``: None for the usual ones, or
+    what fits the model. Raises SpecError for what is unknown or contradictory.
+    """
+    if not on:
+        raise SpecError("--on: name the GPUs and how many there are, such as --on h200:32")
+    if ttft is None and tpot is None and e2e is None:
+        raise SpecError(
+            "a recommendation needs limits: give --ttft (time to first token, such as 2s), --tpot (time per output "
+            "token, such as 50ms) or --e2e, or more of them"
+        )
+    for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
+        time_ns(f"--{name}", text)
+    for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
+        for each in given:
+            if each not in known:
+                raise SpecError(f"{name}: unknown {each!r}{did_you_mean(each, known)} (known: {', '.join(known)})")
+    if objective is not None and objective not in OBJECTIVES:
+        raise SpecError(f"--best: unknown {objective!r} (known: {', '.join(OBJECTIVES)})")
+    offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
+    if objective is None:
+        objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
+    for offer in offers:
+        if objective == PRICE and offer.rent is None:
+            raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
+    slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
+    whose = load_model(model) if isinstance(model, str | Path) else _model_of(model)
+    prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
+    traffic: dict[str, Any] = {
+        "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
+        "output": {"mean": output, "cv": spread}, "count": MOST_REQUESTS,
+    } if requests is None else {"trace": requests}  # fmt: skip
+    return Asked(
+        whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
+        engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
+        note=note if requests is None else "",
+    )  # fmt: skip
+
+
+def _mean_lengths(
+    model: ModelSpec, prompt: float | None, output: float | None, spread: float
+) -> tuple[float, float, str]:
+    """Mean tokens of prompts and of outputs, and a note. Those that a user leaves open (None) are the usual ones, or
+    shorter, so that the longest request that is drawn fits the model's positions.
+    """
+    usual: tuple[float, float] = (prompt or INPUT_TOKENS, output or OUTPUT_TOKENS)
+    positions = model.extended_positions or model.positions
+    if positions is None:
+        return *usual, ""
+
+    def shortened(tokens: float, given: float | None) -> float:
+        return given or max(LENGTH_STEP, int(tokens * positions / longest) // LENGTH_STEP * LENGTH_STEP)
+
+    means, before = usual, None
+    while (longest := _longest(*means, spread)) > positions and means != before:
+        before, means = means, (shortened(means[0], prompt), shortened(means[1], output))
+    if means == usual or longest > positions:  # lengths of the user's own that are too long are refused as requests
+        return *usual, ""
+    return *means, (
+        f"Prompts have {means[0]:,g} tokens and outputs {means[1]:,g} on average, not {usual[0]:,g} and {usual[1]:,g}, "
+        f"so that the longest request fits the {positions:,} positions of {model.name}."
+    )
+
+
+def _longest(prompt: float, output: float, spread: float) -> int:
+    """Tokens of the longest request that is drawn, with its output."""
+    sides = ((prompt, INPUT_STREAM), (output, OUTPUT_STREAM))
+    seed = RequestSpec.model_fields["seed"].default
+    prompts, answers = (
+        lengths(MOST_REQUESTS, *LengthSpec(mean=mean, cv=spread).drawn, seed, stream) for mean, stream in sides
+    )
+    return int((prompts + answers).max())
+
+
+def time_ns(option: str, text: str | None) -> float:
+    """Raises SpecError for what is no time above 0."""
+    try:
+        value = float("inf") if text is None else float(parse_quantity(text, TIME))
+    except ValueError as error:
+        raise SpecError(f"{option}: {error}") from None
+    if not value > 0:
+        raise SpecError(f"{option} {text}: expected a time above 0")
+    return value
+
+
+def _model_of(source: Any) -> ModelSpec:
+    if isinstance(source, ModelSpec):
+        return source
+    return ModelSpec.model_validate(source)
+
+
+def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float]) -> Offer:
+    """``h200:32``; without a number, as many as a budget of USD an hour or W allows, or one machine has."""
+    name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
+    if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
+        raise SpecError(f"--on {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs")
+    devices = int(number) if colon else None
+    source = _system_named(name, devices or 1)
+    system = load_system(source)
+    if system.launch != WITH_KERNELS:
+        raise SpecError(
+            f"--on {name}: {system.name} runs no serving engine whose host is known; `archsim serve` simulates it"
+        )
+    stem, _, end = system.name.rpartition("_")
+    gpu = stem if end in MACHINES else system.compute.calibration or system.name  # its laws may be of another GPU
+    rent = rent_of(gpu, prices)
+    bounds = [devices] if devices is not None else []
+    if usd_per_hour is not None:
+        if rent is None:
+            raise SpecError(f"--usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one GPU)")
+        bounds.append(int(usd_per_hour / rent.usd_per_hour))
+    if watts is not None:
+        bounds.append(int(watts / board_w(gpu)))
+    most = min(bounds) if bounds else system.dies
+    if most < 1:
+        raise SpecError(f"--on {text}: the budget does not pay for one {gpu}: raise --usd or --watts")
+    return Offer(name, gpu, most, system, source, rent)
+
+
+def _system_named(name: str, devices: int) -> str:
+    """A shipped system with so many GPUs of a name, or the system of this name or file."""
+    known, key = named_files("systems"), name.lower()
+    kinds = [each for end in MACHINES if (each := f"{key}_{end}") in known]
+    for each in kinds:
+        if load_system(each).dies >= devices:
+            return each
+    if kinds:
+        return kinds[-1]  # engines are no larger than this; more of them stand beside each other
+    if name in known or Path(name).is_file():
+        return name
+    gpus = [each.rpartition("_")[0] for each in known if each.rpartition("_")[2] in MACHINES]
+    known_gpus = ", ".join(dict.fromkeys(gpus))
+    raise SpecError(
+        f"--on {name}: unknown GPU{did_you_mean(name, gpus)} (known: {known_gpus}; or a system by name or file)"
+    )
+
+
+class SearchedServing(NamedTuple):
+    """A kind: an engine with a precision on a GPU."""
+
+    offer: Offer
+    engine: str  # key of ENGINES
+    precision: str  # of PRECISIONS
+    dtypes: PrecisionSpec  # of its checkpoint
+    serving: Serving  # its file, read, with the search of its sizes and limits
+
+
+def kinds_of(asked: Asked) -> list[SearchedServing]:
+    """The kinds of all engines and precisions that may be chosen. Raises SpecError."""
+    found = []
+    for offer in asked.offers:
+        engines = asked.engines or tuple(each for each in ENGINES if not (each in NVIDIA_ONLY and offer.gpu in AMD))
+        for engine, precision in product(engines, asked.precisions or _usual_precisions(asked.model, offer.gpu)):
+            dtypes = _dtypes(asked.model, offer.gpu, engine, precision)
+            given = file_of(asked, offer, engine, dtypes) | {"search": {
+                "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
+                "max_num_batched_tokens": list(asked.max_num_batched_tokens),
+            }}  # fmt: skip
+            found.append(SearchedServing(offer, engine, precision, dtypes, load_serving(given)))
+    return found
+
+
+def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
+    """Precisions in which a model is served on a GPU where the user names none: its own; FP8; NVFP4 on Blackwell."""
+    if model.name in NATIVE:
+        return (NATIVE[model.name],)
+    if gpu in BLACKWELL:
+        return (FP8, NVFP4)
+    return (FP8,) if gpu in (*FP8_GPUS, *AMD) else (BF16,)
+
+
+def _dtypes(model: ModelSpec, gpu: str, engine: str, precision: str) -> PrecisionSpec:
+    """The dtypes with which engines serve the published checkpoints: FP8 of mixtures of experts has a scale a block,
+    that of dense models one a tensor; TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints say so).
+    """
+    narrow, moe = precision != BF16, has_experts(model)
+    products = experts = {FP8: "fp8_block" if moe else "fp8"}.get(precision, precision)
+    if precision == MXFP4:
+        products, experts = BF16, "mxfp4_mxfp8" if gpu in BLACKWELL else MXFP4
+        narrow = False
+    kv = FP8 if narrow and engine == "trtllm" else BF16
+    return PrecisionSpec.model_validate({"products": products, "experts": experts if moe else products, "kv": kv})
+
+
+def file_of(asked: Asked, offer: Offer, engine: str, dtypes: PrecisionSpec) -> dict[str, Any]:
+    """Of ``archsim serve``, without sizes and batch limits."""
+    return {
+        "system": offer.source, "model": asked.model_source, "engine": engine,
+        "precision": dtypes.model_dump(exclude_none=True), "requests": dict(asked.requests),
+        "scheduler": {"name": ENGINES[engine]}, "slo": dict(asked.slo),
+    }  # fmt: skip
+
+
+def describe_limits(asked: Asked) -> str:
+    """``a first token within 2 s and a token every 50 ms``."""
+    said = {"ttft": "a first token within {}", "tpot": "a token every {}", "e2e": "all of the answer within {}"}
+    each = [said[name].format(format_quantity(time_ns(name, value), TIME)) for name, value in asked.slo.items()]
+    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)

@@ -1,0 +1,301 @@
+"""What a recommendation says: its sentences, its table, and the files that start the engines of the best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.iteration.layers import has_experts
+from archsim.serving.measures import Measures, Upkeep
+from archsim.serving.serving import requests_of
+from archsim.studies.serving.chances import factors_of
+from archsim.studies.serving.configuration import Configuration, describe_sizes, with_choice
+from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.question import (
+    ENERGY,
+    NAMES,
+    PRICE,
+    THROUGHPUT,
+    Asked,
+    SearchedServing,
+    describe_limits,
+    file_of,
+)
+from archsim.studies.serving.race import TIMES
+from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, gpus_of_host, options_file, script
+
+if TYPE_CHECKING:
+    import pandas
+
+FULL_REQUESTS = 2000  # of the run that is shown
+
+
+@dataclass(frozen=True, eq=False)
+class Recommended:
+    """One configuration that was compared."""
+
+    kind: SearchedServing
+    choice: Configuration  # with instances on all GPUs of its offer, or as many as the asked rate needs
+    rate_per_s: float  # requests a second of all instances
+    low: float  # 10th percentile of the rate of a real system, requests a second
+    high: float  # 90th percentile
+    probability: float  # that it is the best of those compared
+    upkeep: Upkeep  # J an output token and W a GPU, under load
+    usd_per_million: float  # USD of a million output tokens; nan: the price of a GPU is unknown
+    limited: np.ndarray  # float64[TIMES] shares of requests within each limit, at slightly more than its rate
+
+    @property
+    def devices(self) -> int:
+        return self.choice.devices
+
+    @property
+    def sizes(self) -> str:
+        """``4 x attention TP 8, experts EP 8``."""
+        return describe_sizes(self.choice)
+
+    def row(self) -> dict[str, Any]:
+        """COLUMNS of it."""
+        choice, attention, experts = self.choice, self.choice.parallel.attention, self.choice.parallel.experts
+        return {
+            "engine": self.kind.engine, "gpu": self.kind.offer.gpu, "gpus": self.devices,
+            "precision": self.kind.precision, "instances": choice.instances, "prefill": choice.prefill,
+            "tp": attention.tp, "dp": attention.dp, "ep": experts.ep if experts else None,
+            "expert_tp": experts.tp if experts else None, "max_num_seqs": choice.max_num_seqs,
+            "max_num_batched_tokens": choice.max_num_batched_tokens, "rate_per_s": self.rate_per_s,
+            "rate_low_per_s": self.low, "rate_high_per_s": self.high, "probability": self.probability,
+            "usd_per_million_output_tokens": self.usd_per_million, "j_per_output_token": self.upkeep.j_per_token[0],
+            "w_per_gpu": self.upkeep.w_per_gpu[0], "sizes": self.sizes,
+        }  # fmt: skip
+
+
+COLUMNS = {
+    "engine": TEXT, "gpu": TEXT, "gpus": INTEGER, "precision": TEXT, "instances": INTEGER, "prefill": INTEGER,
+    "tp": INTEGER, "dp": INTEGER, "ep": INTEGER, "expert_tp": INTEGER, "max_num_seqs": INTEGER,
+    "max_num_batched_tokens": INTEGER, "rate_per_s": REAL, "rate_low_per_s": REAL, "rate_high_per_s": REAL,
+    "probability": REAL, "usd_per_million_output_tokens": REAL, "j_per_output_token": REAL, "w_per_gpu": REAL,
+    "sizes": TEXT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation(Shown):
+    """The configurations that were compared, the best first."""
+
+    asked: Asked
+    best: Recommended  # the most likely best
+    others: tuple[Recommended, ...]  # in order of probability, then of what was asked
+    measures: Measures  # of the best, all of its instances served at LOADED of its rate, or at the asked rate
+    configurations: int  # sizes and limits that were looked at
+    simulated: int  # runs
+    refused: tuple[tuple[str, str], ...]  # (engine and sizes, why none of them runs)
+    ended: bool  # whether Ctrl-C ended the race
+    notes: tuple[str, ...]  # what a reader has to know
+
+    @property
+    def started(self) -> list[Started]:
+        """How the engines of the best are started."""
+        return started_of(self.best)
+
+    @property
+    def table(self) -> Table:
+        """A row a configuration that was compared."""
+        return Table(dict(COLUMNS), tuple(each.row() for each in (self.best, *self.others)))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per configuration that was compared, the best first."""
+        return self.table.to_pandas()
+
+    def __repr__(self) -> str:
+        return f"Recommendation({answer(self)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "answer": answer(self), "why": list(why(self)), "best": self.best.row(),
+            "compared": [each.row() for each in (self.best, *self.others)],
+            "configurations": self.configurations, "simulated_runs": self.simulated, "ended": self.ended,
+            "measures": self.measures, "start": start_script(self.best), "serve_file": serve_file(self),
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+LOADED = 0.95  # of the highest rate, at which the best is served to be shown
+
+
+def answer(found: Recommendation) -> str:
+    """One sentence."""
+    best, asked = found.best, found.asked
+    rate = asked.rate or best.rate_per_s
+    end = {
+        THROUGHPUT: "serves most", PRICE: "is the cheapest", ENERGY: "takes the least energy",
+    }[asked.objective]  # fmt: skip
+    return (
+        f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
+        f"({best.sizes}, {_describe_precision(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
+        f"{best.choice.max_num_batched_tokens:,} tokens in a step. It answers {_rate(rate)} requests a second with "
+        f"{describe_limits(asked)} for {WITHIN:.0%} of them. Of {found.configurations} configurations, it {end} with a "
+        f"probability of {best.probability:.0%}."
+    )
+
+
+def _describe_precision(each: Recommended) -> str:
+    """``weights in FP8, KV in BF16``."""
+    dtypes, model = each.kind.dtypes, each.kind.serving.model
+    weights = (
+        f"products in {dtypes.products}, experts in {dtypes.experts}"
+        if has_experts(model) and dtypes.products != dtypes.experts
+        else f"weights in {dtypes.products}"
+    )
+    return f"{weights}, KV in {dtypes.kv}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def why(found: Recommendation) -> Iterator[str]:
+    """Sentences: the range, what limits it, what others lose, price and energy."""
+    best, asked, measures = found.best, found.asked, found.measures
+    factors = factors_of(best.kind, best.choice)
+    by = (
+        f"judging by {factors.groups} groups of measurements of {NAMES[best.kind.engine]}"
+        if factors.groups
+        else "judging by the errors for measured pools"
+        if best.choice.prefill
+        else "judging by the errors for measured pools, as nothing was measured of this engine"
+    )
+    yield (
+        f"The simulation says {_rate(best.rate_per_s)} requests/s. With 80 % probability, a real system of this kind "
+        f"would serve {_rate(best.low)} to {_rate(best.high)}, {by}."
+    )
+    names = dict(zip(TIMES, ("the time to first token", "the time per output token", "the whole time"), strict=True))
+    bound = [name for name in TIMES if name in asked.slo]
+    worst = min(bound, key=lambda name: best.limited[TIMES.index(name)])
+    share = best.limited[TIMES.index(worst)]
+    kept = f"only {share:.0%}" if share >= 0.005 else "hardly any"
+    yield (
+        f"The limit is {names[worst]}. With slightly more requests, {kept} of them would keep it."
+        if share < 1 else "The limit is its throughput. With more requests, a queue would grow."
+    )  # fmt: skip
+    preempted = {0: "no request is preempted", 1: "1 request is preempted"}
+    yield (
+        f"At {'the asked rate' if asked.rate else f'{LOADED:.0%} of that rate'}, the mean TTFT is "
+        f"{measures.ttft.mean:,.0f} ms and the mean TPOT {measures.tpot.mean:.1f} ms. The KV cache is at most "
+        f"{measures.kv_peak:.0%} full, and "
+        f"{preempted.get(measures.preemptions, f'{measures.preemptions:,} requests are preempted')}."
+    )
+    said = set()
+    for other in found.others:
+        key = other.kind.engine, other.kind.precision, other.kind.offer.gpu
+        mine = best.kind.engine, best.kind.precision, best.kind.offer.gpu
+        if key in said or (key == mine and "sizes" in said):
+            continue
+        said.add("sizes" if key == mine else key)
+        yield f"{_beside(best, other, asked)}."
+    joule, watt = best.upkeep.j_per_token, best.upkeep.w_per_gpu
+    if (rent := best.kind.offer.rent) is not None:
+        yield (
+            f"A million output tokens cost {best.usd_per_million:.2f} USD, if an hour of a GPU costs "
+            f"{rent.usd_per_hour:.2f} USD ({rent.low:.2f} to {rent.high:.2f})."
+        )
+    yield (
+        f"An output token takes {joule[0]:.2f} J ({joule[1]:.2f} to {joule[2]:.2f}), with its prompt included. A GPU "
+        f"draws {watt[0]:.0f} W under load. Hosts and cooling are not counted."
+    )
+
+
+def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
+    gpus = f"{other.devices} {other.kind.offer.gpu.upper()}"
+    what = f"{NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
+    here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
+    change = there / here - 1
+    serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests a GPU in the simulation"
+    if asked.objective == PRICE:
+        serves += f" at {other.usd_per_million:.2f} USD a million tokens"
+    return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
+
+
+def started_of(best: Recommended) -> list[Started]:
+    """How its engines are started."""
+    kind, choice = best.kind, best.choice
+    spec = kind.serving.spec
+    precision = kind.dtypes.dtypes(kind.offer.system.compute.dtype)
+    one = Started(
+        kind.engine, kind.serving.model, choice.parallel, precision, choice.instances,
+        max_num_seqs=choice.max_num_seqs, max_num_batched_tokens=choice.max_num_batched_tokens, role=BOTH,
+        chunked_prefill=bool(spec.scheduler.chunked_prefill), utilisation=spec.utilisation,
+    )  # fmt: skip
+    if not choice.prefill:
+        return [one]
+    decode = one._replace(
+        parallel=choice.decode or choice.parallel, instances=choice.instances - choice.prefill, role=DECODE
+    )
+    return [one._replace(instances=choice.prefill, role=PREFILL), decode]
+
+
+def start_script(best: Recommended) -> str:
+    """The script that starts its engines."""
+    return script(started_of(best), gpus_of_host(best.kind.offer.system))
+
+
+def serve_file(found: Recommendation) -> dict[str, Any]:
+    """The best as a file of ``archsim serve``, at the rate at which it is shown."""
+    best, asked = found.best, found.asked
+    choice = best.choice
+    given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes)
+    rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
+    if "arrivals" in given["requests"]:
+        given["requests"]["count"] = FULL_REQUESTS
+        given["requests"]["arrivals"] = {"rate": f"{rate:.4g}/s"}
+    else:
+        given["requests"]["speed"] = float(f"{rate / _offered(found):.4g}")
+    return with_choice(given, choice)
+
+
+def _offered(found: Recommendation) -> float:
+    return requests_of(found.best.kind.serving).offered_per_s
+
+
+def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:
+    """The files to start the best with: ``serve.yaml`` of ``archsim serve``, ``start.sh`` with the engine's arguments,
+    TensorRT-LLM's options, a placement of experts where ``loads`` were recorded, and ``recommendation.json`` and
+    ``configurations.csv`` with what was compared. Raises PlacementError and TraceError for loads.
+    """
+    import yaml
+
+    folder.mkdir(parents=True, exist_ok=True)
+    started, written = started_of(found.best), []
+
+    def write(name: str, text: str) -> None:
+        (folder / name).write_text(text, encoding="utf-8")
+        written.append(folder / name)
+
+    rest = "\n".join(f"# {line}" for line in why(found))
+    write("serve.yaml", f"# {answer(found)}\n{rest}\n{yaml.safe_dump(serve_file(found), sort_keys=False)}")
+    write("start.sh", start_script(found.best))
+    for each in started:
+        if options := options_file(each):
+            write(OPTIONS_OF.format(role=each.role), options)
+    if loads:
+        from archsim.studies.place import place_experts, read_history, write_placed
+
+        model, ranks = found.asked.model, (found.best.choice.decode or found.best.choice.parallel).sizes().ep
+        slots = -(-model.experts // ranks) * ranks
+        placed = place_experts(
+            read_history(list(loads), model), model, found.best.kind.offer.system, "eplb", slots, ranks, 0.25, None
+        )
+        written += write_placed(placed, folder / "placement").files
+    found.table.write_csv(folder / "configurations.csv")
+    written.append(folder / "configurations.csv")
+    from archsim.base.files import write_text
+
+    rows = [each.row() for each in (found.best, *found.others)]
+    document = {"answer": answer(found), "why": list(why(found)), "compared": rows, "notes": list(found.notes)}
+    write_text(folder / "recommendation.json", json.dumps(document, indent=1, ensure_ascii=False))
+    return [*written, folder / "recommendation.json"]

@@ -1,0 +1,113 @@
+"""Area of a die by block, from its capabilities: FLOP/s, bytes of LLC, bytes/s of HBM and of D2D.
+
+================  =====================================================================================
+block             area
+================  =====================================================================================
+``compute``       peak rate × area per FLOP/s, that of NVIDIA's GH100 without its other blocks; an FP8
+rate counts half, as the same array has half the rate in 16 bits
+``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5)
+``hbm``           bandwidth × area of controllers and PHYs
+``d2d``           bandwidth of all ports, both ways, × area of the PHYs
+``pieces``        of a die that is made in pieces: the interfaces between them
+``decision``      the die's share of the tables and cores that decide (``microarch.silicon.area``)
+================  =====================================================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from microarch.silicon.area import UM2_PER_MM2
+from microarch.silicon.estimates import Estimate, Estimates
+from microarch.silicon.technology import N5
+
+BYTE_BITS = 8
+
+
+TERA = 1e12
+
+
+SIXTEEN_BIT = 2  # bytes of the data type of the compute areas
+
+
+# NVIDIA H100 (GH100) datasheet and white paper, 2022: 814 mm², 144 SMs of which 132 give 989 TFLOP/s (BF16, dense), 60
+# MB of L2, six HBM interfaces, NVLink and PCIe.
+GH100_MM2 = 814.0
+
+
+GH100_TFLOP_PER_S = 989.0 * 144 / 132
+
+
+GH100_L2_BYTES = 60 * 2**20
+
+
+GH100_HBM_TB_PER_S = 6 * 0.819  # six stacks at the rate of JEDEC JESD238
+
+
+# NVIDIA B200, 2024: two pieces, NV-HBI with 10 TB/s between them, both ways, for 8 TB/s of HBM.
+INTERFACE_PER_HBM = 10 / 8
+
+
+GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
+
+
+def sram_mm2(size_bytes: float) -> float:
+    """Area of a large single-port SRAM in 5 nm."""
+    bits = BYTE_BITS * size_bytes
+    return bits * N5.cell_um2(1) * N5.macro_factor(bits) / UM2_PER_MM2
+
+
+_HBM = Estimate(12.0, 8.0, 24.0, "mm2 per TB/s", "assumed: six PHYs and controllers are 5 to 15 % of GH100")
+
+
+@dataclass(frozen=True)
+class AreaEstimates(Estimates):
+    compute_mm2_per_tflop_per_s: Estimate = Estimate(
+        (GH100_MM2 - sram_mm2(GH100_L2_BYTES) - GH100_HBM_TB_PER_S * _HBM.value - GH100_IO_MM2) / GH100_TFLOP_PER_S,
+        0.45, 1.0, "mm2 per TFLOP/s in 16 bits",
+        "derived: GH100 without L2, HBM interfaces and I/O; high: Tesla D1, 645 mm2 of 7 nm for 362 TFLOP/s, 1.8 "
+        "times denser in 5 nm",
+    )  # fmt: skip
+    hbm_mm2_per_tb_per_s: Estimate = _HBM
+    d2d_mm2_per_tb_per_s: Estimate = Estimate(
+        1 / 1.35,
+        1 / 1.35,
+        1 / 0.188,
+        "mm2 per TB/s",
+        "UCIe 1.0, advanced package: 188 to 1350 GB/s/mm2 (UCIe Consortium, 2022)",
+    )
+
+
+def die_area(
+    system, leaving_bytes_per_s: float, decision_mm2: float, estimates: AreaEstimates | None = None
+) -> Mapping[str, float]:
+    """Block → mm² of one die. ``leaving_bytes_per_s``: bandwidth of its outgoing links, mean over dies;
+    ``decision_mm2``: of the whole machine.
+    """
+    estimates = estimates or AreaEstimates()
+    rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
+    return {
+        "compute": rate * estimates.compute_mm2_per_tflop_per_s.value,
+        "llc": sram_mm2(system.llc.capacity_bytes),
+        "hbm": system.hbm.bandwidth_bytes_per_s / TERA * estimates.hbm_mm2_per_tb_per_s.value,
+        "d2d": 2 * leaving_bytes_per_s / TERA * estimates.d2d_mm2_per_tb_per_s.value,
+        "decision": decision_mm2 / system.dies,
+    }
+
+
+def interface_side_mm2(hbm_mm2: Any, estimates: AreaEstimates) -> Any:
+    """One side of an interface between two pieces of a die, from the area of its HBM interface, which stands for its
+    bandwidth. Either may be of many machines.
+    """
+    hbm_tb_per_s = hbm_mm2 / estimates.hbm_mm2_per_tb_per_s.value
+    return INTERFACE_PER_HBM * hbm_tb_per_s * estimates.d2d_mm2_per_tb_per_s.value
+
+
+def across_bytes_per_s(d2d_mm2: Any, dies: int, estimates: AreaEstimates) -> Any:
+    """Bandwidth each way of the links from one half of a square grid of dies to the other, from the area of a die's
+    ports: one of the four links of every die along the cut. The area may be of many machines.
+    """
+    leaving_tb_per_s = d2d_mm2 / estimates.d2d_mm2_per_tb_per_s.value / 2
+    return np.sqrt(dies) * leaving_tb_per_s / 4 * TERA
