@@ -24,8 +24,9 @@ from support.trace_files import TOY
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.base.fields import DIMENSIONS, parse_quantity
-from archsim.base.yaml import parse_yaml, validate
+from archsim.base.quantities import DIMENSIONS, parse_quantity
+from archsim.base.validation import validate
+from archsim.base.yaml import parse_yaml
 from archsim.serving.requests import read_requests
 from archsim.serving.serving import deploy
 from archsim.specs.attention import read_kind

@@ -60,20 +60,29 @@ def test_a_system_that_takes_twice_as_long_serves_half_of_the_rate_of_half_the_l
     # Twice as long: its times at rate 1 are those of rate 2, doubled, so 50 ms here are 25 ms on the curve.
     curve = curve_of([20] * 10, [25] * 10, [40] * 10, [60] * 10)
     tried = SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, 64, 4096))
-    monkeypatch.setattr(chances, "factors_of", lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4))
+    monkeypatch.setattr(
+        "archsim.studies.serving.chances.factors_of",
+        lambda kind, choice: Factors((0.0, float(np.log(2))), (0.0, 0.0), 4),
+    )
     slow = drawn_rates([KIND], [tried], [curve])
     assert np.allclose(slow, curve.highest(np.array([np.inf, 25e6, np.inf])) / 2)
-    monkeypatch.setattr(chances, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4))
+    monkeypatch.setattr(
+        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.0, 0.0), 4)
+    )
     assert np.allclose(drawn_rates([KIND], [tried], [curve]), curve.highest(LIMITS))
 
 
 def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatch):
     curve = curve_of(*([10 * at] * 10 for at in range(1, 9)))
     sizes = [SimpleNamespace(kind=0, choice=Configuration(ParallelSpec(), 1, seqs, 4096)) for seqs in (32, 64)]
-    monkeypatch.setattr(chances, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1))
-    alike = drawn_rates([KIND], sizes, [curve, curve])
-    assert np.array_equal(alike[0], alike[1])
-    monkeypatch.setattr(chances, "factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100))
+    monkeypatch.setattr(
+        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 1)
+    )
+    together = drawn_rates([KIND], sizes, [curve, curve])
+    assert np.array_equal(together[0], together[1])
+    monkeypatch.setattr(
+        "archsim.studies.serving.chances.factors_of", lambda kind, choice: Factors((0.0, 0.0), (0.1, 0.1), 100)
+    )
     apart = drawn_rates([KIND], sizes, [curve, curve])
     assert np.corrcoef(apart)[0, 1] < 0.2
 
@@ -206,7 +215,8 @@ def found(tmp_path_factory):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("archsim.cli.printing.print_json", lines.append)
-        patch.setattr(question, "MOST_REQUESTS", 800)
+        for module in ("question", "race"):
+            patch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 800)
         assert main([*words.split(), "--out", str(out / "files")]) == 0
     return lines[0], out / "files"
 
@@ -390,7 +400,8 @@ def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, 
 
 def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
-    monkeypatch.setattr(question, "MOST_REQUESTS", 400)
+    for module in ("question", "race"):
+        monkeypatch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 400)
     real, calls = studied.in_copies, []
 
     def ending(work, tasks, jobs):
@@ -409,8 +420,10 @@ def small(monkeypatch, *words):
     """The answer of one small question, as ``--json`` prints it."""
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
-    monkeypatch.setattr(question, "MOST_REQUESTS", 400)
-    monkeypatch.setattr(recommendation, "FULL_REQUESTS", 400)
+    for module in ("question", "race"):
+        monkeypatch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 400)
+    for module in ("recommend", "recommendation"):
+        monkeypatch.setattr(f"archsim.studies.serving.{module}.FULL_REQUESTS", 400)
     asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
     assert main([*asked.split(), *words]) == 0
     return lines[0]

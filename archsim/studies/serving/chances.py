@@ -23,8 +23,6 @@ from archsim.studies.serving.question import SearchedServing
 from archsim.studies.serving.race import Curve, Tried, limits_of
 
 DRAWS = 2000
-
-
 QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie
 
 

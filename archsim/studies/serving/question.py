@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import TIME, format_quantity, parse_quantity
+from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.iteration.layers import has_experts
 from archsim.serving.deployment import WITH_KERNELS
 from archsim.serving.measures import Rent, board_w, rent_of
@@ -24,58 +24,28 @@ from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
-
-
 OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
-
-
 ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
-
-
 NAMES: Mapping[str, str] = MappingProxyType({"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"})
 
 
 # Where a user says nothing: a chat with a page of context.
 INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
-
-
 LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
-
-
 NVIDIA_ONLY = ("trtllm",)
-
-
 AMD = ("mi300x", "mi355x")
 
 
 # Checkpoints whose experts come in one dtype (model cards).
 NATIVE: Mapping[str, str] = MappingProxyType({"gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"})
-
-
 FP8, NVFP4, BF16, MXFP4 = "fp8", "nvfp4", "bf16", "mxfp4"
-
-
 PRECISIONS = (BF16, FP8, NVFP4, MXFP4)
-
-
 FP8_GPUS = ("h100", "h200", "h800", "h20")
-
-
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
-
-
 MOST_RANKS = 64  # of one engine
-
-
 MACHINES = ("node", "cluster", "nvl72")  # ends of the names of shipped systems of a GPU, the smallest first
-
-
 SEQS, TOKENS = (32, 64, 128, 256, 512), (2048, 4096, 8192, 16384)
-
-
 USUAL_SEQS, USUAL_TOKENS = 256, 8192
-
-
 MOST_REQUESTS = 6000  # of a run
 
 

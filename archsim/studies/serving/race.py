@@ -23,23 +23,11 @@ from archsim.studies.serving.highest_rate import WITHIN, bisect_rate, share_with
 from archsim.studies.serving.question import MOST_REQUESTS, USUAL_SEQS, USUAL_TOKENS, Asked, SearchedServing
 
 RESIDENCES = 3.0  # of the requests that are in an engine at a time, a run has so many
-
-
 FEWEST = 320  # requests of a run
-
-
 QUICK_CLOSE = 0.06  # to which a rate is found among sizes
-
-
 LEFT_BELOW = 0.7  # of the best rate a GPU: sizes that serve no more are left after a run
-
-
 BETTER = 1.02  # batch limits are better by so much
-
-
 ROOM = 1.3  # of the requests that an engine has: a batch limit beyond that changes nothing
-
-
 GRID = (0.6, 0.8, 0.9, 1.0, 1.12, 1.3)  # of the rate found
 
 
@@ -215,11 +203,7 @@ class Race:
 
 
 STEP, MOST_STEPS = 1.3, 12  # by which a rate is raised or lowered until it is bracketed
-
-
 TIMES = ("ttft", "tpot", "e2e")
-
-
 MOST_LOGGED = 500_000
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +19,9 @@ from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.runs.pool import in_copies
-from archsim.serving.measures import (
-    Measures,
-    Upkeep,
-    usd_per_million,
-)
+from archsim.serving.measures import Measures, Upkeep, usd_per_million
 from archsim.serving.requests import first, rejected_told, scaled
-from archsim.serving.serving import (
-    requests_of,
-    serve_requests,
-)
+from archsim.serving.serving import requests_of, serve_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.studies.serving.chances import drawn_rates, factors_of
 from archsim.studies.serving.configuration import Configuration, sizes_of
@@ -50,9 +43,6 @@ from archsim.studies.serving.question import (
 )
 from archsim.studies.serving.race import GRID, Curve, Race, Tried, limits_of
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
-
-if TYPE_CHECKING:
-    pass
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.fields import TIME, format_quantity
+from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.report.units import listed
 from archsim.serving.measures import UNDEFINED, Measures, number

@@ -76,7 +76,7 @@ def gpus_of_host(system: SystemSpec) -> int:
     return inner if inner <= GPUS_OF_SERVER else GPUS_OF_TRAY
 
 
-def placed(every: Sequence[Started], of_host: int) -> list[Placed]:
+def placements(every: Sequence[Started], of_host: int) -> list[Placed]:
     """Every engine on GPUs of its own: on the first host with room, the largest engines first; one that is larger than
     a host takes whole hosts.
     """
@@ -127,14 +127,14 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
     """A shell script that starts every engine on GPUs of its own, and a router in front of several. ``of_host``: GPUs
     of a host. It says what is missing, and ends, where a program is not installed or the hosts are not named.
     """
-    first, engines = every[0], placed(every, of_host)
+    first, engines = every[0], placements(every, of_host)
     hosts = 1 + max(host for each in engines for host, _ in each.gpus)
     tools = [*_TOOLS[first.engine], *(_router_tools(first) if len(engines) > 1 else ())]
     if first.engine == "trtllm" and any(len(each.gpus) > 1 for each in engines):
         tools.append("mpirun")
     lines = [
         "#!/usr/bin/env bash",
-        f"# {first.model.name}: {_counted(len(engines), 'engine')} on {_counted(hosts, 'host')} of {of_host} GPUs. "
+        f"# {first.model.name}: {_number_of(len(engines), 'engine')} on {_number_of(hosts, 'host')} of {of_host} GPUs. "
         f"Clients ask port {ROUTER_PORT}{' of the first host' * (hosts > 1)}.",
         f"# The checkpoint has products in {first.precision.products}"
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
@@ -191,7 +191,7 @@ def _check(tool: str) -> str:
     return f"command -v {tool} > /dev/null"
 
 
-def _counted(number: int, word: str) -> str:
+def _number_of(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
@@ -205,7 +205,7 @@ def _lines_of(engine: Placed, hosts: int) -> Iterator[str]:
     """The commands that start an engine, one for each of its hosts."""
     started, of = engine.started, engine.started.role
     name = "engine" if of == BOTH else f"engine that does {of} alone"
-    yield f"# {name}, {engine.instance + 1} of {started.instances}: {_counted(started.parallel.ranks, 'GPU')}"
+    yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.ranks, 'GPU')}"
     for rank, (host, gpus) in enumerate(engine.gpus):
         if rank and started.engine == "trtllm":  # mpirun of the first host starts the others
             continue
