@@ -23,17 +23,6 @@ from archsim.base.errors import did_you_mean
 from archsim.base.quantities import Dimension, FieldType, as_written, count, describe
 from archsim.uncertainty.quantities import SHAPES, Distribution
 
-# ---- quantities
-# Numbers with units: ``'3.35 TB/s'``, ``'200 ns'``, ``'64 MiB'``, ``'989 TFLOP/s'``, ``'10 %'``.
-#
-# A quantity is read once, when a spec is loaded. From then on it is a plain number in the unit of its attribute's name:
-# bytes (int), bytes/s, FLOP/s and ns (float), fractions (float). Decimal prefixes are SI (k M G T P), binary ones
-# IEC (Ki Mi Gi Ti). Reading uses :class:`decimal.Decimal`, so that a value is the float nearest to the text.
-
-
-# ---- fields
-
-
 class Ranged(NamedTuple):
     """What a file says about a number besides its value. ``written`` is what it gives there, without the value."""
 

@@ -1,4 +1,9 @@
-"""Numbers as files have them, with units: '3.35 TB/s', '200 ns', '64 MiB', '989 TFLOP/s', '10 %'."""
+"""Numbers as files have them, with units: '3.35 TB/s', '200 ns', '64 MiB', '989 TFLOP/s', '10 %'.
+
+A quantity is read once, when a spec is loaded. From then on it is a plain number in the unit of its attribute's name:
+bytes (int), bytes/s, FLOP/s and ns (float), fractions (float). Decimal prefixes are SI (k M G T P), binary ones
+IEC (Ki Mi Gi Ti). Reading uses :class:`decimal.Decimal`, so that a value is the float nearest to the text.
+"""
 
 import math
 import re
@@ -13,26 +18,17 @@ from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonS
 from archsim.base.errors import did_you_mean
 
 _SI = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
-
-
 _IEC = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
-
-
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?", re.ASCII)
-
 
 # Units of data that count bits, or write "per second" in letters: `Tb/s`, `Gbit`, `Gbps`, `GBps`, `megabits/s`.
 _DATA_UNIT = re.compile(
     r"(?P<prefix>[kKMGTPgmtp]i?|kilo|mega|giga|tera|)-?(?P<what>b|bits?|B|bytes?)(?P<rate>/s|/sec|ps| per second|)",
     re.ASCII,
 )
-
-
 _PREFIXES = MappingProxyType(
     {"kilo": "k", "mega": "M", "giga": "G", "tera": "T", "K": "k", "m": "M", "g": "G", "t": "T", "p": "P"}
 )
-
-
 _MOST_DIGITS = 300  # before or after the point: what floats have
 
 
@@ -56,14 +52,8 @@ def _prefixed(unit: str, *, binary: bool) -> MappingProxyType[str, Decimal]:
 
 
 SIZE = Dimension("size", "80 GB", _prefixed("B", binary=True))
-
-
 BANDWIDTH = Dimension("bandwidth", "3.35 TB/s", _prefixed("B/s", binary=True))
-
-
 COMPUTE = Dimension("compute rate", "989 TFLOP/s", _prefixed("FLOP/s", binary=False))
-
-
 TIME = Dimension(
     "time",
     "200 ns",
@@ -72,36 +62,16 @@ TIME = Dimension(
         {unit: Decimal(10) ** power for unit, power in {"ns": 0, "us": 3, "µs": 3, "μs": 3, "ms": 6, "s": 9}.items()}
     ),
 )
-
-
 # A part that reaches less than this share of its datasheet is broken, not slow; smaller values are mistyped units.
 LEAST_SHARE = 0.0001
-
-
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
-
-
 CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
-
-
 NUMBER = Dimension("number", "1.5", MappingProxyType({"": Decimal(1)}))
-
-
 POWER = Dimension("power", "17 kW", MappingProxyType({"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)}))
-
-
 TEMPERATURE = Dimension("temperature", "25 C", MappingProxyType({"C": Decimal(1), "°C": Decimal(1)}))
-
-
 RESISTANCE = Dimension("thermal resistance", "0.02 K/W per die", MappingProxyType({"K/W per die": Decimal(1)}))
-
-
 AREA = Dimension("area", "600 mm2", MappingProxyType({"mm2": Decimal(1), "cm2": Decimal(100)}))
-
-
 DIMENSIONS = (CLOCK, SIZE, BANDWIDTH, COMPUTE, TIME, POWER, TEMPERATURE, RESISTANCE, AREA, FRACTION)
-
-
 _DIMENSION_OF_UNIT = {unit: dimension for dimension in DIMENSIONS for unit in dimension.units if unit}
 
 

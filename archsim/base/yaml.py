@@ -9,21 +9,15 @@ file are errors.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import ValidationError
 
-from archsim.base.errors import SpecError, did_you_mean, nearest
-from archsim.base.fields import KeyProblem, Spec, without_range
+from archsim.base.errors import SpecError, nearest
+from archsim.base.fields import without_range
 from archsim.base.files import regular
-from archsim.base.quantities import describe
-
-# ---- yaml
 
 Key = str | int
 Keys = tuple[Key, ...]
@@ -356,148 +350,3 @@ class _Builder:
                 continue
             mapping[key] = self.build(value_node, (*keys, key), line)
         return mapping
-
-
-# ---- validation
-# Validates a tree into a spec, and reports every problem as ``file:line: key.path: problem``.
-
-S = TypeVar("S", bound=Spec)
-_MISSING = "required key is missing"
-_TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple|literal)\[.*\]|function-.*|is-instance\[.*\]")
-_TOO_SHORT = "needs at least one item"
-
-
-def validate(
-    kind: type[S],
-    tree: Tree,
-    keys: Keys = (),
-    problems: Mapping[Keys, str] = MappingProxyType({}),
-    *,
-    code: bool = True,
-) -> S:
-    """The spec in ``tree`` at ``keys``. Raises SpecError with one line per problem.
-
-    problems: found earlier, at these keys; reported with the others, and replace any other problem at these keys.
-    code: import the users' own functions that are named; without, they may be gone, as results outlive files.
-    """
-    lines = list(problems.values())
-    try:
-        context = {"from_yaml": True} if code else None
-        spec = kind.model_validate(tree.get(keys), context=context, by_alias=True, by_name=False)
-    except ValidationError as error:
-        found = list(_problems(kind, error))
-        shown = [(keys + at, problem) for at, problem in found if not _follows(at, problem, found)]
-        lines += [
-            f"{tree.place(at)}: {problem}"
-            for at, problem in shown
-            if not any(at[: len(bad)] == bad for bad in problems)
-        ]
-    if lines:
-        raise SpecError("\n".join(dict.fromkeys(lines))) from None
-    return spec
-
-
-def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
-    """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
-    its items are bad.
-    """
-    if problem == _MISSING:
-        return any(other[:-1] == at[:-1] and text.endswith(f"did you mean {at[-1]!r}?") for other, text in found)
-    return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)
-
-
-def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
-    listed = error.errors(include_url=False)
-    # Tags of unions, <like this> or of pydantic's own, are not keys.
-    places = [tuple(key for key in each["loc"] if not _is_tag(key)) for each in listed]
-    # A word in place of a mapping: whoever wrote a mapping is told of the mapping alone, anybody else of both.
-    words = {
-        at: each["ctx"]["expected"].replace("'", "")
-        for at, each in zip(places, listed, strict=True)
-        if each["type"] == "literal_error" and _is_tag(each["loc"][-1])
-    }
-    for at, each in zip(places, listed, strict=True):
-        cause = each.get("ctx", {}).get("error")
-        if isinstance(cause, KeyProblem):
-            yield at + cause.keys, str(cause)
-        elif isinstance(cause, ValueError):
-            yield at, str(cause)
-        elif each["type"] == "literal_error" and _is_tag(each["loc"][-1]):
-            if all(other is each or other_at[: len(at)] != at for other_at, other in zip(places, listed, strict=True)):
-                yield at, _problem(kind, at, each)
-        elif each["type"] != "default_factory_not_called":
-            yield at, _problem(kind, at, each, words.get(at, ""))
-
-
-def _is_tag(key: object) -> bool:
-    return isinstance(key, str) and _TAG.fullmatch(key) is not None
-
-
-def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
-    """pydantic's errors in archsim's wording. word: what may stand in place of a mapping, such as none."""
-    found = error["input"]
-    match error["type"]:
-        case "extra_forbidden":
-            known = keys_of(_type_at(kind, at[:-1]))
-            way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
-            hint = f"; {way}" if way else ""
-            hint += did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
-            return f"unknown key{hint}"
-        case "missing":
-            return _MISSING
-        case "literal_error":
-            valid = _literals(_type_at(kind, at))
-            return f"unknown value {found!r}{did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
-        case "string_type":
-            quoted = f"; put it in quotes: '{found}'" if isinstance(found, int | float) else ""
-            return f"expected text, not {describe(found)}{quoted}"
-        case "tuple_type" | "list_type":
-            return f"expected a list, not {describe(found)}" + (f"; write [{found}]" if isinstance(found, str) else "")
-        case "model_type" | "model_attributes_type" | "dict_type":
-            keys = keys_of(_type_at(kind, at))
-            listed = f" with the keys {', '.join(keys)}" if keys else ""
-            missing = _NO_COLON.fullmatch(found) if isinstance(found, str) else None
-            hint = f"; write '{missing['key']}: {missing['rest']}'" if missing and missing["key"] in keys else ""
-            return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
-        case "too_short":
-            return _TOO_SHORT
-        case "string_too_short":
-            return "is empty text"
-        case "expected":
-            return f"{error['msg']}, not {describe(found)}"
-        case _:
-            return str(error["msg"])
-
-
-def _literals(kind: Any) -> list[str]:
-    """The values of a literal type, also of one that may be null."""
-    parts = [part for each in get_args(kind) for part in (get_args(each) or (each,))]
-    return [str(part) for part in parts if part is not type(None)]
-
-
-def keys_of(kind: Any) -> list[str]:
-    """The YAML keys of a spec class, in order (none for anything else)."""
-    if not (isinstance(kind, type) and issubclass(kind, Spec)):
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
-
-
-def _type_at(kind: Any, keys: Keys) -> Any:
-    """The declared type at ``keys`` below a spec class, or None."""
-    for key in keys:
-        if isinstance(kind, type) and issubclass(kind, Spec):
-            fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
-            kind = _plain(fields.get(str(key)))
-        elif get_origin(kind) in (tuple, dict):
-            kind = _plain(get_args(kind)[0 if get_origin(kind) is tuple else 1])
-        else:
-            return None
-    return kind
-
-
-def _plain(kind: Any) -> Any:
-    """A type without annotations; for a union, the spec class in it."""
-    while hasattr(kind, "__metadata__"):
-        kind = kind.__origin__
-    specs = [part for part in map(_plain, get_args(kind)) if isinstance(part, type) and issubclass(part, Spec)]
-    return specs[0] if specs and get_origin(kind) not in (tuple, dict) else kind

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from archsim.base.fields import SIZE, format_quantity
+from archsim.base.quantities import SIZE, format_quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, VECTOR_BYTES
 from archsim.laws.tables import (

@@ -24,8 +24,8 @@ from archsim.models.config_fields import (
     one_expert,
     refuse_window,
     shared_experts,
-    windowed,
     with_experts,
+    with_window,
 )
 from archsim.models.config_keys import ConfigKeys, squeezed
 
@@ -88,7 +88,7 @@ def _exaone(c: ConfigKeys) -> Fields:
     fields = with_experts(c, after_dense(c, layers), fields, "intermediate_size")
     if len(full) == layers:
         return fields | {"attention": grouped_heads(c)}
-    return fields | {"attention": windowed(c, grouped_heads(c), full, layers, c.size("sliding_window"))}
+    return fields | {"attention": with_window(c, grouped_heads(c), full, layers, c.size("sliding_window"))}
 
 
 def _minimax_m3(c: ConfigKeys) -> Fields:
@@ -142,7 +142,7 @@ def _qwen(c: ConfigKeys) -> Fields:
     if "sliding_attention" in kinds and not used:
         raise SpecError(f"{c.path}: layer_types has sliding_attention, and no sliding_window is used")
     fields = with_experts(c, _qwen_layers(c, layers), fields, "intermediate_size")
-    return fields | {"attention": windowed(c, base, full, layers, window) if used and window else base}
+    return fields | {"attention": with_window(c, base, full, layers, window) if used and window else base}
 
 
 def _qwen_next(c: ConfigKeys) -> Fields:
@@ -210,7 +210,7 @@ def _llama4(c: ConfigKeys) -> Fields:
     if "chunked_attention" in kinds and not chunk:
         raise c.unsaid("attention_chunk_size")
     fields = with_experts(c, ids, fields, "intermediate_size_mlp")
-    kinds_of_layers = windowed(c, base, full, layers, chunk) if chunk else [base]
+    kinds_of_layers = with_window(c, base, full, layers, chunk) if chunk else [base]
     chunked: Fields = {"chunked": True}
     return fields | {"attention": [each | (chunked if "window" in each else {}) for each in kinds_of_layers]}
 
@@ -220,7 +220,7 @@ def _gpt_oss(c: ConfigKeys) -> Fields:
     layers = fields["layers"]
     kinds = layer_kinds(c, layers, "full_attention", "sliding_attention")
     full = [at for at in range(layers) if (kinds[at] == "full_attention" if kinds else at % 2)]
-    attention = windowed(c, grouped_heads(c), full, layers, c.size("sliding_window"))
+    attention = with_window(c, grouped_heads(c), full, layers, c.size("sliding_window"))
     return with_experts(c, range(layers), fields) | {"attention": attention}
 
 
@@ -479,7 +479,7 @@ def _afmoe(c: ConfigKeys) -> Fields:
     c.any("score_func", "score_before_experts", "global_attn_every_n_layers")
     full = every_full(c, layers, 4)
     fields = with_experts(c, after_dense(c, layers), fields, "intermediate_size")
-    return fields | {"attention": windowed(c, base, full or [], layers, c.size("sliding_window"))}
+    return fields | {"attention": with_window(c, base, full or [], layers, c.size("sliding_window"))}
 
 
 def _lfm2(c: ConfigKeys) -> Fields:
@@ -559,7 +559,7 @@ def _step(c: ConfigKeys) -> Fields:
     c.any("swiglu_limits", "swiglu_limits_shared", "use_moe", "moe_every_n_layer", "moe_router_activation")
     c.any("moe_router_scaling_factor", "use_moe_router_bias", "need_fp32_gate", "norm_expert_weight")
     c.any("moe_layer_offset", "att_impl_type")
-    ids = _enumerated(c, "moe_layers_enum", layers) or after_dense(c, layers)
+    ids = _layer_numbers(c, "moe_layers_enum", layers) or after_dense(c, layers)
     wide = c.whole("share_expert_dim", "share_expert_dims", least=0)
     number = c.whole("n_shared_experts", default=1, least=0)
     fields |= {"shared_experts": number if wide else 0} | ({"shared_ffn": wide} if wide and number else {})
@@ -567,7 +567,7 @@ def _step(c: ConfigKeys) -> Fields:
     return with_experts(c, ids, fields, "intermediate_size") | {"attention": attention}
 
 
-def _enumerated(c: ConfigKeys, name: str, layers: int) -> list[int]:
+def _layer_numbers(c: ConfigKeys, name: str, layers: int) -> list[int]:
     """Numbers of layers, in a list or with commas as text, without those of multi-token prediction."""
     listed = c.any(name)
     if isinstance(listed, str) and all(each.strip().isdecimal() and len(each) < 6 for each in listed.split(",")):
@@ -638,7 +638,7 @@ def _dense(c: ConfigKeys) -> Fields:
         full = list(range(min(first, layers))) if uses and first is not None else []
         if not full and not _is_shorter(c, window):
             window = None
-    attention = windowed(c, base, full or [], layers, window) if window else base
+    attention = with_window(c, base, full or [], layers, window) if window else base
     width = c.size("intermediate_size", "ffn_hidden_size")
     return fields | one_expert(layers, width, gated) | {"attention": attention}
 

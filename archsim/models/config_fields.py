@@ -135,7 +135,7 @@ def latent_heads(c: ConfigKeys) -> Fields:
     }
 
 
-def windowed(c: ConfigKeys, base: Fields, full: list[int], layers: int, window: int) -> list[Fields]:
+def with_window(c: ConfigKeys, base: Fields, full: list[int], layers: int, window: int) -> list[Fields]:
     """Layers ``full`` see all tokens, the others a window."""
     if not full:
         return [base | {"window": window}]

@@ -21,8 +21,9 @@ from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.tables import Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.report.die_map import DieMap
 from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told, map_width, nodes_of
-from archsim.report.plots import KINDS, Bars, Colours, DieMap, Figure, MatrixFigure, PlotAxis, Points
+from archsim.report.plots import KINDS, Bars, Colours, Figure, MatrixFigure, PlotAxis, Points
 from archsim.report.tables import BOUNDS, Panel, Report, bound_shares
 from archsim.report.units import (
     BYTE_UNITS,

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.sums import sum
-from archsim.report.plots import DieMap, Metric, PlotAxis
+from archsim.report.die_map import DieMap, Metric
+from archsim.report.plots import PlotAxis
 from archsim.report.units import percent
 from archsim.runs.results import Frames, Row
 from archsim.specs.system import SystemSpec

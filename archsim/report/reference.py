@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.errors import capital
-from archsim.base.fields import DIMENSIONS, FRACTION, Spec, format_quantity
+from archsim.base.fields import Spec
 from archsim.base.files import write_text
+from archsim.base.quantities import DIMENSIONS, FRACTION, format_quantity
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
 from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet, shipped_sets
 from archsim.specs.config_files import shipped_docs

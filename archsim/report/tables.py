@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import TEXT, Table
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.report.units import (
     NO_BREAK,
     RATE_UNITS,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError, did_you_mean
-from archsim.base.fields import POWER, format_quantity
+from archsim.base.quantities import POWER, format_quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import EventEngine

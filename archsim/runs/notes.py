@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import SpecError
-from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity
+from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
 from archsim.runs.energy import carrier_note

@@ -12,10 +12,12 @@ from typing import Annotated, NamedTuple, TypedDict
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError
-from archsim.base.fields import TIME, Spec, count, quantity
+from archsim.base.fields import Spec
+from archsim.base.quantities import TIME, count, quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.engine.cluster.moves import sms_share
 from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError, did_you_mean
-from archsim.base.fields import TIME, parse_quantity
+from archsim.base.quantities import TIME, parse_quantity
 from archsim.base.units import NS_PER_S
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from archsim.base.fields import (
-    AREA,
-    FRACTION,
-    KeyProblem,
-    Spec,
-    count,
-    fraction,
-    number,
-    parse_quantity,
-    quantity,
-)
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import AREA, FRACTION, count, fraction, number, parse_quantity, quantity
 
 if TYPE_CHECKING:
     pass

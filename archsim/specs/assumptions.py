@@ -15,9 +15,11 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec, count, describe
+from archsim.base.fields import KeyProblem, Name, Spec
 from archsim.base.own_code import import_function
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.quantities import count, describe
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PolicySpec

@@ -22,8 +22,9 @@ from pydantic import (
 )
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import Few, KeyProblem, Spec, count, describe
+from archsim.base.fields import Few, KeyProblem, Spec
 from archsim.base.own_code import import_function
+from archsim.base.quantities import count, describe
 
 
 class LayerSet(Spec):

@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import (
-    Spec,
-    as_written,
-    describe,
-)
-from archsim.base.yaml import Keys, Place, Tree, keys_of
+from archsim.base.fields import Spec
+from archsim.base.quantities import as_written, describe
+from archsim.base.validation import keys_of
+from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axis_values import (
     METHODS,

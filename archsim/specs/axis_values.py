@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import DIMENSIONS, SIZE, Dimension, describe, format_quantity, parse_quantity
+from archsim.base.quantities import DIMENSIONS, SIZE, Dimension, describe, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
     import numpy as np

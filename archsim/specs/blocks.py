@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
-from archsim.base.fields import BANDWIDTH, KeyProblem, Spec, format_quantity
+from archsim.base.fields import KeyProblem, Spec
 from archsim.base.own_code import import_function
+from archsim.base.quantities import BANDWIDTH, format_quantity
 from archsim.specs.fabric import Bandwidth
 from archsim.specs.policies import check_parameters
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.laws.tables import CalibrationSpec, ReferenceRates
 from archsim.specs.calibration_sections import files_of, with_sections
 from archsim.specs.config_files import display, named_files, search_folders, shipped_configs

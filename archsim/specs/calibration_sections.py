@@ -12,7 +12,8 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.fields import Spec
-from archsim.base.yaml import Tree, read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Tree, read_yaml
 from archsim.laws.tables import SECTIONS
 from archsim.specs.config_files import display
 

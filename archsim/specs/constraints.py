@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from archsim.base.fields import DIMENSIONS, parse_quantity
+from archsim.base.quantities import DIMENSIONS, parse_quantity
 
 _COMPARE = {
     "<=": operator.le,

@@ -13,18 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
-from archsim.base.fields import (
-    BANDWIDTH,
-    CLOCK,
-    TIME,
-    Dimension,
-    KeyProblem,
-    Spec,
-    count,
-    format_quantity,
-    number,
-    quantity,
-)
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import BANDWIDTH, CLOCK, TIME, Dimension, count, format_quantity, number, quantity
 from archsim.specs.calibration_files import calibration_named
 
 Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]

@@ -13,7 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import model_validator
 
 from archsim.base.errors import SpecError
-from archsim.base.fields import KeyProblem, Spec, count
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import count
 from archsim.specs.attention import AttentionKind
 from archsim.specs.model import ModelSpec
 

@@ -6,7 +6,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from archsim.base.errors import aligned
-from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, Spec, format_quantity
+from archsim.base.fields import Spec
+from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
 from archsim.base.yaml import read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
 from archsim.specs.calibration_sections import with_sections

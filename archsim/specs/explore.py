@@ -21,7 +21,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, field_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec, count, describe, refuse_duplicates
+from archsim.base.fields import KeyProblem, Spec, refuse_duplicates
+from archsim.base.quantities import count, describe
 from archsim.specs.constraints import Constraint, parse_constraint, parse_expression
 
 EXPLORE_KEY = "explore"

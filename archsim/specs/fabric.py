@@ -29,8 +29,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import BANDWIDTH, TIME, KeyProblem, Spec, count, describe, format_quantity, quantity
+from archsim.base.fields import KeyProblem, Spec
 from archsim.base.own_code import import_function
+from archsim.base.quantities import BANDWIDTH, TIME, count, describe, format_quantity, quantity
 from archsim.specs.config_files import known_calibration
 from archsim.specs.policies import check_parameters
 

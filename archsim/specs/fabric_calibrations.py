@@ -14,8 +14,10 @@ import yaml
 from pydantic import Field
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Name, Spec, count, number
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.fields import Name, Spec
+from archsim.base.quantities import count, number
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
 
 if TYPE_CHECKING:

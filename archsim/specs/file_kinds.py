@@ -6,7 +6,7 @@ from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.base.fields import Spec
-from archsim.base.yaml import keys_of
+from archsim.base.validation import keys_of
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.axes import SWEEP_KEY

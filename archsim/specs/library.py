@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import Name, Spec
-from archsim.base.yaml import Place, Tree, read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Place, Tree, read_yaml
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from pydantic import Field, model_validator
 
 from archsim.base.errors import SpecError
-from archsim.base.fields import BANDWIDTH, KeyProblem, Spec, format_quantity
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import BANDWIDTH, format_quantity
 from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.fabric import Bandwidth

@@ -13,7 +13,8 @@ from pydantic import (
 )
 
 from archsim.base.errors import SpecError
-from archsim.base.fields import KeyProblem, Name, Spec, count
+from archsim.base.fields import KeyProblem, Name, Spec
+from archsim.base.quantities import count
 from archsim.base.sums import sum
 from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer, count_of_layers
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.base.fields import describe
+from archsim.base.quantities import describe
 from archsim.base.yaml import Key, Keys, Place, Tree, parse_value
 
 

@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec, number
+from archsim.base.fields import KeyProblem, Name, Spec
+from archsim.base.quantities import number
 from archsim.base.sums import sum
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files, shipped_configs
 from archsim.specs.constraints import Expression, parse_expression
 from archsim.specs.references import is_path

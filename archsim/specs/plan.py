@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Spec, describe, parse_quantity, without_range
-from archsim.base.yaml import Place, Tree, keys_of, validate
+from archsim.base.fields import Spec, without_range
+from archsim.base.quantities import describe, parse_quantity
+from archsim.base.validation import keys_of, validate
+from archsim.base.yaml import Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.axes import DEPLOYED, KINDS, SWEEP_KEY, Axis, SweepSpec, canonical
 from archsim.specs.axis_values import Drawn, RangeValues, dimension_of

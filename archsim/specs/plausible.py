@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, Dimension, format_quantity
-from archsim.base.fields import parse_quantity as parsed
+from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, Dimension, format_quantity
+from archsim.base.quantities import parse_quantity as parsed
 from archsim.specs.system import SystemSpec
 
 

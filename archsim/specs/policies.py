@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec, describe
+from archsim.base.fields import KeyProblem, Name, Spec
 from archsim.base.own_code import import_function
+from archsim.base.quantities import describe
 from archsim.specs.balancers import (
     ALLOCATION,
     BALANCER_PRESETS,

@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import describe
+from archsim.base.quantities import describe
 from archsim.base.yaml import Keys, Place, Tree, read_yaml
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations

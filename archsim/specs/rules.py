@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import FRACTION, describe, parse_quantity
+from archsim.base.quantities import FRACTION, describe, parse_quantity
 
 
 class Parameter(NamedTuple):

@@ -12,7 +12,8 @@ from pydantic import (
     model_validator,
 )
 
-from archsim.base.fields import BANDWIDTH, SIZE, TIME, KeyProblem, Spec, count, describe, fraction, number, quantity
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import BANDWIDTH, SIZE, TIME, count, describe, fraction, number, quantity
 from archsim.base.sums import sum
 from archsim.specs.deployment import ParallelSpec, PrecisionSpec
 from archsim.specs.schedulers import BY_HASHES, SchedulerSpec

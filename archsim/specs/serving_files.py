@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError
-from archsim.base.yaml import Keys, Place, Tree, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of

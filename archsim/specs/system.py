@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_serializer, model_validator
 
-from archsim.base.fields import (
+from archsim.base.fields import KeyProblem, Name, Spec
+from archsim.base.quantities import (
     CLOCK,
     COMPUTE,
     POWER,
     RESISTANCE,
     SIZE,
     TEMPERATURE,
-    KeyProblem,
-    Name,
-    Spec,
     count,
     format_quantity,
     fraction,

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec, count, number
-from archsim.base.yaml import read_yaml, validate
+from archsim.base.fields import KeyProblem, Spec
+from archsim.base.quantities import count, number
+from archsim.base.validation import validate
+from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import display, search_folders
 from archsim.uncertainty.quantities import KNOTS, Distribution, Quantiles
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import describe
-from archsim.base.yaml import Place, Tree, dump_yaml, validate
+from archsim.base.quantities import describe
+from archsim.base.validation import validate
+from archsim.base.yaml import Place, Tree, dump_yaml
 from archsim.specs.axes import KINDS, WAFER, Axis
 from archsim.specs.calibration_paths import with_calibrations_found
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES

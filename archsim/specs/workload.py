@@ -13,7 +13,8 @@ from pydantic import (
 )
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec, count, number, refuse_duplicates
+from archsim.base.fields import KeyProblem, Spec, refuse_duplicates
+from archsim.base.quantities import count, number
 from archsim.base.sums import sum
 from archsim.specs.config_files import named_files
 

@@ -21,9 +21,9 @@ from archsim.engine.state import Machine, Memory
 from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
+from archsim.report.die_map import DieMap
 from archsim.report.maps import BOTH_WAYS, MappedRun, die_map
 from archsim.report.page import rendered
-from archsim.report.plots import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
 from archsim.runs.columns import DIE_COLUMNS
 from archsim.runs.plan import select

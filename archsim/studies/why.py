@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, aligned
-from archsim.base.fields import as_written
+from archsim.base.quantities import as_written
 from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
 from archsim.report.units import (

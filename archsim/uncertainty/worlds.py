@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, FailedRuns
-from archsim.base.fields import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension, Spec, dimension_of_field
+from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.host import available_cores
+from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
 from archsim.engine.cluster.moves import kernels_carried
 from archsim.engine.cluster.ports import grid_of
 from archsim.engine.fabrics import carriers_needed

@@ -17,10 +17,12 @@ import numpy as np
 import yaml
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base.fields import Name, Spec, count, number
+from archsim.base.fields import Name, Spec
 from archsim.base.files import read_npz
+from archsim.base.quantities import count, number
 from archsim.base.sums import sum
-from archsim.base.yaml import Tree, read_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Tree, read_yaml
 from archsim.specs.workload import DecodeSteps
 
 # ---- traffic_heads

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from archsim.base.errors import did_you_mean
-from archsim.base.fields import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
+from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity, parse_quantity
 from archsim.base.units import DTYPES as KNOWN_DTYPES
 from archsim.laws.tables import HBM, ReferenceRates, ScaledSections
 

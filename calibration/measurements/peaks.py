@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from archsim.base.fields import BANDWIDTH, COMPUTE, Dimension, format_quantity
+from archsim.base.quantities import BANDWIDTH, COMPUTE, Dimension, format_quantity
 from archsim.base.units import WEIGHT_BYTES
 from archsim.laws.transfers import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, NVLINK_BYTES_PER_S, nodes_away
 from calibration.measurements.datasheets import DATASHEETS, Nominal, peak_of

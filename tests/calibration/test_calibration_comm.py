@@ -23,7 +23,7 @@ from calibration.measure.backend import MeasuredMachine, MeasuredTime, MeasureEr
 from calibration.measure.points import GEMM_M, PLANS, gemm_shapes
 from calibration.measure.recording import Recording
 from calibration.measure.session import SessionTally, measure
-from calibration.measurements.adapters.aiconfigurator import WITHIN_A_NODE
+from calibration.measurements.adapters.dispatches import WITHIN_A_NODE
 from calibration.measurements.reading import UNKNOWN_LAYOUT, Measurements, read_measurements
 from calibration.measurements.schema import IDLE_US, TABLES
 

@@ -10,7 +10,8 @@ from support.made_up_measurements import gemm as products
 from support.tables import table_of
 
 from archsim.base.errors import SpecError
-from archsim.base.yaml import Place, Tree, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable

@@ -9,8 +9,8 @@ from support.examples import sampled
 from support.made_up_layers import layers as made_up
 from support.made_up_measurements import SHAPES, gemm, written
 
+from archsim.base.validation import validate as yaml_validate
 from archsim.base.yaml import read_yaml
-from archsim.base.yaml import validate as yaml_validate
 from archsim.cli.main import main
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away

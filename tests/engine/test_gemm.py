@@ -15,7 +15,8 @@ import archsim
 from archsim.api import run as api_run
 from archsim.base.causes import Cause
 from archsim.base.errors import SpecError
-from archsim.base.yaml import Place, Tree, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import RunDemand, build_run_demand

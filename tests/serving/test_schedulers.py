@@ -6,7 +6,7 @@ from support.own_scheduler import GENTLE
 from support.serving import opened, pool
 
 from archsim.base.errors import ArchsimError
-from archsim.base.yaml import validate
+from archsim.base.validation import validate
 from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.library import tree_of
 from archsim.specs.schedulers import SchedulerSpec

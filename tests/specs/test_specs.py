@@ -15,7 +15,8 @@ from support.tables import read_beside, table_of
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.base.fields import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity, with_ranges
+from archsim.base.fields import with_ranges
+from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity, parse_quantity
 from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml, resolve_scalar
 from archsim.cli.main import main
 from archsim.models.config_json import write_model

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from archsim.api import EXAMPLE
-from archsim.base.fields import Spec, as_written, dimension_of_field
+from archsim.base.fields import Spec, dimension_of_field
+from archsim.base.quantities import as_written
 from archsim.base.yaml import dump_yaml
 from archsim.specs.system import SystemSpec
 

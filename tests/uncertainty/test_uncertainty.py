@@ -5,7 +5,8 @@ import pytest
 
 import archsim as ar
 from archsim.base.errors import ArchsimError
-from archsim.base.yaml import dump_yaml, parse_yaml, validate
+from archsim.base.validation import validate
+from archsim.base.yaml import dump_yaml, parse_yaml
 from archsim.runs.run import plain_text
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.estimate import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from archsim.base.causes import label_of
-from archsim.base.fields import WrittenNumber, as_written
+from archsim.base.quantities import WrittenNumber, as_written
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.report.units import between, plain, signed_percent

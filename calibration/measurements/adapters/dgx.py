@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from archsim.workload.trace import shipped_models
-from calibration.measurements.adapters.aiconfigurator import MODELS
+from calibration.measurements.adapters.aiconfigurator_moe import MODELS
 from calibration.measurements.adapters.public import OPERATIONS
 from calibration.measurements.layouts import UNKNOWN_VERSION, FileLayout
 from calibration.measurements.schema import TABLES
