@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base.causes import CAUSES
+from archsim.base.sums import sum
 from archsim.runs.columns import HBM, untimed_bytes
 
 if TYPE_CHECKING:

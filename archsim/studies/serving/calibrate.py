@@ -23,6 +23,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.base.evidence import ABOVE_ZERO, Claim, refuse_broken
 from archsim.base.files import drafted
+from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.serving.deployment import Built, Host
