@@ -265,6 +265,8 @@ class FakeBackend:
         median = 5 + size / 3e5
         if kind == "gemm":  # nothing is faster than its GPU could be
             median = 5 + 2 * point["m"] * point["n"] * point["k"] / 4e8
+        if kind == "hostpath":
+            median = 5 + size / 5e4
         if kind == "memory":
             median = 5 + size / 2.5e6
         if kind == "moe":
