@@ -58,6 +58,7 @@ def shared() -> Path:
     return path
 
 
+SUM = sum
 OURS = ("archsim.", "calibration.", "microarch.")
 
 
@@ -65,8 +66,8 @@ OURS = ("archsim.", "calibration.", "microarch.")
 def no_sum_of_this_python_alone():
     """Floats are added by archsim.base.sums: the sum of Python has other last digits since 3.12."""
 
-    def whole(values, /, start=0, add=sum):
-        found = add(values, start)
+    def whole(values, /, start=0):
+        found = SUM(values, start)
         if type(found) is float and (module := sys._getframe(1).f_globals["__name__"]).startswith(OURS):
             raise AssertionError(f"{module} adds floats by Python's sum; expected that of archsim.base.sums")
         return found
@@ -74,6 +75,12 @@ def no_sum_of_this_python_alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtins, "sum", whole)
         yield
+
+
+@pytest.fixture
+def sum_of_python(monkeypatch):
+    """For what numba compiles in the process of the test, which it keeps together with that function."""
+    monkeypatch.setattr(builtins, "sum", SUM)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -178,7 +178,9 @@ PLANTED = "import os, pathlib\nclass Planted:\n    def __reduce__(self):\n      
 
 
 @pytest.mark.parametrize("planted", ["mode", "owner"])
-def test_machine_code_that_others_could_have_written_is_not_unpickled(tmp_path, monkeypatch, caplog, planted):
+def test_machine_code_that_others_could_have_written_is_not_unpickled(
+    tmp_path, monkeypatch, caplog, planted, sum_of_python
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     defined = {}

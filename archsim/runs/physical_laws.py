@@ -124,6 +124,9 @@ def _weights(run: Finished, row: Mapping[str, Any]) -> Iterator[str]:
     """
     from archsim.engine.state import DATA_MESSAGES, SLICES
 
+    if ":" in run.run.assumptions.execution:  # of a user's own, which reads what it likes
+        return
+
     outcome, model = run.outcome, run.run.model
     entries, steps = int(outcome.counts.entries.sum()), int(np.count_nonzero(outcome.step_ns))
     size, hits = outcome.machine.slice_bytes, int(outcome.tally.llc_hits.sum())

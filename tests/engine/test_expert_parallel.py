@@ -21,7 +21,7 @@ from archsim.balancers import eplb
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.cluster.laws import PortLaw
-from archsim.engine.cluster.moves import refuse_unequal
+from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.engine import EventEngine
 from archsim.engine.execution import GemmTime
 from archsim.engine.expert_parallel import ExpertParallel
@@ -262,7 +262,7 @@ def test_refusals_say_what_would_fit():
         (node, {"gemm": "roofline"}, SpecError, "needs gemm: grouped, not roofline"),
         (node, {"execution": "weight_streaming", "dispatch": "all_gather"}, SpecError, "execution: expert_parallel"),
         (cluster(fabric={"levels": [{"ring": 8, "bandwidth": "450 GB/s"}]}), {}, SpecError, "switches with laws"),
-        (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 redundant experts"),
+        (cluster(3), {}, SpecError, "256 experts do not divide over 24 GPUs; 16 or 32 GPUs.*8 are empty"),
         (node, {"capacity": "finite"}, CapacityError, "about 10 dies or more instead of 8"),
     )
     for system, changes, kind, told in cases:

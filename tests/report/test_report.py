@@ -17,8 +17,8 @@ from archsim.base.errors import ArchsimError
 from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
-from archsim.engine.loop import MOST_FRAMES, StepCounts
 from archsim.engine.machine import build_fabric
+from archsim.engine.step_counts import MOST_FRAMES, StepCounts
 from archsim.report import decision_cost, figures
 from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
 from archsim.report.maps import MappedRun, die_map, nodes_of, port_utilisation
@@ -896,7 +896,7 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
     dies = 4
     counts = object.__new__(StepCounts)
     counts._frames, counts._iteration, counts._wait_ns = [], -1, np.zeros(dies)
-    counts._ended, counts._together = 0, 1
+    counts._ended, counts._together, counts._end_ns = 0, 1, 0.0
     counts.tokens, counts.resource_bytes, counts.busy_ns = np.zeros((3, 2, dies))
     counts.time_ns = np.zeros(2)
     for step in range(1000):

@@ -317,7 +317,7 @@ class ServePlan(NamedTuple):
             with suppress(TraceError):  # its runs say why they were refused
                 found += notes_of_requests(point, requests_of(point))
         found += [f"{p.model.name} is approximate: {each}" for p in self.points for each in p.model.approximate]
-        found = [*(told(row["broken_laws"]) for row in rows if row["broken_laws"]), *found]
+        found = [*(told(row["broken_laws"]) for row in rows if row.get("broken_laws")), *found]
         return tuple(dict.fromkeys((*found, *self.unread, *self._idle(rows))))
 
     def _idle(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
