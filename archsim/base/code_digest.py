@@ -32,12 +32,14 @@ DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
     "archsim/base/packing.py", "archsim/base/sums.py", "archsim/base/units.py", "archsim/base/yaml.py",
     "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
-    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/physical_laws.py",
+    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
+    "archsim/runs/physical_laws.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
-    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/evidence.py", "archsim/base/files.py", "archsim/base/libraries.py",
+    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/evidence.py",
+    "archsim/base/files.py", "archsim/base/libraries.py",
     "archsim/base/own_code.py", "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py",
     "archsim/uncertainty",
 )  # fmt: skip
@@ -56,9 +58,9 @@ _KEPT_S = 7 * 24 * 3600.0
 KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "runs": {
         "generated._generate": 3.2, "generated._fill_alias": 1.1, "generated._fill_tastes": 0.8,
-        "generated._kind_of": 0.6, "generated._source_of": 0.4, "step_counts._grow": 1.0, "step_counts._add": 0.9, "step_counts._note": 0.6,
+        "generated._kind_of": 0.6, "generated._source_of": 0.4, "loop._grow": 1.0, "loop._add": 0.9, "loop._note": 0.6,
         "gemm.gemm_times": 0.7, "work._complete": 0.5, "moves._share_tokens": 0.5, "flows._list_routes": 0.3,
-        "ceilings._sums": 0.3, "work._fill_bundles": 0.3,
+        "loop._sums": 0.3, "work._fill_bundles": 0.3,
     },
     "policies": {
         "allocation._place_isca26": 1.9, "prediction.hot_rows": 1.1, "prediction._take_in": 0.9,
@@ -71,7 +73,7 @@ KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "screening": {"machines._in_order": 2.4, "walk.add_moves": 0.4},
     "serving": {"loop.run": 9.1, "schedulers.vllm_v1": 2.9, "clock.times_of": 0.8},
     "others": {
-        "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0, "simulation._run_events": 4.0,
+        "walk._walk_shared": 5.0, "machines._shared": 4.0, "machines._held": 4.0, "network._run_events": 4.0,
     },
 })  # fmt: skip
 _TAKES_S = {name: takes_s for kernels in KERNELS.values() for name, takes_s in kernels.items()}

@@ -411,6 +411,13 @@ def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str,
     return found
 
 
+def statistics_bytes(machine: Machine, tally: Tally) -> np.ndarray:
+    """What counts of loads put on every link of a run, int64[link]."""
+    crossed = np.zeros((1, machine.link_resources), np.int64)
+    cross_links(tally.pair_bytes[STATISTICS].reshape(1, -1), machine.route_ptr, machine.route_links, crossed)
+    return crossed[0]
+
+
 @kernel
 def cross_links(pair_bytes, route_ptr, route_links, crossed):
     """Add int64[class, pair] to int64[class, link] of the routes of the pairs."""

@@ -20,6 +20,7 @@ from archsim.base.errors import CapacityError, SpecError, did_you_mean
 from archsim.base.fields import POWER, format_quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
+from archsim.engine.demand import statistics_bytes
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import DECODE, PREFILL, RunOutcome
 from archsim.engine.machine import build_fabric, dies_together, link_classes
@@ -518,6 +519,8 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
         weights += model.shared_experts * model.shared_ffn / model.top_k
     times_ns = np.array([outcome.prefill_ns, outcome.decode_ns])
     decision_s = float(outcome.decision.states_ns.sum()) / NS_PER_S
+    statistics = statistics_bytes(outcome.machine, outcome.tally)
+    on_links = counts.resource_bytes[:, UNITS * dies :] + np.outer(times_ns / times_ns.sum(), statistics)
     found = {}
     for phase in (PREFILL, DECODE):
         if not times_ns[phase] or not tokens[phase]:
@@ -527,7 +530,7 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
         activity = Activity(
             time_s=times_ns[phase] / NS_PER_S,
             hbm_bytes=hbm_bytes[phase],
-            d2d_byte_hops=_sent(counts.resource_bytes[phase, UNITS * dies :], fabric),
+            d2d_byte_hops=_sent(on_links[phase], fabric),
             llc_bytes=2 * reads * share,
             flop=per_row * weights * counts.tokens[phase].astype(float),
             decision_s=decision_s * times_ns[phase] / times_ns.sum(),

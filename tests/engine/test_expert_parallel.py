@@ -21,7 +21,7 @@ from archsim.balancers import eplb
 from archsim.base.errors import ArchsimError, CapacityError, SpecError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.cluster.laws import PortLaw
-from archsim.engine.cluster.ports import refuse_unequal
+from archsim.engine.cluster.moves import refuse_unequal
 from archsim.engine.engine import EventEngine
 from archsim.engine.execution import GemmTime
 from archsim.engine.expert_parallel import ExpertParallel

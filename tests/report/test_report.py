@@ -17,8 +17,8 @@ from archsim.base.errors import ArchsimError
 from archsim.base.tables import Table
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
+from archsim.engine.loop import MOST_FRAMES, StepCounts
 from archsim.engine.machine import build_fabric
-from archsim.engine.step_counts import MOST_FRAMES, StepCounts
 from archsim.report import decision_cost, figures
 from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
 from archsim.report.maps import MappedRun, die_map, nodes_of, port_utilisation

@@ -28,7 +28,7 @@ from archsim.engine.analytic.machines import (
     with_rates,
 )
 from archsim.engine.analytic.walk import HBM_BYTES, LINK_BYTES, READ_BYTES, walk_strategy
-from archsim.engine.demand import RunDemand
+from archsim.engine.demand import RunDemand, statistics_bytes
 from archsim.engine.loop import RunOutcome
 from archsim.engine.machine import build_fabric, carriers_of
 from archsim.report.page import write_report
@@ -234,8 +234,11 @@ class _Family:
         finished = Finished(run, self._demand, no_source, replace(outcome, **timed))
         tokens = int(outcome.load.sum())
         counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
-        between_dies: dict[str, list[Any]] = {"bytes": [walked.counted[:, LINK_BYTES]], "src": [0], "dst": [1]}
-        row = work_of(run.model, run.assumptions, counted, between_dies, int(outcome.counts.padded.sum())) | {
+        shown, fabric = columns.shown_links(outcome), outcome.fabric
+        statistics = statistics_bytes(outcome.machine, outcome.tally)[fabric.link_src[shown] != fabric.link_dst[shown]]
+        on_links = walked.counted[:, LINK_BYTES] + statistics.sum()
+        crossed: dict[str, list[Any]] = {"bytes": [on_links], "src": [0], "dst": [1]}
+        row = work_of(run.model, run.assumptions, counted, crossed, int(outcome.counts.padded.sum())) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,
