@@ -153,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     open_closed()
     sys.stdout, sys.stderr = out, err = Kept(sys.stdout), Kept(sys.stderr)
+    status: int | SystemExit
     try:
         status = _run(argv)
     except SystemExit as end:  # of the parser

@@ -5,7 +5,7 @@ points that disagree.
 import numpy as np
 import pandas as pd
 
-from calibration.measurements.peaks import LINKS, within_peaks
+from calibration.measurements.peaks import LINKS, Peaks, within_peaks
 from calibration.measurements.plausible import odd_sizes, odd_units, runs_in_another_unit, throttled_runs
 from calibration.measurements.schema import MeasurementKind, MeasurementProblem, gpu_key
 
@@ -49,7 +49,7 @@ def checked(
     label: str,
     problems: list[MeasurementProblem],
     own: bool,
-    peaks: "Peaks",
+    peaks: Peaks,
 ) -> pd.DataFrame:
     """Rows within the ranges of their columns and within what their GPU can do, each point once, with ``gpu``, ``file``
     and ``line``.
