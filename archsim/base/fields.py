@@ -23,6 +23,7 @@ from archsim.base.errors import did_you_mean
 from archsim.base.quantities import Dimension, FieldType, as_written, count, describe
 from archsim.uncertainty.quantities import SHAPES, Distribution
 
+
 class Ranged(NamedTuple):
     """What a file says about a number besides its value. ``written`` is what it gives there, without the value."""
 

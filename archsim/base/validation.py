@@ -13,14 +13,8 @@ from archsim.base.quantities import describe
 from archsim.base.yaml import _NO_COLON, Keys, Tree
 
 S = TypeVar("S", bound=Spec)
-
-
 _MISSING = "required key is missing"
-
-
 _TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple|literal)\[.*\]|function-.*|is-instance\[.*\]")
-
-
 _TOO_SHORT = "needs at least one item"
 
 

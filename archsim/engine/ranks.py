@@ -19,7 +19,6 @@ from archsim.specs.scenario import Scenario
 from microarch.blocks.local_cp import launch_ns
 
 GATE_AND_UP = 2
-
 PARTS = MappingProxyType(
     {
         Cause.COMPUTE: ("multiply_ns",),
@@ -29,7 +28,6 @@ PARTS = MappingProxyType(
         Cause.HBM: ("excess_ns",),
     }
 )  # of ``archsim.laws.die.GroupedTimes``
-
 OF_ARRAYS = (Cause.COMPUTE, Cause.INEFFICIENCY, Cause.PERMUTE)  # which a lower clock of the arrays makes longer
 
 

@@ -30,12 +30,10 @@ ROW = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-
 NAMES = (
     "step", "layer", "time_ns", "decision_ns", "bound_ns", "hbm_bytes", "moved", "link", "link_bytes",
     "link_busy_ns", "die", "die_tokens", "tokens", "expert", "expert_tokens",
 )  # fmt: skip
-
 FIRST_ROOM = 256  # rows; doubled when they are full
 MOST_FRAMES = 16  # of a run; iterations are taken together where it has more
 

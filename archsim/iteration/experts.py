@@ -22,7 +22,6 @@ from archsim.specs.model import ModelSpec
 
 UNIFORM_TOLD = "uniform"
 NOT_GATED = "nongated"  # ending of kernels without the product of a gate
-
 # Kernels that vLLM, SGLang and TensorRT-LLM have in common, by whichever they were measured: FlashInfer packs those of
 # TensorRT-LLM (flashinfer/fused_moe: trtllm-gen, CUTLASS).
 SHARED = "flashinfer"

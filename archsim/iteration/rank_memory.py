@@ -29,10 +29,8 @@ from archsim.specs.model import ModelSpec
 # in BF16 and FP32, sorted, with indices, as probabilities and their sums: 38.5 bytes an entry (37 to 47 in eight logs
 # of vLLM 0.6 to 0.31; 16 to 29 in others of 0.19 and later, which sample in place).
 SAMPLED_BYTES = 38.5
-
 # Buffers of NCCL and of copies between the ranks of a node (1.0 to 3.8 GB in six logs with NVLink; 0.2 GB with PCIe).
 COLLECTIVE_BYTES = 2_600_000_000
-
 # Of a hidden vector and of an FFN on a rank, in weights of MXFP4 for Marlin (vLLM, layers/quantization/mxfp4.py): 66.0
 # GiB of gpt-oss-120b were loaded, 60.6 without.
 MXFP4_WIDTHS = 256, 128
@@ -64,27 +62,21 @@ class RequestKv(NamedTuple):
 # What of an engine's memory on GPUs is not known before it has started, as the least and the most of each part. Every
 # sample takes a value of each, independently; what a file gives is taken as it is.
 SAMPLES = 256
-
 # Loaded weights over those counted here: 1.001 to 1.008 in five logs (norms, scales), more with parts for images.
 LOADED = (0.99, 1.03)
-
 # `SAMPLED_BYTES` of the logs, 16 to 47, over the constant; TensorRT-LLM's sampler keeps less.
 PROFILED: Mapping[str | None, tuple[float, float]] = MappingProxyType({None: (0.4, 1.25), TRTLLM: (0.1, 1.25)})
-
 # Contexts and graphs of a GPU alone (0.1 to 2.0 GB in twelve logs and runs), and with what ranks keep for each other
 # (0.6 to 7.5 GB in ten: logs, of which GLM-5.2's holds 5.4 GB of graphs, and runs of vLLM 0.15): by factors.
 ALONE_BYTES, TOGETHER_BYTES = (0.1e9, 2.5e9), (0.35e9, 11e9)
-
 # Where a file does not say it, the least below what a machine reserves, and the most: vLLM takes 0.9, 0.92 since 0.26;
 # SGLang 0.81 on an H100 and 0.87 on an H200 (sgl-project/sglang#5893); TensorRT-LLM 0.9 of what is left (0.8 to 0.95 in
 # scripts). Who needs room gives 0.95 (srt-slurm's example of DeepSeek-R1 in FP8 on GB200) or 0.97.
 UTILISED: Mapping[str | None, tuple[float, float]] = MappingProxyType({
     None: (0.0, 0.97), SGLANG: (0.09, 0.97), TRTLLM: (0.1, 0.97),
 })  # fmt: skip
-
 LIKELY = 0.8  # share of samples in the intervals that are printed
 LEAST_SHARE = 0.01  # of samples; what fits in fewer is refused
-
 # Of the most that is likely to be left: the median of what leaves anything, if samples become rarer evenly up to it.
 MIDDLE = 1 - 0.5**0.5
 

@@ -17,20 +17,10 @@ from archsim.base.errors import SpecError
 from archsim.base.files import regular
 
 LAYER = re.compile(r"(?:^|[./_])(?:layers?|blocks?|h)[./_](\d+)(?=[./_]|$)")
-
-
 MOST_SCALAR_BYTES = 64
-
-
 _PRODUCTS = {"MatMul", "Gemm", "MatMulInteger", "MatMulNBits", "QLinearMatMul", "FusedMatMul", "Einsum"}
-
-
 _ATTENTION = {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PagedAttention"}
-
-
 _INNER_OUTER = (True, False), (False, True)  # whether a letter is of the rows, and of the result
-
-
 _KEEP_SHAPE = {"Cast", "Identity", "DequantizeLinear", "QuantizeLinear"}
 
 

@@ -13,17 +13,9 @@ from dataclasses import dataclass, field
 from archsim.models.onnx_graph import GraphProduct, OnnxGraph, attribute
 
 EXPERT = re.compile(r"(?<!shared_)experts?[./_](\d+)(?=[./_ ]|$)")
-
-
 SHARED = re.compile(r"shared_?(experts?|mlp|ffn)")
-
-
 NOT_FOUND = None
-
-
 _CHOICES = ("TopK", "ArgMax")
-
-
 # Operators of a graph that is one rank's share of a model (com.microsoft, ContribOperators.md).
 OF_ONE_RANK = re.compile(r"ShardedMoE|AllReduce|AllGather|AllToAll|Distributed\w+")
 

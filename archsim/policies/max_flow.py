@@ -14,8 +14,6 @@ import numpy as np
 from archsim.base.compiled import inner, kernel
 
 LEFT_OVER = 1e-13  # of the whole load: remainders and room below this are rounding errors
-
-
 SOURCE, UNREACHED = -1, -2
 
 

@@ -19,12 +19,8 @@ from archsim.policies.routing import Executed, Pass
 from archsim.specs.policies import arguments_of
 
 _COLUMNS = ("expert", "die", "tokens")
-
-
 # Limits of an Effort's counts: float64 keeps any total exactly, and int64 any sum of products of 2^15 experts.
 _TOTAL_BITS, _EACH_BITS = 53, 24
-
-
 _MOST_CHARACTERS = 60  # of what is no number, in a message
 
 

@@ -17,8 +17,6 @@ from archsim.policies.heatmap import seen_of
 from archsim.workload.trace import StepTokens
 
 COUNTER_LIMIT = np.int64(2**16 - 1)
-
-
 ACCESSES_PER_UPDATE = 2  # a word is read and written
 
 

@@ -79,8 +79,6 @@ class LayerSet(Spec):
 
 
 _HERE = "archsim.iteration"
-
-
 KINDS = MappingProxyType(
     {
         "grouped": f"{_HERE}.grouped:Grouped",

@@ -29,30 +29,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 ENDS = ("from", "to")
-
-
 _COUNTED = ("step", "factor", "linear", "log")
-
-
 _KEYS = (*ENDS, *_COUNTED, "scale")
-
-
 _SCALES = ("linear", "log")
-
-
 _MOST_VALUES = 1_000_000
-
-
 _MANY = 1000  # values of a range: if there are more, they are written when asked for, and its ends are checked alone
-
-
 _DIGITS = 6
-
-
 # A range ends at ``to`` even if rounding of the steps overshoots by this much (relative).
 _SLACK = 1e-9
-
-
 # A number this close to an integer is an integer: the rest is rounding.
 _WHOLE = 1e-5
 

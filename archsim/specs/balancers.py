@@ -15,11 +15,7 @@ NEEDS_SPEEDS = {
         "what it asks beside loads: the speed of every die, and the links between them; null: nothing",
     )
 }
-
-
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
-
-
 _SLOTS = "slots of a die beyond its share of the experts"
 
 
@@ -42,8 +38,6 @@ PLACEMENT: Mapping[str, Rule] = {
         {"file": Text(None, "a folder or placement.json of `archsim place`, or an engine's file")},
     ),
 }
-
-
 ALLOCATION: Mapping[str, Rule] = {
     "even": Rule(
         "an expert's tokens are divided evenly among its holders; with `needs: speeds` by their speeds", NEEDS_SPEEDS
@@ -67,8 +61,6 @@ ALLOCATION: Mapping[str, Rule] = {
         },
     ),
 }
-
-
 REBALANCING: Mapping[str, Rule] = {
     "eplb": Rule(
         "replicas to the largest load per instance, instances to the least loaded die (EPLB); slots stay as placed",
@@ -94,14 +86,8 @@ REBALANCING: Mapping[str, Rule] = {
         {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")},
     ),
 }
-
-
 _PASS = Parameter(8192, 1, 1e9, "most tokens of a forward pass, to which the capacity applies")
-
-
 _GAMMA = Parameter(1.5, 0, 1e6, "capacity of an expert, of its mean number of tokens", float)
-
-
 ROUTING: Mapping[str, Rule] = {
     "as_chosen": Rule("every chosen pair of token and expert is executed"),
     "drop": Rule(
@@ -126,8 +112,6 @@ ROUTING: Mapping[str, Rule] = {
         },
     ),
 }
-
-
 REPLICATION: Mapping[str, Rule] = {
     "none": Rule("a layer runs on the holders that the placement gives"),
     "libra": Rule(
@@ -169,8 +153,6 @@ REPLICATION: Mapping[str, Rule] = {
         },
     ),
 }
-
-
 SHARED: Mapping[str, Rule] = {
     "local": Rule("every die runs the shared expert for its own tokens"),
     "waterfill": Rule(
@@ -178,8 +160,6 @@ SHARED: Mapping[str, Rule] = {
         {"least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local")},
     ),
 }
-
-
 BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "eplb",

@@ -14,8 +14,6 @@ from archsim.specs.fabric import Bandwidth
 from archsim.specs.policies import check_parameters
 
 _KEYS = ("name", "bandwidth")
-
-
 BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds of classes
 
 

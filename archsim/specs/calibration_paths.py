@@ -11,11 +11,7 @@ from archsim.base.yaml import Keys, Place, Tree
 from archsim.specs.config_files import searched
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
-
-
 TABLE = ("dies_as_built", "speed", "table")  # of speeds of dies, a file that is found in the same way
-
-
 _SUFFIXES = (".yaml", ".yml")
 
 

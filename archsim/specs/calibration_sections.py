@@ -18,8 +18,6 @@ from archsim.laws.tables import SECTIONS
 from archsim.specs.config_files import display
 
 TABLES, NUMBERS, STORED = "tables", "numbers", "stored"
-
-
 HINT = "fit the section again with `archsim calibrate`, or copy it with its files"
 
 

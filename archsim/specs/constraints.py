@@ -30,14 +30,8 @@ _COMPARE = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-
-
 _REAL = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-
-
 _UNITS = sorted({unit for dimension in DIMENSIONS for unit in dimension.units if unit}, key=len, reverse=True)
-
-
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)(?:\s*(?P<unit>"
     + "|".join(map(re.escape, _UNITS))
@@ -46,9 +40,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 
-
 MOST_WORDS = 200  # of a constraint: its parser descends with every bracket
-
 
 Lookup = Callable[[str], Any]
 

@@ -18,8 +18,6 @@ from archsim.base.quantities import BANDWIDTH, CLOCK, TIME, Dimension, count, fo
 from archsim.specs.calibration_files import calibration_named
 
 Clock = Annotated[float, quantity(CLOCK, "1 MHz", "20 GHz")]
-
-
 DecisionLatency = Annotated[float, quantity(TIME, "1e-3 ns", "1 s", zero=True)]
 
 

@@ -45,8 +45,6 @@ OBJECTIVES: MappingProxyType[str, Objective] = MappingProxyType(
         "cost": Objective("cost_usd", "min"),
     }
 )
-
-
 _OPPOSITE = {"max": "min", "min": "max"}
 
 
@@ -73,11 +71,7 @@ class Risk(NamedTuple):
 
 
 RISKY = ("throughput", "time")  # what is known in every world
-
-
 _QUANTILE = re.compile(r"(\w+)\.p(\d{1,2})")
-
-
 _PROBABILITY = re.compile(r"probability\(\s*(\w+)\s*(>=|<=)\s*([0-9.]+(?:e[+-]?\d+)?)\s*\)")
 
 

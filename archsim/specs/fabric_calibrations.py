@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from archsim.laws.mesh import EndpointLaw, HopLatency, LawResiduals, LinkRate
 
 FABRIC_KIND = "fabrics"
-
-
 _Ns = Annotated[float, number(0, 1e12)]
-
-
 _Share = Annotated[float, number(0, 1e6)]
 
 

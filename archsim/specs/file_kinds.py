@@ -19,8 +19,6 @@ from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import UncertaintySpec
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
-
-
 # Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
 SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
     {
@@ -34,11 +32,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
         "file of widths": UncertaintySpec,
     }
 )
-
-
 EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
-
-
 # Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
     "name",
@@ -55,8 +49,6 @@ _TRAFFIC_KEYS = (
     "subjects",
     "spread",
 )
-
-
 _BELONGS = MappingProxyType(
     {
         EXPERIMENT: "`archsim sweep` takes it",

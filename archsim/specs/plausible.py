@@ -34,8 +34,6 @@ USUAL = (
     Usual(("llc", "write_ns"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
     Usual(("compute", "peak_flop_per_s"), COMPUTE, "1 TFLOP/s", "200 PFLOP/s", "30 TFLOP/s to 50 PFLOP/s a die"),
 )
-
-
 _LEVEL = (("d2d", "bandwidth_bytes_per_s"), ("d2d", "hop_latency_ns"))  # that a level of a fabric has, too
 
 

@@ -13,36 +13,20 @@ from archsim.specs.serving import LengthSpec, ServeSpec
 from archsim.specs.system import SystemSpec
 
 SCHEDULER_OF = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
-
-
 # SGLang, --chunked-prefill-size of the scripts by GPU and dtype of products: tokens of a batch of prompts.
 SGLANG_TOKENS = MappingProxyType({
     ("b200", "fp8"): 32768, ("b200", "fp8_block"): 32768, ("b200", "nvfp4"): 16384, ("h200", "fp8"): 32768,
     ("h200", "fp8_block"): 32768,
 })  # fmt: skip
-
-
 SGLANG_ELSEWHERE = ("qwen3-235b-a22b", "qwen3-32b")  # models without a script: by the engine's default
-
-
 # SGLang on B200 looks for new requests only every 10 decodes, 30 from 16 clients on (--scheduler-recv-interval).
 SGLANG_POLLS, SGLANG_POLLS_BUSY, SGLANG_BUSY = 10, 30, 16
-
-
 # TensorRT-LLM, --max_num_tokens: of gpt-oss, and of others the least; more where clients and a whole prompt are more.
 TRTLLM_GPT_OSS_TOKENS, TRTLLM_TOKENS, TRTLLM_STEP = 20_000, 8192, 64
-
-
 # Of Llama-3.1-70B: 16,384 in FP8 on B200, elsewhere a whole request and some.
 LLAMA, TRTLLM_LLAMA_TOKENS, TRTLLM_BEYOND = "llama-3.1-70b", 16_384, 200
-
-
 KV_OF_BF16 = ("kimi", "minimax")  # models whose scripts leave the KV cache as it is
-
-
 VARIED = (0.9, 1.1)  # lengths over their mean where a file gives a mean alone: fitted engines but SGLang were served so
-
-
 FP4_FROM_CHECKPOINT = ("nvfp4", "mxfp4_mxfp8")  # weights whose checkpoints or scripts keep KV in FP8
 
 

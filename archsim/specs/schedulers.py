@@ -17,8 +17,6 @@ from archsim.specs.policies import check_parameters
 from archsim.specs.rules import Parameter
 
 BY_HASHES = ("prefix_aware", "cache_aware", "session")  # choices of a rank that look at shared prefixes
-
-
 ARGUMENTS = 4  # that a user's function gets by position: state, rank, time in ns, limits
 
 
@@ -61,8 +59,6 @@ SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
         ),
     }
 )
-
-
 OWN = ShippedScheduler("a user's own function", by_length=True)
 
 

@@ -196,11 +196,6 @@ def _other_systems(spec: ServeSpec) -> list[tuple[str, tuple[str, ...], Any]]:
     return found
 
 
-# What a file leaves open, as engines are started: by InferenceX's scripts (SemiAnalysisAI/InferenceX, benchmarks/*.sh
-# of 2025 and 2026, of vLLM 0.10 to 0.19, SGLang 0.5 and TensorRT-LLM 1.0 to 1.3) and by the engines' defaults. A key
-# that the file gives is taken as it is. The measured errors of docs/accuracy.md are of engines that were started so.
-
-
 # Where they do, on GPUs; elsewhere the set `physical` as it is. Memory is that of serving, which knows its KV.
 OF_GPUS = {
     "execution": "expert_parallel", "gemm": "grouped", "transfer_software": "charged", "capacity": "unbounded",

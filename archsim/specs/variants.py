@@ -26,17 +26,9 @@ from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.references import folders_around, found_trace, resolve
 
 PLURAL = {"system": "systems", "model": "models", "policy": "policies", "assumptions": "assumptions"}
-
-
 NAMED = ("system", "model", "policy")
-
-
 _DIGITS, _MOST_OF_NAME = 10, 69  # lengths of digest and name, which together form a name of at most 80
-
-
 _VARIANT = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}$")
-
-
 _SHORT_FORMS = ("topology", *RULE_TYPES)  # text in place of these mappings is their name
 
 

@@ -20,21 +20,11 @@ from archsim.specs.config_files import named_files
 
 # Iterations are int16 in traces; iteration 0 is the prefill.
 DecodeSteps = Annotated[int, count(1, 32766)]
-
-
 BatchSize = Annotated[int, count(1, 10_000_000)]
-
-
 Skew = Annotated[float, number(0, 10)]
-
-
 Seed = Annotated[int, count(0, 2**63 - 1)]
-
-
 # Of a generated request that does not say; small because a prefill is one step whatever its length.
 PROMPT_TOKENS = 16
-
-
 OF_MODEL = "model"  # `like: model`: the preset with the name of each model
 
 
@@ -50,8 +40,6 @@ def known_preset(like: str | None) -> str | None:
 
 
 _Ratio = Annotated[float, number(1, 1e6)]
-
-
 Level = _Ratio | Annotated[tuple[_Ratio, ...], Field(min_length=1)] | None
 
 

@@ -27,66 +27,36 @@ from calibration.fit.gemm import quantiles
 from calibration.fit.parameters import rounded, write_calibration
 
 MOST_ROWS = 6000  # of a table, drawn with a fixed seed: more change prices by less than their noise
-
-
 # Of reweighting: rounds; residuals below SMALL weigh alike, and predictions are at most MOST_OFF times off.
 ROUNDS, SMALL, MOST_OFF = 8, 0.03, 20.0
-
-
 FEW_TOKENS, FEWEST = 64, 5  # prompts that show the floor, and how many of them there are at least
-
-
 ABOVE_FLOOR = 1.15  # times the floor, from which a point is the GPU's
-
-
 LEAST_OF_LAW, WORTH, CAPPED = 100, 0.97, 1.0  # rows of a law; gain from which more laws are worth it; largest |ln|
-
-
 GROUPS = ("model", "q_heads")  # that are left out together
-
-
 GPUS = {"H100-SXM": "h100", "H200-SXM": "h200", "B200-SXM": "b200", "GB200-NVL72": "gb200", "B300-SXM": "b300",
         "GB300-NVL72": "gb300"}  # fmt: skip
-
-
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
-
-
 INDEXER = {"index_head_dim": 128, "index_topk": 2048}
-
-
 # Hidden size and keys of the models (config.json); DeepSeek-V4's heads and groups of the output are those of the whole.
 _GLM = {"q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
         "index_heads": 32, **INDEXER}  # fmt: skip
-
-
 LATENT = {
     "DeepSeek-V3.2": (7168, {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
                              "v_head_dim": 128, "index_heads": 64, **INDEXER}),
     "GLM-5": (6144, _GLM), "GLM-5.2": (6144, _GLM), "GLM-5.2-FP8": (6144, _GLM),
 }  # fmt: skip
-
-
 COMPRESSED = {
     "DeepSeek-V4-Flash": (4096, 64, 8, {"q_lora_rank": 1024, "index_topk": 512}),
     "DeepSeek-V4-Pro": (7168, 128, 16, {"q_lora_rank": 1536, "index_topk": 1024}),
 }
-
-
 MINIMAX_HIDDEN, MINIMAX_HEADS, MINIMAX_KV_HEADS = 6144, 64, 4
-
-
 FILES = {
     "sparse/aic_dsa": ("sparse", "sparse_reused"),
     "sparse/aic_dsv4_csa": ("compressed_sparse",),
     "sparse/aic_dsv4_hca": ("compressed",),
     "sparse/aic_msa": ("block_sparse",),
 }
-
-
 LINEAR = {"gdn": "gated_delta_net", "kda": "kda", "mamba2": "mamba2"}
-
-
 PHASES = {"context": "prefill", "generation": "decode", "verify": "verify"}
 
 

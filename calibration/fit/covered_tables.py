@@ -11,8 +11,6 @@ _NAMES = (
     *("model", "library", "kernel", "phase", "kind", "dtype", "kv_dtype", "products", "quantisation", "groups"),
     *("distribution", "eplb_slots", "head_dim", "window", "unit"),
 )
-
-
 _MOST_NAMED = 3  # of what is missing
 
 

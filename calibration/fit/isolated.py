@@ -10,14 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 APART = 3.0  # spreads
-
-
 LEAST = 0.05  # ln of a ratio of times; two sweeps of a GPU differ by as much
-
-
 SPREAD = 0.95  # quantile
-
-
 LEAST_OF_ROW = 3  # points
 
 

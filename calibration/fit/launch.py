@@ -25,8 +25,6 @@ def scalar_table(rows: pd.DataFrame, values: ArrayLike, unit: str, of: dict[str,
 
 
 SMALL_KERNEL_BYTES = 256 * 1024  # smaller kernels take no longer than their launch (gpu-benches, all GPUs)
-
-
 # Launch cost depends on driver and architecture: a GPU without measurements uses those of a sibling.
 ARCHITECTURES = (("h100", "h200", "h100-pcie", "h800", "h20"), ("b200", "gb200", "b300"), ("mi300x",), ("a100",))
 

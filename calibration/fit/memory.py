@@ -18,14 +18,8 @@ from calibration.fit.transfers import Series, transfer_table
 # Working sets that are within one level on every known GPU: beyond any L1 and within the near half of any L2; beyond
 # any L2.
 L2_BYTES = (2 * 2**20, 8 * 2**20)
-
-
 HBM_FROM_BYTES = 2**28
-
-
 UNITS = {"bytes_per_s": "bytes_per_s", "latency_ns": "ns"}
-
-
 LEAST_SIZES_OF_CURVE = 8
 
 

@@ -33,27 +33,15 @@ NAMES = (
     "spread",
     "floor_ns",
 )
-
-
 # Logs of typical values, and the width of their bounds; for the order, the log of order - 1.
 START = np.log([3e4, 10.0, 0.1, 10.0, 5e14, 2.5e12, 1.5, 0.9])
-
-
 STEPS_TO_COMPARE, MOST_STEPS = 10, 100
-
-
 FAMILIAR = 0.85  # of the peak, which large products reach (docs/calibration.md)
-
-
 INSIDE = 1e-3  # of the bounds, in logs, where a search starts
-
-
 FLOOR_AT, FLOOR_WITHIN = (
     0.05,
     np.log(2.0),
 )  # the floor starts at this quantile of the times, and stays within a factor of two
-
-
 LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
 
 

@@ -11,8 +11,6 @@ import pandas as pd
 from calibration.measurements.sweeps import release
 
 OPERATIONS = ("compute_scale", "scale_matrix")
-
-
 MOST_QUANTISATION = 0.8  # share of a time above which a difference is mostly noise (versions differ by 1 to 2 of 8 us)
 
 

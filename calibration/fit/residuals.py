@@ -1,4 +1,4 @@
-"""How far laws are off at measured points that no fit saw: ln(measured / predicted), by table, in each of three ways."""
+"""How far laws are off at measured points that no fit saw: ln(measured / predicted), by table, in three ways."""
 
 from __future__ import annotations
 
@@ -36,17 +36,9 @@ GENERATIONS: Mapping[str, str] = {
     "b200": "blackwell", "b300": "blackwell", "gb200": "blackwell", "gb300": "blackwell",
     "rtx-pro-6000-server": "blackwell, workstation",
 }  # fmt: skip
-
-
 THIRDS = 3  # of the shapes, of which one is left out at a time
-
-
 LEAST_ROOFLINE_NS = 10_000.0  # of attention: kernels that take less are launches, which a roofline does not have
-
-
 MOST_POINTS = 60  # of a table, drawn evenly: more say little, and take long
-
-
 EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: other kernels than fused ones
 
 
@@ -188,8 +180,6 @@ def _longer(flop: Any, n_bytes: Any, gpu: str, dtype: str) -> np.ndarray:
 
 
 _SHAPE = ["heads", "kv_heads", "head_dim", "window"]
-
-
 SECTIONS: Mapping[str, _CoveredSection] = {
     "gemm": _CoveredSection(
         "gemm", ["library", "dtype", "quant_included"], ["n", "k"], "m", _gemm, _thin_gemm, lambda table: table.m,

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 from archsim.laws.transfers import PiecewiseLaw
 
 LEAST_SIZES = 3  # distinct sizes of a piece: two would make a line through any outlier
-
-
 CUTS_PER_OCTAVE = 8  # closer sizes are never separated, which keeps dense sweeps fast
 
 
@@ -83,51 +81,21 @@ def _cut(left: float, right: float, latency: np.ndarray, slope: np.ndarray) -> f
 
 
 MOST_PIECES = 8
-
-
 END_SPAN = 2.0  # a shorter last piece may be a plateau or the start of a protocol; its slope is not extrapolated
-
-
 MOST_PIECES_OF_SPARSE = 4
-
-
 SPARSE_SIZES_PER_OCTAVE = 4.0  # up to this density a law may have a piece for every two neighbouring sizes
-
-
 # Fewer pieces must be better by this factor: leaving out some of few sizes makes gaps that favour them
 SPARSE_FAVOUR = 0.75
-
-
 LEAST_SIZES_TO_CHOOSE = 8
-
-
 JOINED, STRAIGHT = 0, -1  # in place of a number of pieces: lines from size to size, without lone points or as they are
-
-
 LEAST_SIZES_OF_STRAIGHT = 64
-
-
 STRAIGHT_DISFAVOUR = 1.1  # by which lines between all sizes, of which there are many more, must be better
-
-
 FOLDS = 5  # every fifth size is left out at a time
-
-
 GOOD_ENOUGH = 1.03  # fewer pieces are preferred up to this multiple of the smallest held-out error
-
-
 SAME_ERROR = 1e-4  # smaller differences between held-out errors do not count
-
-
 ROUNDS = 4  # of reweighting
-
-
 OUTLIER_SCALES = 3.0  # residuals beyond about this many standard deviations lose weight
-
-
 LEAST_SCALE = 0.003  # least repeatability assumed; smaller residuals do not cause reweighting
-
-
 QUANTILES = (0.05, 0.5, 0.95)
 
 

@@ -12,14 +12,8 @@ from archsim.uncertainty.quantities import KNOTS, Quantiles
 from calibration.fit.residuals import TableResiduals
 
 DRAWS = 401  # quantiles of either level with which both are put together
-
-
 STEPS = 30  # of the search for the width of the second level
-
-
 LESS, CLOSE = (1.0, 0.75, 0.5, 0.3, 0.15), 0.1  # of the common share, until the interquartile range is no wider than so
-
-
 BARE = 0.05  # of the width: with less at a quantile, the second level has none left there
 
 

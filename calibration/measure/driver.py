@@ -8,11 +8,7 @@ import ctypes
 from collections.abc import Callable
 
 THREADS = 256  # per block
-
-
 BYTES_PER_CELL = 8  # four read, four written
-
-
 # Each thread adds one to its float: cells[i] += 1. PTX of CUDA 11, compiled by the driver for the present GPU.
 KERNEL = b"""
 .version 7.0

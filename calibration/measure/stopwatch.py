@@ -11,35 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 WARM_UPS, REPEATS = 3, 20
-
-
 LEAST_REPLAY_US = 1000.0  # long compared with the resolution of events (0.5 us) and the start of a graph
-
-
 MOST_CALLS = 2000  # calls of one operation per graph
-
-
 MOST_STREAM_CALLS = 128  # calls per stream: the driver queue has about a thousand entries and blocks the host when full
-
-
 EVENT_US = 0.5  # resolution of events (CUDA runtime API, cudaEventElapsedTime)
-
-
 CYCLES_PER_S = 2e9  # highest SM clock; at a lower clock the GPU spins for longer
-
-
 FIRST_LEAD_S, MOST_LEAD_S = 1e-3, 1e-2  # lead of the host over the GPU
-
-
 CLOCKS_EVERY_S = 2.0
-
-
 CLOCKS = {"sm_clock_mhz": "clocks.sm", "mem_clock_mhz": "clocks.mem", "power_w": "power.draw"}
-
-
 SMI_PATIENCE_S = 10.0
-
-
 SETTLE_S, READINGS = 2.0, 7  # nvidia-smi's power is the mean of a second
 
 

@@ -13,11 +13,7 @@ from calibration.measurements.layouts import UNKNOWN_VERSION
 from calibration.measurements.schema import MeasurementProblem
 
 PACKED = ".gz"
-
-
 _LONGEST_HEADER = 1 << 20
-
-
 SUFFIXES = (".csv", f".csv{PACKED}")
 
 
@@ -81,35 +77,17 @@ def _cells(line: str) -> list[str] | None:
 
 
 LOGS = (".txt", ".log", ".out")
-
-
 _HEAD = re.compile(r"#\s*(size\s+count\s+type\b.*)")
-
-
 _PROGRAM = re.compile(r"(all_reduce|all_gather|alltoall|broadcast|reduce_scatter|reduce|sendrecv|gather|scatter)_perf")
-
-
 _RANK = re.compile(r"#\s+Rank\s+(\d+).*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+)")
-
-
 _LOG_COLUMNS = [
     "run_id", "gpu_name", "library", "library_version", "op", "num_gpus", "nodes", "bytes", "dtype",
     "latency_us_median",
 ]  # fmt: skip
-
-
 _OPERATION = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
-
-
 _HALVES = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-
-
 _SAME_RATE = 0.03  # of rates that are printed with three digits or more
-
-
 _LEAST_RATE = 1.0  # GB/s, printed with three digits
-
-
 _MOST_ERROR = 0.01  # of the old column error; sums of half-precision numbers are off by less
 
 

@@ -17,17 +17,9 @@ from calibration.measurements.schema import MeasurementProblem
 
 # 4,096 tokens x 2.70 nodes away x 7,392 B in 1.88 ms (4 nodes); 3.15 in 2.14 ms (8 nodes)
 PUBLISHED_BYTES_PER_S = 44e9
-
-
 MOST_SLOWER = 1.5  # than the fewest nodes at equal bytes of a NIC, and than the published rate
-
-
 FEW_TOKENS = 8  # up to which a time is a fixed cost
-
-
 MOST_NOTIFY = 2.0  # times the shortest of a number of nodes
-
-
 _SERIES = ["gpu", "library", "library_version", "variant", "sms", "hidden", "top_k", "experts", "dtype"]
 
 

@@ -44,8 +44,6 @@ DATASHEETS = {
     "rtx-pro-6000-server": ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1.597 * TERA, sms=188),
     "mi300x": _tensor(1307, 2615, 5.3, 304),
 }
-
-
 # What public measurements lack, and on which GPU it was measured; docs/calibration.md has the errors of scaling.
 SCALED = {
     "h200": ScaledSections(gpu="h100", sections=("moe",)),
@@ -58,15 +56,9 @@ SCALED = {
     "gb200": ScaledSections(gpu="b200", sections=("moe", "collectives")),
     "gb300": ScaledSections(gpu="b300", sections=("moe", "collectives")),
 }
-
-
 # GPUs that differ in their HBM alone: one law serves them, scaled by its bandwidth.
 SAME_BUT_HBM = {"h100": ("h200",), "h200": ("h100",)}
-
-
 UNKNOWN_SMS = 132
-
-
 # Equal tensor core peaks on all of DATASHEETS
 SAME_PEAK = {
     "fp16": "bf16",

@@ -10,14 +10,8 @@ import numpy as np
 import pandas as pd
 
 ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-
-
 MISSING = ord(".")
-
-
 DECIMALS = 7  # of ln time: within them CPUs agree
-
-
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4)
 
 

@@ -11,17 +11,9 @@ from calibration.measurements.schema import MeasurementProblem
 from calibration.measurements.sweeps import release
 
 LEAST_POINTS = 8  # two more than the law has parameters
-
-
 LEAST_SIZES_OF_LAW = 3  # of m at one shape, before a law is known to follow m
-
-
 LEAST_FITTED_SIZES = 5  # of m at each shape, before their corrections mean much
-
-
 REMEDY = "measure more, for instance with `python -m calibration.measure gemm`"
-
-
 _TABLE = ["gpu", "library", "release", "dtype", "quant_included", "groups"]
 
 

@@ -18,61 +18,31 @@ from calibration.measurements.datasheets import DATASHEETS, Nominal, peak_of
 from calibration.measurements.schema import TABLES, MeasurementProblem
 
 TOLERANCE = 1.05  # boost clocks above those of the datasheet's peak
-
-
 MOST_BEYOND = 0.05  # share of the rows with a known peak, above which a file is refused
-
-
 LINKS = ("p2p", "collective", "hostpath")
-
-
 MOST_BEYOND_LINKS = 0.5  # the same of transfers, of which only large ones could show a wrong unit
-
-
 LEAST_OF_HBM = 1 / 3  # median share of the bandwidth; public sets reach 0.81 to 0.99
-
-
 PAST_CACHES_BYTES = 2**30  # working sets of HBM on every known GPU
-
-
 CACHE_BYTES = 2**28  # the largest last cache of a known GPU: MI300X's Infinity Cache
-
-
 # What no GPU of 2026 exceeds, for one without a datasheet here: NVIDIA's Rubin (NVFP4, HBM4, NVLink 6, NVLink-C2C).
 MOST_FLOP_PER_S, MOST_HBM_BYTES_PER_S, MOST_LINK_BYTES_PER_S, MOST_HOST_BYTES_PER_S = 50e15, 22e12, 1.8e12, 0.9e12
-
-
 # One direction, of GPUs without NVLink: PCIe x16 (gen 4 has 31.5 GB/s, gen 5 63), the bridge of an H100 PCIe, and seven
 # Infinity Fabric links of 64 GB/s (datasheets).
 OTHER_LINKS = {"h100-pcie": 300e9, "h100-nvl": 300e9, "l40": 31.5e9, "rtx-pro-6000-server": 63e9, "mi300x": 448e9}
-
-
 # To the host, one direction: PCIe x16, gen 6 of a B300, and NVLink-C2C of a Grace.
 HOSTS = {
     **dict.fromkeys(("a100", "l40"), 31.5e9), "b300": 126e9, **dict.fromkeys(("gb200", "gb300"), 450e9),
     **dict.fromkeys(("h100", "h100-pcie", "h100-nvl", "h200", "h800", "h20", "b200", "mi300x"), 63e9),
     "rtx-pro-6000-server": 63e9,
 }  # fmt: skip
-
-
 # A GPU's port to other nodes: 400 Gb/s; of Blackwell, and of what has no datasheet here, 800 (ConnectX-7, ConnectX-8).
 PORTS = dict.fromkeys(("a100", "h100", "h100-pcie", "h200", "h800", "h20", "l40", "mi300x"), 50e9)
-
-
 MOST_PORT_BYTES_PER_S, PORTS_OF_NODE = 100e9, 8
-
-
 # Operation -> bytes that leave or enter some GPU of n, as a share of the message. An all-reduce in a ring, or added up
 # by the switch (NVLink SHARP: everything leaves a GPU once, and the sum comes back to it).
 _SCATTERED = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter", "gather", "scatter"), lambda n: (n - 1) / n)
-
-
 _WHOLE = dict.fromkeys(("broadcast", "reduce", "send_recv", "sendrecv"), lambda n: np.where(n > 1, 1.0, 0.0))
-
-
 DISPATCHED = (DISPATCH, COMBINE, COMBINE_LOW_PRECISION)  # a token goes to every rank with one of its experts once
-
-
 MUST_PASS = {**_SCATTERED, **_WHOLE, "all_reduce": lambda n: np.minimum(2 * (n - 1) / n, 1 + 1 / n)}
 
 
@@ -142,8 +112,6 @@ def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Mea
 
 
 _TRANSFERS = "are unit, bytes, operation and ranks right, and did it transfer anything?"
-
-
 _ASKED = {
     "gemm": "are unit, dtype and shape right, and the peak (--peak, --hbm)?",
     "moe": "are unit, dtype and sizes right, and the peak (--peak, --hbm)?",

@@ -12,41 +12,17 @@ from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.schema import IDLE_US, MeasurementKind, gpu_key
 
 LAUNCH_US = 3.0
-
-
 FLOP_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 200e6, 1e6, 1e5
-
-
 APART = 150.0  # factor from the median of rows measured in the same way; a wrong unit is off by 1000
-
-
 FAR = 300.0  # factor for all rows measured in one way; some are slow, such as links of 1 GB/s
-
-
 FAR_OF_PEAKS = 30.0  # the same where the rough time is that of a datasheet; measured medians are 0.5 to 5 times it
-
-
 COMPUTED = ("gemm", "moe", "attention")  # kinds whose rough time is that of a datasheet
-
-
 LEAST_BYTES_PER_S = 0.5e9  # at which the time of copies rises with size; PCIe 1.0 with four lanes has 1e9
-
-
 LEAST_SHARE_OF_LINK = 0.01  # the same, of a known link
-
-
 RISE = 1.5  # of the time over the largest sizes, before it shows a rate
-
-
 LARGEST = 8.0  # sizes from this part of the largest on
-
-
 BLOCK_US = 50.0  # of the projections around latent attention: a dozen kernels, and 30 to 370 MB of weights
-
-
 HEAD_US = 0.005  # of a request and head of attention, whose rows fill only a part of a tile
-
-
 # Columns that identify a way of measuring.
 WAYS = {
     "gemm": ["library", "dtype"],
@@ -175,8 +151,6 @@ _WORK_US = {
     "quantisation": lambda rows: (4 * rows["m"] * rows["k"] / BYTES_PER_US).to_numpy(),
     "power": _power_us,
 }
-
-
 _FIGURES = {
     "gemm": ["groups", "m", "n", "k"],
     "moe": ["tokens_total", "top_k", "ep", "tp", "hidden", "ffn", "experts"],
@@ -191,17 +165,9 @@ _FIGURES = {
 
 
 LEAST_COMMON = 8  # points that two runs share, before they are compared
-
-
 LEAST_RUNS = 2  # before they are compared
-
-
 NOT_COMPARED = ("launch",)  # runs of public launches are block sizes; their median counts
-
-
 MOST_DISAGREEMENT = 0.05  # median |ln ratio| of two runs that agree
-
-
 # Columns by which a way of measuring becomes several tables, each fitted alone.
 _APART_TABLES = {
     "gemm": ["quant_included", "groups"],

@@ -8,17 +8,9 @@ import pandas as pd
 from archsim.laws.tables import newest_first
 
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
-
-
 SAME = " = "  # between the names of duplicate sweeps
-
-
 LEAST_COMMON_POINTS = 20  # points, before two sweeps are compared
-
-
 MOST_APART = 1.5  # ratio of the times of two sweeps at a point that are still averaged
-
-
 # Of two sweeps of one version, the newer counts unless it is slower by more: two public ones are up to 1.52 apart
 PLAINLY_SLOWER = 2.0
 

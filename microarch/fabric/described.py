@@ -3,9 +3,9 @@
 ``topology: package.module:function`` names a function ``(dies, **params)`` that returns a :class:`FabricDescription`,
 or any named tuple with its fields::
 
-def dragonfly(dies, radix=4):
-edges = [(0, 1), (1, 2), ...]
-return FabricDescription(nodes=dies, edges=edges, classes=[LinkClass("local", 100e9, 500.0)])
+    def dragonfly(dies, radix=4):
+        edges = [(0, 1), (1, 2), ...]
+        return FabricDescription(nodes=dies, edges=edges, classes=[LinkClass("local", 100e9, 500.0)])
 """
 
 import math

@@ -7,11 +7,7 @@ import numpy as np
 from microarch.fabric.fabric import Graph, Wiring, assemble
 
 ROW_MAJOR = "row_major"
-
-
 COLUMN_MAJOR = "column_major"
-
-
 HORIZONTAL, VERTICAL, HORIZONTAL_WRAP, VERTICAL_WRAP = range(4)  # classes of links of a mesh or torus
 
 

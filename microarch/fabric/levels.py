@@ -9,11 +9,11 @@ connects to a group:
 ============  =================================================  =====================================================
 ``gpu``       one network per *rail*: die r of every group, for    inside its own group to die r (by the levels
 below),
-every r (rail-optimised)                           then along rail r
+              every r (rail-optimised)                           then along rail r
 ``group``     one network of the groups' shared ports; every     up to its group's port, over the network, down from
-die of a group is linked to the port               the port of the other group
+              die of a group is linked to the port               the port of the other group
 ``edge``      grids of grids (wafers): dies that face each       XY over all rows and columns, as in one large grid
-other on the edges of neighbouring groups
+              other on the edges of neighbouring groups
 ============  =================================================  =====================================================
 
 The network of a level is one of the topologies above. Links of level i are of class i; those between dies and the

@@ -1,5 +1,7 @@
 """Silicon of a system's decision hardware: tables, Local CPs, a Global CP, and the logic that decides."""
 
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,62 +17,44 @@ from microarch.silicon.area import MW_PER_W, UM2_PER_MM2, W_PER_PJ_HZ, AreaAndPo
 from microarch.silicon.technology import A72, A76, N5, PJ_PER_FJ, Coefficient, Technology
 
 SHADOW, ORDER, ADDERS = "PDU: second register", "ATU: order of use", "Global CP: heatmap adders"
-
-
 _RTL = "area of cells over that of a flip-flop, ASAP7, pipeline of 3 (archsim hardware rtl synth)"
-
-
 LANE = Coefficient(298.0, "flip-flops per lane", f"synthesis of the allocator, 8 and 16 lanes: {_RTL}", (250.0, 350.0))
-
-
 CANDIDATE = Coefficient(
     255.0,
     "flip-flops per die",
     f"synthesis of the allocator, 25 dies: slot, load and their multiplexers; {_RTL}",
     (215.0, 280.0),
 )
-
-
 COMPARATOR = Coefficient(
     60.0,
     "flip-flops per comparator",
     f"synthesis of the selector, 32 comparators, its word of the heatmap in a register: 60; {_RTL}",
     (35.0, 100.0),
 )
-
-
 SORTER = Coefficient(
     181.0,
     "flip-flops per comparator of a bitonic sorter",
     f"synthesis of the sorter, 32 comparators and 512 experts: two keys, and what brings them there and back; {_RTL}",
     (120.0, 240.0),
 )
-
-
 ORDER_BIT = Coefficient(
     2.3,
     "flip-flops per pair of ways of a set",
     f"synthesis of the ATU: its bit of the order of use, the set's choice and update, comparison of tags; {_RTL}",
     (2.2, 2.5),
 )
-
-
 ADDER_BIT = Coefficient(
     2.43,
     "flip-flops per bit of the heatmap's port",
     f"synthesis of the heatmap's store: a bit of the word, its adder and its halving; {_RTL}",
     (2.4, 2.5),
 )
-
-
 ADDER_REST = Coefficient(
     60.0,
     "flip-flops beside the heatmap's word",
     f"synthesis of the heatmap's store: addresses, states; {_RTL}",
     (50.0, 80.0),
 )
-
-
 TOKENS = Coefficient(
     16.0,
     "flip-flops per expert, plus its id",
@@ -110,24 +94,18 @@ def datapath_parts(
 
 
 SPEEDS = "Global CP: speeds of dies"
-
-
 SPEED_MULTIPLIER = Coefficient(
     680.0,
     "flip-flops per lane",
     f"synthesis of the allocator with and without speeds, 4 and 8 lanes: a multiplier of 24 x 16 bits and the register after it; {_RTL}",
     (640.0, 730.0),
 )
-
-
 SPEED_SLOT = Coefficient(
     29.0,
     "flip-flops per die",
     f"the same, 25 dies: the factor of a slot, 16 bits, and its choice; {_RTL}",
     (25.0, 35.0),
 )
-
-
 NEIGHBOURS = 4  # of a die on a mesh: links whose costs differ
 
 
@@ -154,14 +132,8 @@ def _flops_cost(flops: float, clock_hz: float, technology: Technology) -> AreaAn
 
 
 CORES = MappingProxyType({"a72": A72, "a76": A76})
-
-
 LOCAL_CP = f"Local CP ({A72.name})"
-
-
 ON_DIES = ("prediction table", "ATU")  # the other tables are the Global CP's
-
-
 IN_SRAM = ("expert distribution table", "heatmap cache")  # unless its state machine reads them from DRAM
 
 

@@ -4,7 +4,7 @@
 block             area
 ================  =====================================================================================
 ``compute``       peak rate × area per FLOP/s, that of NVIDIA's GH100 without its other blocks; an FP8
-rate counts half, as the same array has half the rate in 16 bits
+                  rate counts half, as the same array has half the rate in 16 bits
 ``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5)
 ``hbm``           bandwidth × area of controllers and PHYs
 ``d2d``           bandwidth of all ports, both ways, × area of the PHYs
@@ -24,32 +24,17 @@ from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.technology import N5
 
 BYTE_BITS = 8
-
-
 TERA = 1e12
-
-
 SIXTEEN_BIT = 2  # bytes of the data type of the compute areas
-
 
 # NVIDIA H100 (GH100) datasheet and white paper, 2022: 814 mm², 144 SMs of which 132 give 989 TFLOP/s (BF16, dense), 60
 # MB of L2, six HBM interfaces, NVLink and PCIe.
 GH100_MM2 = 814.0
-
-
 GH100_TFLOP_PER_S = 989.0 * 144 / 132
-
-
 GH100_L2_BYTES = 60 * 2**20
-
-
 GH100_HBM_TB_PER_S = 6 * 0.819  # six stacks at the rate of JEDEC JESD238
-
-
 # NVIDIA B200, 2024: two pieces, NV-HBI with 10 TB/s between them, both ways, for 8 TB/s of HBM.
 INTERFACE_PER_HBM = 10 / 8
-
-
 GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
 
 

@@ -7,6 +7,8 @@ heat that comes in leaves exactly. See Incropera et al., Fundamentals of Heat an
 lateral conduction over a sink) and 4.4 (energy balance of a cell).
 """
 
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +22,8 @@ from microarch.silicon.cost import HBM_STACK_MM2
 from microarch.silicon.estimates import Estimate, Estimates
 
 MM_PER_M = 1e3
-
-
 RUNAWAY_C = 1000.0  # hotter than any steady state: leakage grows faster than heat leaves
-
-
 _CLOSE_K = 1e-10
-
-
 _MOST_ROUNDS = 2000
 
 

@@ -19,20 +19,10 @@ from archsim.base.files import unpacked
 from archsim.base.sums import sum
 
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')
-
-
 UNENDED = re.compile(r"^(\s*\w+\s*:[^;{}\n]*)$", re.MULTILINE)  # an attribute without its semicolon
-
-
 COMMENT = re.compile(r"/\*.*?\*/|\\\n", re.DOTALL)
-
-
 MIDDLE_SLEW_PS = 40.0  # of the library's tables, as for clocks
-
-
 SHARED = "../shared/data/cells"
-
-
 WANTED = ("asap7_simple_rvt_tt.lib.xz", "asap7_invbuf_rvt_tt.lib.xz", "asap7_seq_rvt_tt.lib.xz")
 
 

@@ -23,14 +23,8 @@ CELL_UM2: Mapping[str, Coefficient] = MappingProxyType(
         "N2": Coefficient(0.0175, "um2", "TSMC, IEDM 2024: 38 Mb/mm2 (Tom's Hardware)"),
     }
 )
-
-
 LARGE = Coefficient(1.43, "times the cells", "WikiChip: 31.8 Mib/mm2 of N3E and N5-class cells, large arrays")
-
-
 MACRO = Coefficient(1.68, "times the cells", "ASAP7 macros of hammer-vlsi 1.2.0: 0.0488 um2 a bit")
-
-
 MACRO_EDGE = Coefficient(13.3, "times the cells, over the root of the bits", "the same: 0.385 um2 a bit and root")
 
 

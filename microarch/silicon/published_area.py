@@ -12,12 +12,8 @@ from microarch.silicon.area import UM2_PER_MM2, AreaAndPower, Part, table_cost, 
 from microarch.silicon.technology import N5, SCALED, Technology
 
 TOLERANCE = 0.25  # a larger difference gets a sentence
-
-
 # Table II: area and power of all copies, 512 experts and 25 dies. "About" 7.5, 7000, 1.1 and 1000 in the paper.
 PUBLISHED_DESIGN = TableDesign()
-
-
 PUBLISHED: Mapping[str, AreaAndPower] = MappingProxyType(
     {
         "prediction table": AreaAndPower(0.0020, 55.75),
@@ -28,8 +24,6 @@ PUBLISHED: Mapping[str, AreaAndPower] = MappingProxyType(
         "Global CP (Cortex-A76)": AreaAndPower(1.1, 1000.0),
     }
 )
-
-
 PUBLISHED_TOTAL = AreaAndPower(6.13, 8588.61)
 
 

@@ -16,17 +16,9 @@ from microarch.silicon.technology import N5, Coefficient
 TO_5NM = Coefficient(
     0.8, "5 nm over 7 nm", "as for cores: a Cortex-A55 is 22 to 29 % denser in 5 nm (Linley Group, 2021)", (0.775, 0.82)
 )
-
-
 STATE_MACHINE = ("allocator", "select", "sorter")  # components that run at decision.fsm.clock
-
-
 NEAR = 1.25  # a larger ratio gets a reason
-
-
 A_CORE = "table II has a Cortex-A76 (1.1 mm²) in the place of allocator, selector and sorter"
-
-
 BESIDE: Mapping[str, str] = MappingProxyType(  # why table II is no row of the component
     dict.fromkeys(STATE_MACHINE, A_CORE)
     | {

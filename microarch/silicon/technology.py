@@ -8,6 +8,8 @@ a length, F = 5 nm, and shrinks older cells by its square, which no process achi
 II of Yu et al. (ISCA 2026, arXiv 2510.05497v4), and explains why they are so small.
 """
 
+# ruff: noqa: E501  (one row a coefficient: a table is read across)
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
@@ -15,24 +17,12 @@ from math import log2, sqrt
 from types import MappingProxyType
 
 KIB_BITS = 8 * 1024
-
-
 PJ_PER_FJ = 1e-3
-
-
 _ACCESS = "pJ per 64-bit access in 7 nm"
-
-
 _JOUPPI = "Jouppi et al., Ten Lessons From Three Generations Shaped Google's TPUv4i, ISCA 2021, table 2 (not looked up)"
-
-
 _N5_POWER = "TSMC, 5nm Technology (tsmc.com): about 30 % less power than N7"
-
-
 # AnandTech, Neoverse V1 and N2, 2021: Arm expects 40 % less; first chips in N5 were 26 % more efficient
 _N5_POWER_BETWEEN = (0.6, 0.79)
-
-
 _N5_DENSITY = (
     "Linley Group, Die Photos Show Cortex-A78 Shortfall, 2021: Cortex-A55 22 to 29 % denser in 5 nm than in 7 nm"
 )
@@ -129,8 +119,6 @@ _ENERGY = {
         (0.7, 0.92),
     ),
 }
-
-
 N5 = Technology(
     name="n5",
     title="TSMC N5",
@@ -162,8 +150,6 @@ N5 = Technology(
     placement=Coefficient(0.70, "of the area is cells", "assumed: usual utilisation of placed logic", (0.6, 0.85)),
     **_ENERGY,
 )
-
-
 SCALED = Technology(
     name="scaled",
     title="older cells shrunk as if the node's name were a length of 5 nm",
@@ -183,10 +169,7 @@ SCALED = Technology(
     placement=Coefficient(1.0, "of the area is cells", "fitted: area of the prediction tables in table II"),
     **_ENERGY,
 )
-
-
 TECHNOLOGIES = MappingProxyType({technology.name: technology for technology in (N5, SCALED)})
-
 
 A72 = Core(
     name="Cortex-A72",
@@ -205,8 +188,6 @@ A72 = Core(
     ),
     power_scale=Coefficient(0.28, "5 nm over 16FF+", f"TSMC on CLN7FF: 60 % less power than CLN16FF+; {_N5_POWER}"),
 )
-
-
 A76 = Core(
     name="Cortex-A76",
     area_mm2=Coefficient(
@@ -217,8 +198,6 @@ A76 = Core(
     area_scale=Coefficient(0.8, "5 nm over 7 nm", _N5_DENSITY, (0.775, 0.82)),
     power_scale=Coefficient(0.7, "5 nm over 7 nm", _N5_POWER, _N5_POWER_BETWEEN),
 )
-
-
 # Sets the power of all SRAM tables; cores run at it too. It is the default of ``TableDesign.clock_hz``.
 CLOCK = Coefficient(
     2.5e9,

@@ -17,32 +17,14 @@ from microarch.silicon.liberty import LibertyCell, Library
 from microarch.silicon.technology import Coefficient
 
 INPUT_SLEW_PS, OUTPUT_FF, CLOCK_SLEW_PS = 10.0, 1.0, 10.0
-
-
 _MACRO = "ASAP7 SRAM srambank_256x4x64_6t122 (asap7_sram_0p0, TT, 0.7 V, 25 °C)"
-
-
 ADDRESS_SETUP = Coefficient(54.0, "ps", f"{_MACRO}: set-up of ADDRESS, falling, slew of 40 ps", (48.0, 59.0))
-
-
 CLOCK_TO_DATA = Coefficient(164.0, "ps", f"{_MACRO}: clk to dataout, rising, slew of 10 ps, 23 fF (about 0.1 mm of wire)", (144.0, 189.0))  # fmt: skip # noqa: E501
-
-
 WRITE_SETUP = Coefficient(21.0, "ps", f"{_MACRO}: set-up of write, falling, slew of 40 ps", (14.0, 26.0))
-
-
 SELECTION = Coefficient(32.0, "ps", "two NAND2x1 of ASAP7, slew of 20 ps, 1.5 fF each", (28.0, 40.0))
-
-
 MACRO_WORDS = 1024  # of the deepest macro; its smaller ones have the same access time in the library
-
-
 DATA_SLEW_PS = 40.0
-
-
 RISE, FALL = "rise", "fall"
-
-
 INTO: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # sense: (output edge, input edges)
     "positive_unate": {RISE: (RISE,), FALL: (FALL,)},
     "negative_unate": {RISE: (FALL,), FALL: (RISE,)},

@@ -25,9 +25,7 @@ PARTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "llc": (("llc", "hit"), ("llc", "miss"), ("llc", "write")),
     }
 )
-
 RATES = frozenset(key for keys in PARTS.values() for key in keys)
-
 _FIELDS = MappingProxyType(
     {
         (block, key): next(

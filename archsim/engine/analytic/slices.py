@@ -32,7 +32,6 @@ FETCHED = np.dtype(
     ],
     align=True,
 )
-
 BOOKED = np.dtype(
     [
         ("free", "f8"),  # end of the last booking on the resource
@@ -46,7 +45,6 @@ BOOKED = np.dtype(
     ],
     align=True,
 )
-
 BOOKED_DIE = np.dtype(
     [
         ("tokens", "f8"),  # arrival of the last dispatched tokens

@@ -22,7 +22,6 @@ from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import DONE
 
 NOBODY = np.int64(-1)
-
 # stages created, stages in the calendar, bits of the claimed links (see ReservedState.link_bits)
 STAGES, BOOKED, CLAIMED = 0, 1, 2
 MOST_BITS = 63  # of links that a route's bits can tell
@@ -46,7 +45,6 @@ STAGE = np.dtype(
     ],
     align=True,
 )
-
 CLAIM = np.dtype([("free_at", "f8"), ("queued", "i8"), ("last_user", "i8"), ("claimed", "i8")], align=True)
 
 

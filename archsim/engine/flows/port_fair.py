@@ -61,7 +61,6 @@ BUFFER = np.dtype(
     ],
     align=True,
 )
-
 PORT = np.dtype(
     [
         ("asked", "f8"),  # rate that arrives at the port

@@ -24,7 +24,6 @@ from microarch.fabric.grid import build_mesh
 CONTENTIONS = ("shared", "reserved")
 ARBITRATIONS = ("fair", "round_robin", "head_of_line")
 SPENT = 1e-12  # a transfer with less than this share of its bytes left is complete
-
 RUN = np.dtype(
     [
         ("rate", "f8"),  # bytes/ns

@@ -24,8 +24,6 @@ from archsim.studies.serving.race import Curve, Tried, limits_of
 
 DRAWS = 2000
 QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie
-
-
 # Of pools, no cell has residuals: medians of absolute errors of docs/accuracy.csv (disaggregated all) over 0.6745.
 POOL_SPREAD = MappingProxyType({"tpot": 0.080 / 0.6745, "ttft": 0.323 / 0.6745})
 

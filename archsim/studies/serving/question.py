@@ -27,15 +27,11 @@ THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
 OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
 ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
 NAMES: Mapping[str, str] = MappingProxyType({"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"})
-
-
 # Where a user says nothing: a chat with a page of context.
 INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
 LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
 NVIDIA_ONLY = ("trtllm",)
 AMD = ("mi300x", "mi355x")
-
-
 # Checkpoints whose experts come in one dtype (model cards).
 NATIVE: Mapping[str, str] = MappingProxyType({"gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"})
 FP8, NVFP4, BF16, MXFP4 = "fp8", "nvfp4", "bf16", "mxfp4"

@@ -20,17 +20,9 @@ DTYPES = {
     "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
     "int4_wo": "int4",
 }
-
-
 QUANTISED = ("fp8", "fp8_block", "nvfp4")
-
-
 DENSE = "trtllm-dense"
-
-
 TIMES = "latency_us_"  # of a sweep: latency_us_trtllm_1_3_0rc20
-
-
 GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 
 
@@ -107,8 +99,6 @@ def _quantisations(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 _ENGINES = "gpu dtype latency_us_trtllm_1_3_0rc20 latency_us_vllm_0_24_0"
-
-
 GEMM_LAYOUTS = (
     layout(
         "aiconfigurator gemm",

@@ -36,21 +36,13 @@ MODELS = {
     "Nemotron-3-Ultra-550B": (8192, 5120, 512, 22),
     "Nemotron-3-Ultra-550B-latent": (2048, 5120, 512, 22),
 }
-
-
 UNKNOWN_MODELS = (
     "marked suspect, of older versions, or of models of unknown sizes, which this layout does not state (known: "
     f"{', '.join(MODELS)}); use the schema's moe.csv"
 )
-
-
 # Versions of files without a version column: by suffix of the file name, and the default (README of the tidy set).
 VERSION_OF_ENDING = {"sglang056": "0.5.6.post2"}
-
-
 VERSION = "0.5.10"
-
-
 WIDE_EP, WIDE_EP_VERSION = "trtllm-wideep", "1.3.0rc10"  # from the source's folder; not in a column
 
 

@@ -13,22 +13,14 @@ from calibration.measurements.layouts import frame, layout
 
 # DeepEP builds that sglang ships; not in a column (README of the tidy set).
 WITHIN_A_NODE, BETWEEN_NODES = "sglang-0.5.12", "sglang-0.5.6.post2"
-
-
 ALL_TO_ALL_VERSION = "1.3.0rc10"  # TensorRT-LLM, likewise
-
-
 ALL_TO_ALL = {
     "alltoall_prepare": PREPARE,
     "alltoall_dispatch": DISPATCH,
     "alltoall_combine": COMBINE,
     "alltoall_combine_low_precision": COMBINE_LOW_PRECISION,
 }
-
-
 KERNELS = {"NVLinkOneSided": "nvlink_one_sided", "NVLinkTwoSided": "nvlink_two_sided"}
-
-
 DISPATCH_DTYPES = {"bfloat16": "bf16"}
 
 
@@ -98,17 +90,9 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 _ROWS = "gpu_name=gpu hidden=hidden_size top_k=topk experts=num_experts"
-
-
 _LAYER = "num_gpus hidden_size topk num_experts tokens_per_rank"
-
-
 _WHOLE = f"{_LAYER} dispatch_us combine_us"
-
-
 _PARTS = "nodes comm_sms dispatch_transmit_us dispatch_notify_us combine_transmit_us combine_notify_us"
-
-
 DISPATCH_LAYOUTS = (
     layout("DeepEP low latency", "collective", _within_a_node, "gpu", _WHOLE),
     layout("DeepEP normal", "collective", _within_a_node, "gpu", f"comm_sms {_WHOLE}"),
