@@ -31,7 +31,7 @@ from archsim.base.sums import sum
 DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
     "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/sums.py", "archsim/base/units.py",
-    "archsim/base/yaml.py",
+    "archsim/base/validation.py", "archsim/base/yaml.py",
     "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
     "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
     "archsim/runs/physical_laws.py",

@@ -168,7 +168,7 @@ def format_quantity(value: float, dimension: Dimension) -> str:
 
 
 class FieldType(GroupedMetadata):
-    """What ``Annotated`` says of a field's type: how it is read, how written, and its schema. ``dimension``: of a
+    """What the annotation says of a field's type: how it is read, how written, and its schema. ``dimension``: of a
     number that may have a range; None of one that is exact, such as a count.
     """
 

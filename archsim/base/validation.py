@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import describe
-from archsim.base.yaml import _NO_COLON, Keys, Tree
+from archsim.base.yaml import NO_COLON, Keys, Tree
 
 S = TypeVar("S", bound=Spec)
 _MISSING = "required key is missing"
@@ -107,7 +107,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
         case "model_type" | "model_attributes_type" | "dict_type":
             keys = keys_of(_type_at(kind, at))
             listed = f" with the keys {', '.join(keys)}" if keys else ""
-            missing = _NO_COLON.fullmatch(found) if isinstance(found, str) else None
+            missing = NO_COLON.fullmatch(found) if isinstance(found, str) else None
             hint = f"; write '{missing['key']}: {missing['rest']}'" if missing and missing["key"] in keys else ""
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":

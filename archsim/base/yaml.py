@@ -151,7 +151,7 @@ def read_yaml(path: str | Path, label: str | None = None, instead: tuple[str, st
     if tree.data is None:
         raise SpecError(f"{label}: is empty; expected a mapping")
     if not isinstance(tree.data, dict):
-        missing = _NO_COLON.fullmatch(text.strip().splitlines()[0]) if isinstance(tree.data, str) else None
+        missing = NO_COLON.fullmatch(text.strip().splitlines()[0]) if isinstance(tree.data, str) else None
         hint = f"; {_no_colon_told(missing)}" if missing else ""
         raise SpecError(f"{tree.place(())}: expected a mapping of keys at the top level{hint}")
     return tree
@@ -193,7 +193,7 @@ def parse_yaml(text: str, label: str) -> Tree:
 
 
 # A line with a key and no colon, or no blank after it: `batch 64`, `systems:[dojo]`.
-_NO_COLON = re.compile(
+NO_COLON = re.compile(
     r"\s*(?:- +)?(?P<key>[A-Za-z_][\w.-]*)(?::(?=\S)|\s+(?=[^\s:#]))(?P<rest>(?![^\[{'\"]*:(?:\s|$)).*?)\s*"
 )
 # A line with a key alone and no colon, below which its value follows.
@@ -221,7 +221,7 @@ def _slip(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
     begun = error.context_mark.line if error.context_mark else at
     before = next((line for line in range(min(at, len(lines)) - 1, -1, -1) if lines[line].strip()), at)
     for line in (begun, at, before):
-        if line < len(lines) and (found := _NO_COLON.fullmatch(lines[line].partition(" #")[0])):
+        if line < len(lines) and (found := NO_COLON.fullmatch(lines[line].partition(" #")[0])):
             return line + 1, _no_colon_told(found)
     if "could not find expected ':'" in problem or "mapping values are not" in problem:
         for line in (begun, before):

@@ -394,7 +394,7 @@ def _print_summary(found) -> None:
 
 
 def _print_table(found: list[dict], by: list[str]) -> None:
-    """``found``: one row per group, with the columns ``by`` and those of ``Summary`` (studies/validation/errors.py)."""
+    """``found``: one row per group, with the columns ``by`` and those of `archsim.studies.validation.errors`."""
     widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
     head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
     print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")

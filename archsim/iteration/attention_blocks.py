@@ -2,8 +2,8 @@
 
 Kernels of a block follow each other, so their times add up: products, scores of an indexer, attention, and what goes
 by tokens, requests or context. Prices are at least 0 and were chosen on whole models and head counts that a fit had
-not seen (``calibration.fit.attention``). A sparse block has its projections; linear attention is its convolution and
-its rule (scan), without projections.
+not seen (``calibration.fit.attention_blocks``). A sparse block has its projections; linear attention is its convolution
+and its rule (scan), without projections.
 """
 
 from collections.abc import Mapping

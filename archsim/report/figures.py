@@ -1,4 +1,4 @@
-"""The figures of a sweep: on its page, in notebooks (`archsim.Results.plot`) and in print.
+"""The figures of a sweep: on its page, in notebooks (`Results.plot`) and in print.
 
 Every function takes the rows of the table of runs and returns a `Figure`, or None where the rows have nothing to show.
 """

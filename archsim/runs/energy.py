@@ -1,7 +1,7 @@
 """Energy of a run by block, and area and price of its machine, from the run's record.
 
 Energy is that of the run's MoE layers, prefill included; a token is one that has passed all of the model's. Excluded
-are attention (`iteration_energy_j` adds it where a whole iteration is known), host, cooling and LLC hits
+are attention (`iteration_energy` adds it where a whole iteration is known), host, cooling and LLC hits
 (a hit is one LLC read more than counted here). Sources:
 ``microarch.silicon.energy`` and ``microarch.silicon.cost``.
 """

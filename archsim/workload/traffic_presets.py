@@ -1,6 +1,6 @@
 """Models of generated routing by name: files in configs/traffic, fitted (with tables) or built from statistics.
 
-A file of statistics states what is known about a model without a trace: `traffic_heads.TrafficStatistics`.
+A file of statistics states what is known about a model without a trace: `TrafficStatistics`.
 """
 
 import hashlib

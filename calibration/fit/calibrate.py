@@ -27,7 +27,7 @@ class FittedCalibration:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{kind} {count}" for kind, count in self.tables.items()) or "empty"
-        return f"Fitted({self.gpu!r}, tables: {counts})"
+        return f"{type(self).__name__}({self.gpu!r}, tables: {counts})"
 
     @property
     def tables(self) -> dict[str, int]:
@@ -77,7 +77,9 @@ def _fit_one(
     if not any(getattr(calibration, kind) for kind in SECTIONS):
         return FittedCalibration(gpu, calibration, None, "")
     if before is not None and not calibration.blocks:
-        calibration = calibration.model_copy(update={"blocks": before.blocks})  # calibration.fit.attention fits them
+        calibration = calibration.model_copy(
+            update={"blocks": before.blocks}
+        )  # calibration.fit.attention_blocks fits them
     if path is not None and before is not None:
         _refuse_less(before, calibration, path)
     written = None if path is None else write_calibration(calibration, path, only)

@@ -37,7 +37,7 @@ import pandas as pd
 from archsim.base.host import use_one_blas_thread
 from archsim.uncertainty.quantities import Quantiles
 from calibration.fit.residuals import KINDS, TableResiduals, residuals
-from calibration.fit.widths import DRAWS, _pooled, bounds, levels_of
+from calibration.fit.widths import DRAWS, bounds, levels_of, pool_residuals
 from calibration.measurements.reading import read_measurements
 
 FOLDS = 4  # of the tables, for the judgement
@@ -88,7 +88,7 @@ def judged(tables: list[TableResiduals]) -> Coverage:
             low, high = bounds(common, own, level)
             within[at] += [np.mean((each.of >= low) & (each.of <= high)) for each in parts[fold]]
         widths += [np.exp(high - low)] * len(parts[fold])
-        points, weight = _pooled(parts[fold])
+        points, weight = pool_residuals(parts[fold])
         pits.append(np.searchsorted(every, points) / len(every))
         weights.append(weight)
     first = tables[0]

@@ -19,7 +19,7 @@ BARE = 0.05  # of the width: with less at a quantile, the second level has none 
 
 def levels_of(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
     """(common, shape): factors at the quantiles `KNOTS` of both levels; see the module."""
-    points, weights = _pooled(tables)
+    points, weights = pool_residuals(tables)
     wanted = _quantiles(points, weights)
     medians = np.array([np.median(each.of) for each in tables])
     spread = _spread(points, weights)
@@ -66,7 +66,7 @@ def _ascending(level: np.ndarray, centre: int) -> np.ndarray:
     return level
 
 
-def _pooled(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
+def pool_residuals(tables: list[TableResiduals]) -> tuple[np.ndarray, np.ndarray]:
     """(residuals of all tables, weights by which tables count equally)."""
     return (
         np.concatenate([each.of for each in tables]),

@@ -22,8 +22,8 @@ IDLE, SELECT = range(2)
 
 @dataclass(frozen=True)
 class Parameters:
-    """``larger_wins``: ties go to the larger expert, and zeros count (``top_fraction``); else to the smaller, and a
-    counter of zero is never marked (``top_positive``).
+    """``larger_wins``: ties go to the larger expert, and zeros count (`TopFraction`); else to the smaller, and a
+    counter of zero is never marked (`TopPositive`).
     """
 
     experts: int = 512

@@ -9,7 +9,7 @@ from support.made_up_measurements import gemm, written
 from support.tables import read_beside
 from support.tiny import TINY
 
-import calibration.fit.fit
+import calibration.fit.calibrate
 from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
@@ -121,9 +121,9 @@ def test_an_interrupted_calibration_names_the_files_that_are_whole(here, capsys,
         gemm=gemm(),
         gemm_a100=[row.replace("NVIDIA H100", "NVIDIA A100-SXM4-80GB") for row in gemm()],
     )
-    fitted = calibration.fit.fit.fit_measurements
+    fitted = calibration.fit.calibrate.fit_measurements
     monkeypatch.setattr(
-        calibration.fit.fit,
+        calibration.fit.calibrate,
         "fit_measurements",
         lambda found, gpu, *how: fitted(found, gpu, *how) if gpu == "a100" else interrupt(),
     )

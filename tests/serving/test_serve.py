@@ -202,7 +202,7 @@ def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
     assert rows["mean_ttft_ms"] == pytest.approx(0, abs=1e-9) and rows["median_tpot_ms"] == pytest.approx(0, abs=1e-9)
     found = ar.calibrate_serving(FILE, tmp_path / "other.json")
     assert "nothing is left to judge on" in found.halves[0]
-    assert repr(found).startswith("Calibrated(") and found._repr_html_().count("<tr") > 5
+    assert repr(found).startswith("FittedConstants(") and found._repr_html_().count("<tr") > 5
     assert found.compared.outcome._repr_html_().count("<tr") == 5
 
 

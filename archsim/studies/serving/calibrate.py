@@ -402,7 +402,7 @@ def requests_measured(serving: Serving, lists: Lists | None) -> Requests:
 
 
 # ---- bench_json
-# The JSON of ``vllm bench serve`` for a simulated run; ``measured_run`` reads those measured.
+# The JSON of ``vllm bench serve`` for a simulated run; `read_measured` reads those measured.
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 
@@ -514,7 +514,8 @@ class ServingComparison(Shown):
 
     def __repr__(self) -> str:
         off = {row.key: row.error for row in self.rows if row.key in _TOLD and row.error is not None}
-        return f"Comparison({', '.join(f'{key} {error:+.1%}' for key, error in off.items())}: simulated over measured)"
+        errors = ", ".join(f"{key} {error:+.1%}" for key, error in off.items())
+        return f"{type(self).__name__}({errors}: simulated over measured)"
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per key of ``vllm bench serve``: key, measured, simulated, error."""
@@ -616,7 +617,7 @@ class FittedConstants(Shown):
     halves: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"Calibrated({self.host.told}; {self.compared!r})"
+        return f"{type(self).__name__}({self.host.told}; {self.compared!r})"
 
     def to_pandas(self) -> pandas.DataFrame:
         """As of ``compared``."""

@@ -637,7 +637,7 @@ GROUP = ["library", "dtype", "distribution", "model", "version", "kernel", "eplb
 
 
 def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row per group of GROUP: the columns of ``validate.Summary``, ``aim`` and ``met`` ('yes', 'no', 'floor').
+    """One row per group of GROUP: the columns of a summary, ``aim`` and ``met`` ('yes', 'no', 'floor').
 
     'floor': missed, but within the spread of repetitions or routing draws.
     """
