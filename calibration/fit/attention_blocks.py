@@ -1,12 +1,12 @@
 """Fits blocks of sparse attention and kernels of linear attention: prices of the terms of ``attention.blocks``.
 
 ``python -m calibration.fit.attention_blocks FOLDER [CALIBRATIONS]`` reads the tidy set of sparse and linear attention
-(its README names columns and defects) and writes the section ``blocks`` of every calibration that there is. Prices are at
-least 0 and come from least squares on ln(measured / predicted), to first order, that weigh large errors linearly;
-``unseen`` leaves whole (model, heads) out. By the same errors it is chosen whether a library has one law, or laws by
-dtype of the KV cache and by whether the context is so short that all of it is attended to, and whether prompts have a
-floor: the median time of those of few tokens, for which the host launches kernels more slowly than the GPU runs them.
-What the README calls unfit is left out.
+(its README names columns and defects) and writes the section ``blocks`` of every calibration that there is. Prices
+are at least 0 and come from least squares on ln(measured / predicted), to first order, that weigh large errors
+linearly; ``unseen`` leaves whole (model, heads) out. By the same errors it is chosen whether a library has one law,
+or laws by dtype of the KV cache and by whether the context is so short that all of it is attended to, and whether
+prompts have a floor: the median time of those of few tokens, for which the host launches kernels more slowly than the
+GPU runs them. What the README calls unfit is left out.
 """
 
 import sys
