@@ -7,10 +7,9 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 
-from archsim.base.errors import SpecError, did_you_mean
+from archsim.base import errors, yaml
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import describe
-from archsim.base.yaml import NO_COLON, Keys, Tree
 
 S = TypeVar("S", bound=Spec)
 _MISSING = "required key is missing"
@@ -20,9 +19,9 @@ _TOO_SHORT = "needs at least one item"
 
 def validate(
     kind: type[S],
-    tree: Tree,
-    keys: Keys = (),
-    problems: Mapping[Keys, str] = MappingProxyType({}),
+    tree: yaml.Tree,
+    keys: yaml.Keys = (),
+    problems: Mapping[yaml.Keys, str] = MappingProxyType({}),
     *,
     code: bool = True,
 ) -> S:
@@ -44,11 +43,11 @@ def validate(
             if not any(at[: len(bad)] == bad for bad in problems)
         ]
     if lines:
-        raise SpecError("\n".join(dict.fromkeys(lines))) from None
+        raise errors.SpecError("\n".join(dict.fromkeys(lines))) from None
     return spec
 
 
-def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
+def _follows(at: yaml.Keys, problem: str, found: list[tuple[yaml.Keys, str]]) -> bool:
     """Whether a problem only follows from another: a key is missing because it is misspelt, or a list short because
     its items are bad.
     """
@@ -57,7 +56,7 @@ def _follows(at: Keys, problem: str, found: list[tuple[Keys, str]]) -> bool:
     return problem == _TOO_SHORT and any(len(other) > len(at) and other[: len(at)] == at for other, _ in found)
 
 
-def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[Keys, str]]:
+def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[yaml.Keys, str]]:
     listed = error.errors(include_url=False)
     # Tags of unions, <like this> or of pydantic's own, are not keys.
     places = [tuple(key for key in each["loc"] if not _is_tag(key)) for each in listed]
@@ -84,7 +83,7 @@ def _is_tag(key: object) -> bool:
     return isinstance(key, str) and _TAG.fullmatch(key) is not None
 
 
-def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
+def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str:
     """pydantic's errors in archsim's wording. word: what may stand in place of a mapping, such as none."""
     found = error["input"]
     match error["type"]:
@@ -92,13 +91,13 @@ def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
             known = keys_of(_type_at(kind, at[:-1]))
             way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
             hint = f"; {way}" if way else ""
-            hint += did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
+            hint += errors.did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
             return f"unknown key{hint}"
         case "missing":
             return _MISSING
         case "literal_error":
             valid = _literals(_type_at(kind, at))
-            return f"unknown value {found!r}{did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
+            return f"unknown value {found!r}{errors.did_you_mean(str(found), valid)} (valid: {', '.join(valid)})"
         case "string_type":
             quoted = f"; put it in quotes: '{found}'" if isinstance(found, int | float) else ""
             return f"expected text, not {describe(found)}{quoted}"
@@ -107,7 +106,7 @@ def _problem(kind: type[Spec], at: Keys, error: Any, word: str = "") -> str:
         case "model_type" | "model_attributes_type" | "dict_type":
             keys = keys_of(_type_at(kind, at))
             listed = f" with the keys {', '.join(keys)}" if keys else ""
-            missing = NO_COLON.fullmatch(found) if isinstance(found, str) else None
+            missing = yaml.NO_COLON.fullmatch(found) if isinstance(found, str) else None
             hint = f"; write '{missing['key']}: {missing['rest']}'" if missing and missing["key"] in keys else ""
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
@@ -133,7 +132,7 @@ def keys_of(kind: Any) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _type_at(kind: Any, keys: Keys) -> Any:
+def _type_at(kind: Any, keys: yaml.Keys) -> Any:
     """The declared type at ``keys`` below a spec class, or None."""
     for key in keys:
         if isinstance(kind, type) and issubclass(kind, Spec):

@@ -9,19 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError, capital
-from archsim.cli.arguments import (
-    CHOSEN,
-    DIFFERS,
-    OK,
-    Parser,
-    add_chosen,
-    add_experiment,
-    add_jobs,
-    add_out,
-    add_report,
-    add_samples,
-    positive,
-)
+from archsim.cli import arguments
 
 if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
@@ -41,13 +29,13 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in", dest="inside", metavar="FILE", help="The experiment that A and B are policies or systems of."
     )
-    add_chosen(parser)
+    arguments.add_chosen(parser)
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
         help="Override a key of both designs. May be repeated.",
     )  # fmt: skip
-    add_out(parser, "Folder to write the page to (default: reports/A-B-…).")
-    add_samples(parser)
+    arguments.add_out(parser, "Folder to write the page to (default: reports/A-B-…).")
+    arguments.add_samples(parser)
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -59,7 +47,7 @@ def run_compare(args: argparse.Namespace) -> int:
     from archsim.runs.results import damage_told
 
     print_compiling()
-    chosen = {name: getattr(args, name) for name in CHOSEN}
+    chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     folder = Path(args.out or Path("reports") / _folder_name(args))
     for each in dict.fromkeys(filter(None, (args.inside, args.a, args.b))):
         print_notes(damage_told(Path(each)))
@@ -81,7 +69,7 @@ def run_compare(args: argparse.Namespace) -> int:
             sure = sure_of_sides(named, args.samples, folder, None, watching)
         print_sure(sure)
     print(f"report: {folder / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _folder_name(args: argparse.Namespace) -> str:
@@ -89,7 +77,7 @@ def _folder_name(args: argparse.Namespace) -> str:
     from pathlib import Path
 
     files = [Path(each).stem for each in (args.inside, args.a, args.b) if each]
-    given = [str(value) for name in CHOSEN if (value := getattr(args, name)) is not None]
+    given = [str(value) for name in arguments.CHOSEN if (value := getattr(args, name)) is not None]
     return re.sub(r"[^\w.+=-]+", "_", "-".join([*files, *given, *args.overrides]))
 
 
@@ -118,10 +106,14 @@ def _print(found) -> None:
 # ``archsim compare --engines``: run a sample of an experiment on two engines, print how they differ.
 
 
-def add_engines(parser: Parser) -> None:
-    add_experiment(parser)
+def add_engines(parser: arguments.Parser) -> None:
+    arguments.add_experiment(parser)
     parser.add_argument(
-        "--runs", type=positive, metavar="N", default=40, help="How many runs to draw at random (default: 40)."
+        "--runs",
+        type=arguments.positive,
+        metavar="N",
+        default=40,
+        help="How many runs to draw at random (default: 40).",
     )
     parser.spelled_before("--sample", "--runs")
     parser.add_argument(
@@ -129,7 +121,7 @@ def add_engines(parser: Parser) -> None:
     )
     parser.add_argument(
         "--steps",
-        type=positive,
+        type=arguments.positive,
         metavar="N",
         default=3,
         help="The most decode steps of a run to simulate (default: 3).",
@@ -156,7 +148,7 @@ def run_engines(args: argparse.Namespace) -> int:
     print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
     print_engine_errors(found.runs)
     print_notes((planned.experiment if isinstance(planned, SweepPlan) else planned).unread)
-    return OK
+    return arguments.OK
 
 
 def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
@@ -175,7 +167,7 @@ def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) 
         worst = max(worst, each.share)
         args.result.append(each)
     print(f"{len(runs)} runs, compiled and interpreted: largest difference {worst:.1e}")
-    return OK if worst <= AGREES else DIFFERS
+    return arguments.OK if worst <= AGREES else arguments.DIFFERS
 
 
 # ---- claims
@@ -193,8 +185,8 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
         help="Simulate nothing, and judge the values that were recorded with this version "
         "(configs/papers/recorded.json).",
     )  # fmt: skip
-    add_report(parser, FOLDER)
-    add_jobs(parser)
+    arguments.add_report(parser, FOLDER)
+    arguments.add_jobs(parser)
 
 
 def run_claims(args: argparse.Namespace) -> int:
@@ -217,7 +209,7 @@ def run_claims(args: argparse.Namespace) -> int:
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
     for page in pages:
         print(f"report: {page / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _print_claims(found) -> None:
@@ -272,9 +264,9 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
         "--set", dest="overrides", action="append", default=[], metavar="KEY.PATH=VALUE",
         help="Override a key of the deployment or experiment, such as requests.count=200. May be repeated.",
     )  # fmt: skip
-    add_out(parser, "For a balancer: folder to write the files to deploy to (default: nothing is written).")
-    add_samples(parser)
-    add_jobs(parser)
+    arguments.add_out(parser, "For a balancer: folder to write the files to deploy to (default: nothing is written).")
+    arguments.add_samples(parser)
+    arguments.add_jobs(parser)
 
 
 def run_worth(args: argparse.Namespace) -> int:
@@ -306,7 +298,7 @@ def _balancer(args: argparse.Namespace) -> int:
     _print_rows(found)
     _print_moves(found)
     print_notes(found.notes)
-    return OK
+    return arguments.OK
 
 
 def _block(args: argparse.Namespace) -> int:
@@ -324,7 +316,7 @@ def _block(args: argparse.Namespace) -> int:
     args.result = found
     _print_block(found)
     print_notes(getattr(experiment, "unread", ()))
-    return OK
+    return arguments.OK
 
 
 def _print_block(found) -> None:

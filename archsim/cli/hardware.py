@@ -11,15 +11,7 @@ from typing import Any
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
 from archsim.base.sums import sum
-from archsim.cli.arguments import (
-    DIFFERS,
-    OK,
-    Parser,
-    add_experiment,
-    add_out,
-    named_numbers,
-    positive,
-)
+from archsim.cli import arguments
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report.decision_cost import families, words
 from archsim.runs.energy import NOMINAL as HEAT
@@ -57,7 +49,9 @@ COUNTED = (
 
 
 def add_area(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "The experiment, or the folder of a report, to see what prediction cost and gained, too")
+    arguments.add_experiment(
+        parser, "The experiment, or the folder of a report, to see what prediction cost and gained, too"
+    )
     parser.add_argument(
         "--design",
         action="append",
@@ -98,7 +92,7 @@ def run_area(args: argparse.Namespace) -> int:
     if args.sources:
         out.print(_sources_table(chosen))
     print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
-    return OK
+    return arguments.OK
 
 
 def _print_configured(
@@ -302,7 +296,7 @@ DECISIVE = 3  # coefficients that are named
 
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser)
+    arguments.add_experiment(parser)
     parser.add_argument(
         "--coefficient",
         action="append",
@@ -318,7 +312,7 @@ def run_cost(args: argparse.Namespace) -> int:
     from archsim.report.units import interval
 
     experiment = load_experiment(args.file, args.overrides)
-    given = named_numbers("--coefficient", args.coefficient)
+    given = arguments.named_numbers("--coefficient", args.coefficient)
     heat = HEAT.named()
     middle = Coefficients().changed({name: value for name, value in given.items() if name not in heat})
     limits = heat_with({name: value for name, value in given.items() if name in heat})
@@ -344,7 +338,7 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_sources("coefficients", middle.named()))
         out.print(_sources("coefficients of power and cooling", limits.named()))
     print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
-    return OK
+    return arguments.OK
 
 
 def _carrier(machine: SystemHardware) -> str:
@@ -391,7 +385,7 @@ def _sources(title: str, known: Mapping[str, Estimate]):
 # ``archsim hardware blocks``: tables, parameters and state diagrams of the hardware blocks.
 
 
-def add_blocks(parser: Parser) -> None:
+def add_blocks(parser: arguments.Parser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="Show only this block, such as pdu (default: all).")
     parser.add_argument("--diagram", metavar="FILE", help="Write the state diagram of the block to this file, as SVG.")
     parser.add_argument(
@@ -423,7 +417,7 @@ def run_blocks(args: argparse.Namespace) -> int:
     args.result = {"block": block, "text": text}
     if not args.diagram and not args.out:
         print(text)
-    return OK
+    return arguments.OK
 
 
 # ---- arguments
@@ -525,7 +519,11 @@ COLUMNS = (
 def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
     parser.add_argument(
-        "--events", type=positive, default=300, metavar="N", help="How many events its stimulus has (default: 300)."
+        "--events",
+        type=arguments.positive,
+        default=300,
+        metavar="N",
+        help="How many events its stimulus has (default: 300).",
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random stimulus (default: 0).")
     add_run(parser)
@@ -542,7 +540,7 @@ def run_rtl_energy(args: argparse.Namespace) -> int:
         args.result["rows"][block] = row
         made.add_row(block, *row)
     console().print(made)
-    return OK
+    return arguments.OK
 
 
 def _row(block: str, args: argparse.Namespace) -> list[str]:
@@ -583,12 +581,12 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=positive, default=100, metavar="N",
+        "--events", type=arguments.positive, default=100, metavar="N",
         help="How many random events to add after the corner cases (default: 100).",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
     parser.add_argument("--liberty", nargs="+", default=[], metavar="FILE", help="Cell library, as .lib or .lib.xz.")
-    add_out(parser, "Folder to write the files to (default: BLOCK-rtl in the current folder).")
+    arguments.add_out(parser, "Folder to write the files to (default: BLOCK-rtl in the current folder).")
     add_run(parser)
     add_parameters(parser)
 
@@ -628,7 +626,7 @@ def run_rtl_export(args: argparse.Namespace) -> int:
         print(f"longest path of the netlist by archsim: {made.timing.delay_ps:,.1f} ps")
     print("to simulate it, in that folder:")
     print(f"  iverilog -g2012 -o {block}_tb.vvp {block}.v {block}_tb.v && vvp -n {block}_tb.vvp")
-    return OK
+    return arguments.OK
 
 
 # ---- formal
@@ -663,7 +661,7 @@ def run_rtl_formal(args: argparse.Namespace) -> int:
             if not proof.proved:
                 print(f"  {proof.counterexample}")
             failed += not proof.proved
-    return DIFFERS if failed else OK
+    return arguments.DIFFERS if failed else arguments.OK
 
 
 # ---- lockstep
@@ -673,10 +671,10 @@ NAMED = 5  # of what a stimulus did not cover
 LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
-def add_rtl_lockstep(parser: Parser) -> None:
+def add_rtl_lockstep(parser: arguments.Parser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=positive, default=1000, metavar="N",
+        "--events", type=arguments.positive, default=1000, metavar="N",
         help="The least number of random blocks of tokens, cycles, look-ups or words to add after the corner cases "
         "(default: 1000).",
     )  # fmt: skip
@@ -720,7 +718,7 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
         if found.difference:
             print(f"  {found.difference}")
         differences += found.differences
-    return DIFFERS if differences else OK
+    return arguments.DIFFERS if differences else arguments.OK
 
 
 # ---- synth
@@ -782,4 +780,4 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
                 f"{found.free_running_fj:,.0f}",
             )  # fmt: skip
     console().print(made)
-    return OK
+    return arguments.OK

@@ -9,9 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError, FailedRuns, capital, printable
-from archsim.base.files import claim, refuse_foreign, refuse_no_place
-from archsim.base.own_code import code_told
+from archsim.base import errors, files, own_code
 from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
 from archsim.cli.streams import Kept, open_closed
 
@@ -183,21 +181,21 @@ def _run(argv: Sequence[str] | None) -> int:
         if isinstance(getattr(arguments, "out", None), str) and arguments.out:
             arguments.out = _out_checked(arguments.out)
         if getattr(arguments, "force", False) and not arguments.out:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 "--force: it lets archsim write among the files of the folder that --out names. Give --out DIR, too, "
                 "or leave --force out"
             )
         if hasattr(arguments, "force") and arguments.out:
-            (claim if arguments.force else refuse_foreign)(Path(arguments.out))
+            (files.claim if arguments.force else files.refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
-        with heartbeat(first), code_told(sys.stderr):
+        with heartbeat(first), own_code.code_told(sys.stderr):
             return _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
-    except ArchsimError as error:
-        print(printable(str(error)), file=sys.stderr)
-        return FAILED_RUNS if isinstance(error, FailedRuns) else USER_ERROR
+    except errors.ArchsimError as error:
+        print(errors.printable(str(error)), file=sys.stderr)
+        return FAILED_RUNS if isinstance(error, errors.FailedRuns) else USER_ERROR
     except OSError as error:
-        print(printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
+        print(errors.printable(_host_told(error, getattr(arguments, "out", None))), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt as end:
         print(f"\nInterrupted. {str(end) or 'Unfinished work is not kept.'}", file=sys.stderr)
@@ -211,8 +209,8 @@ def _out_checked(out: str) -> str:
     try:
         path = Path(out).expanduser()
     except RuntimeError:
-        raise ArchsimError(f"--out {out}: no home folder of this user is known. Write it in full") from None
-    refuse_no_place(path)
+        raise errors.ArchsimError(f"--out {out}: no home folder of this user is known. Write it in full") from None
+    files.refuse_no_place(path)
     return str(path) + "/" * out.endswith("/")  # calibrate: a new folder, not a file
 
 
@@ -275,7 +273,7 @@ def _fill(
     for command in commands:
         invoked = words[:1] == [command.name]
         if isinstance(command, CommandGroup):
-            own = below.add_parser(command.name, help=command.help, description=capital(f"{command.help}."))
+            own = below.add_parser(command.name, help=command.help, description=errors.capital(f"{command.help}."))
             if invoked:
                 _fill(own, "ACTION", command.commands, words[1:])
             continue
@@ -286,7 +284,7 @@ def _fill(
             others = "\n".join(("other questions (add --help for their options):", *told))
         own = below.add_parser(
             command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-            description=capital(f"{form.help if form else command.help}."), epilog=others,
+            description=errors.capital(f"{form.help if form else command.help}."), epilog=others,
         )  # fmt: skip
         if not invoked:
             continue

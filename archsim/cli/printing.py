@@ -11,9 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.code_digest import machine_code
+from archsim.base import code_digest, yaml
 from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
-from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.plan import SweepPlan
 
@@ -124,7 +123,7 @@ def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
     needed = groups or ["runs", "shared"]
     if isinstance(sys.stderr, Heard):
         sys.stderr.expected = needed
-    if (missing_s := machine_code(needed).missing_s) > LEAST_TOLD_S:
+    if (missing_s := code_digest.machine_code(needed).missing_s) > LEAST_TOLD_S:
         print(f"compiling kernels, once: about {spoken(missing_s)} of one core", file=sys.stderr, flush=True)
 
 
@@ -362,11 +361,11 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
     experiment: as in the manifest of the new report; None: the new report has no manifest.
     """
     try:
-        there = read_yaml(folder / MANIFEST).data
+        there = yaml.read_yaml(folder / MANIFEST).data
     except SpecError:
         return
     there.pop(MANIFEST_KEY, None)
-    if experiment is not None and there == parse_yaml(dump_yaml(experiment), MANIFEST).data:
+    if experiment is not None and there == yaml.parse_yaml(yaml.dump_yaml(experiment), MANIFEST).data:
         return
     same_name = experiment is not None and there.get("name") == experiment["name"]
     settings = ", which had other settings" if same_name else ""

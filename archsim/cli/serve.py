@@ -4,19 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import (
-    OK,
-    OUTPUT,
-    add_experiment,
-    add_jobs,
-    add_out,
-    add_report,
-    add_samples,
-    below,
-    named_numbers,
-    stem_of,
-)
-from archsim.cli.progress import doing
+from archsim.cli import arguments, progress
 
 # ---- serve
 
@@ -25,15 +13,15 @@ MOST_POINTS = 30  # rows of a file with axes
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "The deployment and its requests")
-    add_report(parser, "reports/NAME, or reports/NAME-search with --search")
-    add_jobs(parser)
-    add_samples(parser)
+    arguments.add_experiment(parser, "The deployment and its requests")
+    arguments.add_report(parser, "reports/NAME, or reports/NAME-search with --search")
+    arguments.add_jobs(parser)
+    arguments.add_samples(parser)
     parser.add_argument(
         "--timeline",
         metavar="FILE",
         help="Write a timeline of the first policy's run to this file, for Perfetto.",
-        **below(parser, OUTPUT),
+        **arguments.below(parser, arguments.OUTPUT),
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
@@ -64,12 +52,12 @@ def run_serve(args: argparse.Namespace) -> int:
     elif args.calibrate:
         told = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
         print(told, file=sys.stderr, flush=True)
-        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, told=doing)
+        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, told=progress.doing)
         _print_comparison(found.compared)
         print(*found.halves, f"host: {found.host.told}", sep="\n")
     else:
         return _serve(args)
-    return OK
+    return arguments.OK
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -77,7 +65,7 @@ def _serve(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_notes, report_folder
     from archsim.cli.progress import study
 
-    folder = report_folder(stem_of(args.file), args.out)
+    folder = report_folder(arguments.stem_of(args.file), args.out)
     with study(folder) as watching:
         watching.phase("loading the simulator")
         sure = None
@@ -105,7 +93,7 @@ def _serve(args: argparse.Namespace) -> int:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
     print(f"report: {folder / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _print_points(served) -> None:
@@ -260,14 +248,14 @@ def _search(args: argparse.Namespace) -> dict:
     from archsim.studies.serving.search_page import PARTIAL, write_search
 
     serving = load_serving(args.file, args.overrides)
-    folder = own_folder(report_folder(stem_of(args.file), args.out, "search"))
+    folder = own_folder(report_folder(arguments.stem_of(args.file), args.out, "search"))
     print("searching ...", file=sys.stderr, flush=True)
 
     def keep(so_far) -> None:
         table_of(so_far).write_csv(folder / PARTIAL)
 
     with resumes(folder):
-        found = search(serving, doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
+        found = search(serving, progress.doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
     for said in best_sentences(serving, found):
         print(said)
     groups = equal_groups(found)
@@ -346,8 +334,8 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--loads", action="append", default=[], metavar="FILE",
                         help="Recorded loads of experts, from which a placement is made. May be repeated.")  # fmt: skip
-    add_jobs(parser, "How many processes to use")
-    add_out(parser, "Folder to write files to that start it (default: nothing is written).")
+    arguments.add_jobs(parser, "How many processes to use")
+    arguments.add_out(parser, "Folder to write files to that start it (default: nothing is written).")
 
 
 def run_recommend(args: argparse.Namespace) -> int:
@@ -364,8 +352,8 @@ def run_recommend(args: argparse.Namespace) -> int:
     found = ar.recommend(
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
         output_tokens=args.output, requests=args.requests, rate=args.rate, usd_per_hour=args.usd, watts=args.watts,
-        prices=named_numbers("--price", args.price), engines=args.engine, precisions=args.precision,
-        objective=args.best, pools=args.pools, jobs=args.jobs, told=doing, out=args.out, loads=args.loads,
+        prices=arguments.named_numbers("--price", args.price), engines=args.engine, precisions=args.precision,
+        objective=args.best, pools=args.pools, jobs=args.jobs, told=progress.doing, out=args.out, loads=args.loads,
     )  # fmt: skip
     args.result = found.as_json()
     print(answer(found))
@@ -378,7 +366,7 @@ def run_recommend(args: argparse.Namespace) -> int:
         print("Start it with these lines (--out DIR writes them, and a file for `archsim serve`):")
         print(*(line for line in start_script(found.best).splitlines() if line and not line.startswith("#!")), sep="\n")
     print_notes(found.notes)
-    return OK
+    return arguments.OK
 
 
 def _print_table(found) -> None:

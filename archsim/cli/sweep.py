@@ -8,18 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.host import available_cores
-from archsim.cli.arguments import (
-    EFFORT,
-    OK,
-    add_experiment,
-    add_file,
-    add_jobs,
-    add_report,
-    add_samples,
-    below,
-    file_out,
-    natural,
-)
+from archsim.cli import arguments
 
 if TYPE_CHECKING:
     from archsim.runs.plan import Selection
@@ -35,15 +24,15 @@ _SAMPLED = 200  # points of a larger sweep
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "The experiment, or the manifest.yaml of a report")
-    add_report(parser, "reports/NAME")
-    add_jobs(parser)
-    add_samples(parser)
+    arguments.add_experiment(parser, "The experiment, or the manifest.yaml of a report")
+    arguments.add_report(parser, "reports/NAME")
+    arguments.add_jobs(parser)
+    arguments.add_samples(parser)
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="Run on this Dask cluster, such as tcp://host:8786.",
-        **below(parser, EFFORT),
+        **arguments.below(parser, arguments.EFFORT),
     )
     parser.add_argument(
         "--dry-run",
@@ -51,7 +40,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         help="Print the runs, and whether each fits in memory, without simulating them.",
     )
     parser.add_argument(
-        "--point", type=natural, metavar="N", help="Print point N of a `sweep:` as an experiment of its own."
+        "--point", type=arguments.natural, metavar="N", help="Print point N of a `sweep:` as an experiment of its own."
     )
 
 
@@ -105,7 +94,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         args.result = {"rows": results.runs.rows, "sure": sure.plain()}
         print_sure(sure)
     _print_report(report, folder if plan.sweep.axes else None)
-    return OK
+    return arguments.OK
 
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
@@ -147,13 +136,13 @@ def _dry_run(plan: SweepPlan, args: argparse.Namespace) -> int:
         runs = select(plan, refuse=False).runs()
         args.result = {"runs": [run.name for run in runs]}
         print_rooms(runs)
-        return OK
+        return arguments.OK
     among = drawn(plan, _SAMPLED) if plan.combinations > _MOST_CHECKED else None
     selection = select(plan, lambda text: print(text, file=sys.stderr, flush=True), among=among)
     args.result = {"points": len(selection.kept), "of": plan.combinations, "dropped": selection.dropped.total}
     print_dropped(selection, "would run")
     print_points(selection)
-    return OK
+    return arguments.OK
 
 
 def _print_point(plan: SweepPlan, args: argparse.Namespace) -> int:
@@ -164,7 +153,7 @@ def _print_point(plan: SweepPlan, args: argparse.Namespace) -> int:
         raise SpecError(f"--point {args.point}: the experiment has no `sweep:`")
     args.result = plan.resolved(plan.point(args.point))
     sys.stdout.write(dump_yaml(args.result))
-    return OK
+    return arguments.OK
 
 
 def _size(plan: SweepPlan) -> str:
@@ -185,9 +174,9 @@ _SHOWN = 20  # printed points of the front
 
 
 def add_explore(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "An experiment with `sweep:` and `explore:`")
-    add_report(parser, "reports/NAME-exploration")
-    add_jobs(parser)
+    arguments.add_experiment(parser, "An experiment with `sweep:` and `explore:`")
+    arguments.add_report(parser, "reports/NAME-exploration")
+    arguments.add_jobs(parser)
     parser.add_argument(
         "--samples", metavar="N", type=int, help="How many worlds to draw, for objectives such as throughput.p10."
     )
@@ -218,7 +207,7 @@ def run_explore(args: argparse.Namespace) -> int:
     _print_front(found)
     print_notes(found.notes)
     print(f"report: {folder / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _print_answers(found) -> None:
@@ -264,7 +253,7 @@ def add_figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="Which figure to write (default: list those that the report has)."
     )
-    add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
+    arguments.add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
 
 
 def run_figure(args: argparse.Namespace) -> int:
@@ -277,8 +266,8 @@ def run_figure(args: argparse.Namespace) -> int:
         args.result = {"figures": dict(names_of(Path(args.report)))}
         for name, about in args.result["figures"].items():
             print(f"{name:<10} {about}")
-        return OK
-    written = write_figure(Path(args.report), args.name or "", file_out(args.out, f"{args.name}.pdf"))
+        return arguments.OK
+    written = write_figure(Path(args.report), args.name or "", arguments.file_out(args.out, f"{args.name}.pdf"))
     args.result = {"figure": str(written)}
     print(f"figure: {written}")
-    return OK
+    return arguments.OK

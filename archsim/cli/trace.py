@@ -3,17 +3,7 @@ import sys
 import time
 from pathlib import Path
 
-from archsim.cli.arguments import (
-    INTERRUPTED,
-    OK,
-    add_file,
-    add_report,
-    add_store_out,
-    file_out,
-    natural,
-    positive,
-    stem_of,
-)
+from archsim.cli import arguments
 
 # ---- import_store
 # ``archsim trace import``: read recorded routing into a store.
@@ -27,7 +17,7 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
         help="Recorded routing: a directory or .tar.gz of JSON requests, .npz, .json or .jsonl. Or loads of experts: "
         ".pt, .json, .jsonl, .csv, .npy, .npz or a directory of rank*.safetensors.",
     )
-    add_store_out(parser, "SRC-store")
+    arguments.add_store_out(parser, "SRC-store")
     parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: the one named in SRC).")
     parser.add_argument("--reader", metavar="MODULE:FUNCTION", help="Your own reader of a format (see docs/traces.md).")
     parser.add_argument(
@@ -47,7 +37,10 @@ def run_import_store(args: argparse.Namespace) -> int:
     from archsim.workload.formats.readers import import_sources
 
     model = load_model(args.model) if args.model else None
-    sources, out = [Path(source) for source in args.sources], Path(args.out or f"{stem_of(args.sources[0])}-store")
+    sources, out = (
+        [Path(source) for source in args.sources],
+        Path(args.out or f"{arguments.stem_of(args.sources[0])}-store"),
+    )
     jobs = args.jobs or available_cores()
     started = time.perf_counter()
     try:
@@ -55,14 +48,14 @@ def run_import_store(args: argparse.Namespace) -> int:
             report = import_sources(sources, out, model, jobs, args.on_error, watcher, args.replace, args.reader)
     except KeyboardInterrupt:
         print("\nInterrupted. What has been read is kept. The same command resumes there.", file=sys.stderr)
-        return INTERRUPTED
+        return arguments.INTERRUPTED
     seconds = time.perf_counter() - started
     kept = f", {report.kept} of them read before" if report.kept else ""
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
     if report.problems:
         print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
     args.result = print_store(out)
-    return OK
+    return arguments.OK
 
 
 # ---- fit
@@ -76,8 +69,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         help="Recorded routing (a store, .npz or directory of JSON requests), or an .npz of loads (counts, layer_ids).",
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
-    add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
-    parser.add_argument("--seed", type=natural, default=0, metavar="N")
+    arguments.add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
+    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -86,7 +79,7 @@ def run_fit(args: argparse.Namespace) -> int:
     from archsim.workload.traffic_model import TrafficSubjects, read_head
     from archsim.workload.traffic_presets import fit_preset
 
-    to = file_out(args.out, f"{stem_of(args.source)}-traffic.yaml")
+    to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
     out = fit_preset(args.source, load_model(args.model), to, args.seed)
     head, _ = read_head(out)
     args.result = {"file": str(out), "traffic": head}
@@ -95,7 +88,7 @@ def run_fit(args: argparse.Namespace) -> int:
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
     print(f"traffic: {out}")
-    return OK
+    return arguments.OK
 
 
 # ---- head
@@ -105,7 +98,7 @@ def run_fit(args: argparse.Namespace) -> int:
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--rows", type=natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
+        "-n", "--rows", type=arguments.natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
     )
 
 
@@ -115,7 +108,7 @@ def run_head(args: argparse.Namespace) -> int:
 
     args.result = list(head_of(open_store(args.store), args.rows))
     print(*args.result, sep="\n")
-    return OK
+    return arguments.OK
 
 
 # ---- info
@@ -137,7 +130,7 @@ def run_info(args: argparse.Namespace) -> int:
         verify(open_store(args.store))
         print("All checksums match.")
     args.result = print_store(args.store)
-    return OK
+    return arguments.OK
 
 
 # ---- merge
@@ -146,7 +139,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stores", nargs="+", metavar="STORE")
-    add_store_out(parser, "STORE-merged")
+    arguments.add_store_out(parser, "STORE-merged")
 
 
 def run_merge(args: argparse.Namespace) -> int:
@@ -155,10 +148,10 @@ def run_merge(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_store
     from archsim.workload.store import merge
 
-    out = Path(args.out or f"{stem_of(args.stores[0])}-merged")
+    out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
-    return OK
+    return arguments.OK
 
 
 # ---- profile
@@ -168,7 +161,7 @@ def run_merge(args: argparse.Namespace) -> int:
 def add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="Recorded routing: a store, .npz or directory of JSON requests.")
     parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
-    add_report(parser, "reports/SRC-profile")
+    arguments.add_report(parser, "reports/SRC-profile")
 
 
 def run_profile(args: argparse.Namespace) -> int:
@@ -180,7 +173,7 @@ def run_profile(args: argparse.Namespace) -> int:
     from archsim.workload.profile import insights, profile
 
     found = profile(open_trace(args.source, load_model(args.model)))
-    folder = report_folder(stem_of(args.source), args.out, "profile")
+    folder = report_folder(arguments.stem_of(args.source), args.out, "profile")
     page = write_profile(found, folder)
     args.result = {"means": {name: found.mean(name) for name in found.layers}, "insights": insights(found)}
     for name in found.layers:
@@ -188,7 +181,7 @@ def run_profile(args: argparse.Namespace) -> int:
     for each in insights(found):
         print(f"Insight {each.number} ({each.verdict}): {each.measured}")
     print(f"report: {page}")
-    return OK
+    return arguments.OK
 
 
 # ---- sample
@@ -198,10 +191,10 @@ def run_profile(args: argparse.Namespace) -> int:
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--requests", type=positive, required=True, metavar="N", help="How many requests to draw."
+        "-n", "--requests", type=arguments.positive, required=True, metavar="N", help="How many requests to draw."
     )
-    parser.add_argument("--seed", type=natural, default=0, metavar="N")
-    add_store_out(parser, "STORE-sample")
+    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    arguments.add_store_out(parser, "STORE-sample")
 
 
 def run_sample(args: argparse.Namespace) -> int:
@@ -212,10 +205,10 @@ def run_sample(args: argparse.Namespace) -> int:
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
-    out = Path(args.out or f"{stem_of(args.store)}-sample")
+    out = Path(args.out or f"{arguments.stem_of(args.store)}-sample")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
-    return OK
+    return arguments.OK
 
 
 # ---- slice
@@ -235,7 +228,7 @@ def add_slice(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="Take only requests of this subject. May be repeated.",
     )
-    add_store_out(parser, "STORE-slice")
+    arguments.add_store_out(parser, "STORE-slice")
 
 
 def run_slice(args: argparse.Namespace) -> int:
@@ -247,17 +240,17 @@ def run_slice(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     first, last = args.requests
     entries = slice_entries(store, first, last, args.subjects)
-    out = Path(args.out or f"{stem_of(args.store)}-slice")
+    out = Path(args.out or f"{arguments.stem_of(args.store)}-slice")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
-    return OK
+    return arguments.OK
 
 
 def _span(text: str) -> tuple[int, int | None]:
     first, colon, last = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
-    return natural(first or "0"), natural(last) if last else None
+    return arguments.natural(first or "0"), arguments.natural(last) if last else None
 
 
 # ---- synth
@@ -275,18 +268,22 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     preset.add_argument("--like", metavar="PRESET", help="The same as the argument PRESET.")
     parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of the preset).")
     parser.add_argument(
-        "--requests", type=positive, default=64, metavar="N", help="How many requests to generate (default: 64)."
+        "--requests",
+        type=arguments.positive,
+        default=64,
+        metavar="N",
+        help="How many requests to generate (default: 64).",
     )
-    parser.add_argument("--seed", type=natural, default=0, metavar="N")
-    add_file(parser, "The .npz file to write", "PRESET.npz")
+    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    arguments.add_file(parser, "The .npz file to write", "PRESET.npz")
 
 
 def run_synth(args: argparse.Namespace) -> int:
     from archsim.workload.traffic_presets import generate_trace
 
     preset = args.preset or args.like
-    out = str(file_out(args.out, f"{stem_of(preset)}.npz"))
+    out = str(arguments.file_out(args.out, f"{arguments.stem_of(preset)}.npz"))
     trace = generate_trace(preset, args.model, args.requests, args.seed, out)
     args.result = {"file": out, "requests": trace.requests, "tokens": len(trace.experts)}
     print(f"{out}: {trace.requests} requests, {len(trace.experts)} tokens")
-    return OK
+    return arguments.OK

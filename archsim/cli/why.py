@@ -6,20 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from archsim.cli.arguments import (
-    CHOSEN,
-    EFFORT,
-    OK,
-    add_chosen,
-    add_experiment,
-    add_jobs,
-    add_report,
-    add_samples,
-    below,
-    natural,
-    positive,
-)
-from archsim.cli.progress import doing
+from archsim.cli import arguments, progress
 
 # ---- why
 
@@ -27,15 +14,17 @@ _WORST = 10
 
 
 def add_why(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser, "The experiment, or the folder of a report")
-    add_chosen(parser)
-    parser.add_argument("--step", type=natural, metavar="N", help="Explain a layer of this iteration (0: prefill).")
+    arguments.add_experiment(parser, "The experiment, or the folder of a report")
+    arguments.add_chosen(parser)
     parser.add_argument(
-        "--layer", type=natural, metavar="N", help="Explain this layer in a step, as the model numbers it."
+        "--step", type=arguments.natural, metavar="N", help="Explain a layer of this iteration (0: prefill)."
+    )
+    parser.add_argument(
+        "--layer", type=arguments.natural, metavar="N", help="Explain this layer in a step, as the model numbers it."
     )
     parser.add_argument(
         "--worst",
-        type=positive,
+        type=arguments.positive,
         default=_WORST,
         metavar="N",
         help=f"How many of the slowest layer-steps to list (default: {_WORST}).",
@@ -54,7 +43,7 @@ def run_why(args: argparse.Namespace) -> int:
     from archsim.runs.results import damage_told
     from archsim.studies.why import run_that_matters, sentence
 
-    chosen = {name: getattr(args, name) for name in CHOSEN}
+    chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     given = args.step is not None or args.layer is not None
     picked = Path(args.file).is_dir() and not given and not any(chosen.values())
     if picked:
@@ -63,12 +52,12 @@ def run_why(args: argparse.Namespace) -> int:
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
-    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=doing, **chosen)
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=progress.doing, **chosen)
     args.result = found
     print_notes((*found.notes, *experiment.unread))
     if given:
         print(repr(found))
-        return OK
+        return arguments.OK
     from archsim.studies.why import HEADS, MORE, table_of
 
     table = grid(*HEADS, title=found.run)
@@ -80,11 +69,11 @@ def run_why(args: argparse.Namespace) -> int:
         print(found.clock)
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
-        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=doing, **chosen)
+        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=progress.doing, **chosen)
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
         print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
-    return OK
+    return arguments.OK
 
 
 # ---- optimum
@@ -92,11 +81,11 @@ def run_why(args: argparse.Namespace) -> int:
 
 
 def add_optimum(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser)
-    add_report(parser, "reports/NAME-optimum")
+    arguments.add_experiment(parser)
+    arguments.add_report(parser, "reports/NAME-optimum")
     parser.add_argument(
         "--steps",
-        type=positive,
+        type=arguments.positive,
         default=200,
         metavar="N",
         help="How many layer-steps of a run to bound. They are spread evenly (default: 200).",
@@ -123,7 +112,7 @@ def run_optimum(args: argparse.Namespace) -> int:
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _print_run(measured) -> None:
@@ -141,7 +130,7 @@ def _print_run(measured) -> None:
 
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser)
+    arguments.add_experiment(parser)
     parser.add_argument(
         "--from",
         dest="start",
@@ -152,8 +141,8 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", dest="end", default="physical", metavar="SET", help="The assumption set to end at (default: physical)."
     )
-    add_report(parser, "reports/NAME-ablation")
-    add_jobs(parser)
+    arguments.add_report(parser, "reports/NAME-ablation")
+    arguments.add_jobs(parser)
 
 
 def run_ablate(args: argparse.Namespace) -> int:
@@ -176,7 +165,7 @@ def run_ablate(args: argparse.Namespace) -> int:
     _print(found)
     print_notes(whole.unread)
     print(f"report: {folder / 'index.html'}")
-    return OK
+    return arguments.OK
 
 
 def _print(found) -> None:
@@ -204,16 +193,16 @@ _SAMPLES = 256
 
 
 def add_sure(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser)
-    add_chosen(parser, "all of them")
-    add_samples(parser, _SAMPLES)
-    add_report(parser, "reports/NAME-sure")
-    add_jobs(parser)
+    arguments.add_experiment(parser)
+    arguments.add_chosen(parser, "all of them")
+    arguments.add_samples(parser, _SAMPLES)
+    arguments.add_report(parser, "reports/NAME-sure")
+    arguments.add_jobs(parser)
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
         help="Run on this Dask cluster, such as tcp://host:8786.",
-        **below(parser, EFFORT),
+        **arguments.below(parser, arguments.EFFORT),
     )
 
 
@@ -225,7 +214,7 @@ def run_sure(args: argparse.Namespace) -> int:
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import load_planned
 
-    chosen = {name: getattr(args, name) for name in CHOSEN}
+    chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     planned = only_chosen(load_planned(args.file, args.overrides), chosen)
     experiment = planned if isinstance(planned, ExperimentSpec) else planned.experiment
     folder = report_folder(experiment.name, args.out, "sure")
@@ -243,4 +232,4 @@ def run_sure(args: argparse.Namespace) -> int:
     args.result = found.plain()
     print_sure(found)
     print(f"report: {folder / 'sure.html'}")
-    return OK
+    return arguments.OK

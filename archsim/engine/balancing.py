@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.engine.state import Machine, Tally
-from archsim.engine.weight_moves import WeightMover, WeightTransfer, advance
+from archsim.engine import state, weight_moves
 from archsim.policies.allocation import Effort
 from archsim.policies.placement import Placement, nearest_holders
 from archsim.policies.replication import LayerView, Replication
@@ -36,7 +35,7 @@ class Pending:
     """A migration under way: the placement that follows, what is left of the decision, and of the transfer (1 to 0)."""
 
     placement: Placement
-    transfer: WeightTransfer
+    transfer: weight_moves.WeightTransfer
     decision_ns: float
     left: float = 1.0
 
@@ -47,7 +46,7 @@ class Balancing:
     """
 
     def __init__(
-        self, how: str, machine: Machine, fabric: Fabric, tally: Tally, aside_ns: Callable[[Effort], float]
+        self, how: str, machine: state.Machine, fabric: Fabric, tally: state.Tally, aside_ns: Callable[[Effort], float]
     ) -> None:  # fmt: skip
         self._how, self._on, self._aside_ns = how, (machine, fabric, tally), aside_ns
         self._hops, self._expert_bytes = machine.hops, SLICES * machine.slice_bytes
@@ -59,9 +58,9 @@ class Balancing:
         self.totals = BalancingTotals()
 
     @cached_property
-    def _mover(self) -> WeightMover:
+    def _mover(self) -> weight_moves.WeightMover:
         """Made when weights move, which many policies never do."""
-        return WeightMover(*self._on)
+        return weight_moves.WeightMover(*self._on)
 
     def count_anew(self) -> None:
         """Forget what was counted so far; a migration under way goes on, and replicas that have arrived are there."""
@@ -110,13 +109,13 @@ class Balancing:
         self.totals.replication_exposed_ns += exposed_ns
         return placement.of_layer(row, replicas.holds), 0, exposed_ns
 
-    def _book(self, transfer: WeightTransfer, **part: Any) -> int:
+    def _book(self, transfer: weight_moves.WeightTransfer, **part: Any) -> int:
         """See `WeightMover.book`."""
         if self._how == "free":
             self.totals.untimed_bytes = self.totals.untimed_bytes + transfer.resource_bytes
         return self._mover.book(transfer, timed=self._how != "free", **part)
 
-    def _exposed_ns(self, transfer: WeightTransfer, decision_ns: float) -> tuple[float, float]:
+    def _exposed_ns(self, transfer: weight_moves.WeightTransfer, decision_ns: float) -> tuple[float, float]:
         """What a step waits for replicas that were decided on and fetched during the step before, and the share of them
         that has arrived in it.
         """
@@ -124,7 +123,7 @@ class Balancing:
         if self._how == "overlapped" and self._spare_bytes is not None:
             hidden_ns = min(decision_ns, self._previous_ns)
             if decision_ns < self._previous_ns:
-                hidden = advance(transfer, self._spare_bytes * (1 - decision_ns / self._previous_ns))
+                hidden = weight_moves.advance(transfer, self._spare_bytes * (1 - decision_ns / self._previous_ns))
         return decision_ns - hidden_ns + (1 - hidden) * transfer.ns, hidden
 
     def begin_step(self) -> None:
@@ -141,7 +140,7 @@ class Balancing:
             waited_ns = min(pending.decision_ns, step_ns)
             pending.decision_ns -= waited_ns
             begin = 1 - pending.left
-            pending.left -= advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
+            pending.left -= weight_moves.advance(pending.transfer, spare_bytes * (1 - waited_ns / step_ns))
             end = min(1 - pending.left, 1.0)
             n_bytes = self._mover.book(pending.transfer, begin=begin, end=end, idle_ns=self._idle_ns)
             self.totals.migrated_bytes += n_bytes

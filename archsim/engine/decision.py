@@ -14,11 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.sums import sum
+from archsim.base import errors, sums
+from archsim.engine import pair_traffic, state
 from archsim.engine.execution import Execution, Order
-from archsim.engine.pair_traffic import send_statistics
-from archsim.engine.state import STATISTICS, Machine, Tally
 from archsim.policies.allocation import NO_EFFORT, ChargedRates, Effort, Plan, StepView, estimating
 from microarch.blocks import global_cp
 from microarch.blocks.global_cp import DecisionWork, Reach, State
@@ -50,13 +48,13 @@ def global_die(fabric: Fabric) -> int:
     return int(fabric.hops.max(axis=1).argmin())
 
 
-def reach_of(machine: Machine, fabric: Fabric) -> Reach:
+def reach_of(machine: state.Machine, fabric: Fabric) -> Reach:
     """Cost of messages to and from the Global CP's die."""
     die = global_die(fabric)
     links = fabric.links - fabric.ports
     own = machine.link_rates[:links][fabric.link_src[:links] == die]
     # Equal rates are multiplied, not summed, to avoid rounding.
-    bytes_per_ns = sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
+    bytes_per_ns = sums.sum(rate * count for rate, count in zip(*np.unique(own, return_counts=True), strict=True))
     if fabric.ports:
         bytes_per_ns = min(bytes_per_ns, machine.link_rates[links + die])
     return Reach(float(machine.route_ns[die].max()), float(bytes_per_ns) or machine.link_bytes_per_ns)
@@ -79,7 +77,7 @@ class Charges:
     """
 
     def __init__(
-        self, execution: Execution, machine: Machine, decision: FreeDecision,
+        self, execution: Execution, machine: state.Machine, decision: FreeDecision,
         near: Callable[[int, int], tuple[float, float]], order: Order,
     ) -> None:  # fmt: skip
         self._execution, self._machine, self._decision = execution, machine, decision
@@ -117,7 +115,7 @@ class Charges:
     def _answering(self) -> Execution:
         missing = [name for name in ASKED if not hasattr(self._execution, name)]
         if missing:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"execution {type(self._execution).__name__} has no method {missing[0]!r}, by which a policy weighs "
                 "plans (archsim.engine.execution.Execution). Add it, or take an allocation that needs none"
             )
@@ -193,13 +191,13 @@ class ChargedDecision(FreeDecision):
     """
 
     def __init__(
-        self, spec, machine: Machine, fabric: Fabric, experts: int, tally: Tally, repeats: int = REPEATS
+        self, spec, machine: state.Machine, fabric: Fabric, experts: int, tally: state.Tally, repeats: int = REPEATS
     ) -> None:
         super().__init__()
         self._repeats = repeats
         self._spec, self._experts, self._dies = spec, experts, machine.dies
         self._reach, self._die = reach_of(machine, fabric), global_die(fabric)
-        self._sent = tally.pair_bytes[STATISTICS]
+        self._sent = tally.pair_bytes[state.STATISTICS]
         self._hbm = machine.hbm_latency_ns, float(machine.hbm_rates[self._die])
         self._decided_ns = 0.0
         self._last_ns = np.zeros(len(State))
@@ -293,7 +291,7 @@ class ChargedDecision(FreeDecision):
         states_ns = self._states_ns(counts, self._decided_ns)
         if counts.demand_received:
             own = counts.experts * global_cp.COUNT_BYTES + counts.statistics_bytes
-            send_statistics(self._sent, own, self._die, self._spec.executor)
+            pair_traffic.send_statistics(self._sent, own, self._die, self._spec.executor)
         exposed_ns = global_cp.exposed_ns(states_ns, previous_ns, step_ns)
         self._last_ns = states_ns
         self.totals.states_ns += states_ns
@@ -308,7 +306,7 @@ class ChargedDecision(FreeDecision):
         return float(self._states_ns(counts, decided_ns)[global_cp.ON_THE_PATH].sum())
 
     def aside_ns(self, effort):
-        send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)
+        pair_traffic.send_statistics(self._sent, effort.statistics_bytes, self._die, self._spec.executor)
         if effort is NO_EFFORT:
             self.totals.uncharged.add(ASIDE)
         return global_cp.aside_ns(effort.operations, effort.statistics_bytes, self._dies, self._spec, self._reach)

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.host import LayerThreads
+from archsim.base import compiled, host
 from archsim.engine.executed_pairs import ExecutedPairs
-from archsim.policies.free_heatmap import FreeHeatmap
-from archsim.policies.heatmap import Predictor
-from archsim.policies.registry import build_policy
+from archsim.policies import free_heatmap, heatmap, registry
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import (
     BatchSum,
@@ -114,16 +111,16 @@ class RunSum(BatchSum):
 
     def __init__(
         self, source: TokenSource, batch: int, decode_steps: int, seed: int, *, origin_dies: int | None = None,
-        predictor: Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
+        predictor: heatmap.Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
         folder: Path | None = None,
     ) -> None:  # fmt: skip
-        rule = build_policy(shaped_by).routing if shaped_by else None
+        rule = registry.build_policy(shaped_by).routing if shaped_by else None
         self._has_origins = bool(origin_dies)
         self._executed = ExecutedPairs(source, batch, origin_dies or 1, rule, folder) if rule else None
         chosen = origin_dies if not self._executed else None
         self._routed = RoutedTokens(source, batch, chosen) if routing and chosen else None
         self._origins = Origins(source, batch, chosen, folder) if chosen else None
-        self._heatmap = FreeHeatmap(source, batch, predictor, folder) if predictor else None
+        self._heatmap = free_heatmap.FreeHeatmap(source, batch, predictor, folder) if predictor else None
         self._forecast = _forecast(source, shaped_by) if shaped_by else None
         every = self._origins, self._heatmap, self._routed, self._executed, self._forecast
         watchers = [watcher for watcher in every if watcher]
@@ -179,10 +176,10 @@ class Origins:
         """Return the counts of all steps so far and clear them: uint16 or int32[step, layer, die, expert]."""
         return self._steps.take()
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
         layer_threads.run(_count_origins, piece.experts, self._die[piece.request], self._now)
 
-    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
         self._steps.append(_narrow(self._now))
         self._now = np.zeros(self._shape, np.int32)
 
@@ -209,11 +206,11 @@ class RoutedTokens:
         del self._pieces[1:], self._dies[1:], self._from[1:]
         return kept
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
         self._tokens += len(piece.request)
         self._now = [*self._now, piece] if self._tokens <= MOST_ROUTED else []
 
-    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
         self._pieces += [piece.experts.copy() for piece in self._now]
         self._dies += [self._die[piece.request] for piece in self._now]
         self._from.append(self._from[-1] + sum(len(piece.request) for piece in self._now))
@@ -224,7 +221,7 @@ def _narrow(counts: np.ndarray) -> np.ndarray:
     return counts.astype(np.uint16) if counts.max(initial=0) < 1 << 16 else counts
 
 
-@kernel
+@compiled.kernel
 def _count_origins(experts, first, end, die, origins):
     """Add experts int16[n, layer, k] of rows that live on die int32[n] to origins int32[layer, die, expert]."""
     rows, _, top_k = experts.shape

@@ -19,18 +19,11 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
-from archsim.engine.balancing import Balancing
+from archsim.engine import balancing, execution, gemm_times, machine, own_blocks, state
 from archsim.engine.decision import REPEATS, ChargedDecision, Charges, DecisionTotals, FreeDecision, global_die, secants
-from archsim.engine.event.reserved import ReservedKernel
-from archsim.engine.event.shared import SharedKernel
-from archsim.engine.execution import FULL_CLOCKS, Kernel, Order, Setup, build_execution
-from archsim.engine.gemm_times import factors_of
-from archsim.engine.machine import build_machine, build_memory, policy_costs
-from archsim.engine.own_blocks import refuse_engine
-from archsim.engine.state import NO_NOTES, new_tally
+from archsim.engine.event import reserved, shared
 from archsim.engine.transitions import TransitionLog
-from archsim.iteration.misfit import refuse_misfit
-from archsim.iteration.overlap import Rest
+from archsim.iteration import misfit, overlap
 from archsim.policies.allocation import NO_EFFORT, NO_ORIGINS, NO_PLAN, NO_SPEEDS, Effort, Plan, StepView
 from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement
@@ -57,7 +50,9 @@ def shares_plans(scenario: Scenario) -> bool:
     )
 
 
-KERNELS: Mapping[str, Callable[..., Kernel]] = MappingProxyType({"reserved": ReservedKernel, "shared": SharedKernel})
+KERNELS: Mapping[str, Callable[..., execution.Kernel]] = MappingProxyType(
+    {"reserved": reserved.ReservedKernel, "shared": shared.SharedKernel}
+)
 
 
 class StepTimes(NamedTuple):
@@ -98,24 +93,24 @@ class EventEngine:
         scenario: Scenario,
         layer_ids: Sequence[int] | None = None,
         keep_transitions: bool = False,
-        rest: Callable[[float, bool], Rest] | None = None,
+        rest: Callable[[float, bool], overlap.Rest] | None = None,
     ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-        refuse_engine(self.name, system, assumptions, scenario.policy)
+        own_blocks.refuse_engine(self.name, system, assumptions, scenario.policy)
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
         self.layers = len(self.rows)
         self.policy = build_policy(scenario.policy, model)
         self.placement = self.policy.place(len(model.moe_layer_ids), model.experts, system.dies)
-        self.fit = refuse_misfit(scenario, self.placement)
-        self.machine, self.fabric = build_machine(scenario)
+        self.fit = misfit.refuse_misfit(scenario, self.placement)
+        self.machine, self.fabric = machine.build_machine(scenario)
         self.expert_bytes = SLICES * self.machine.slice_bytes
-        self.memory = build_memory(scenario, self.layers, self.fit)
-        self.tally = new_tally(self.machine)
+        self.memory = machine.build_memory(scenario, self.layers, self.fit)
+        self.tally = state.new_tally(self.machine)
         self.decision = self._build_decision()
-        self.execution = build_execution(
+        self.execution = execution.build_execution(
             assumptions.execution,
-            Setup(
+            execution.Setup(
                 scenario=scenario,
                 machine=self.machine,
                 fabric=self.fabric,
@@ -128,15 +123,17 @@ class EventEngine:
                 rest=rest,
             ),  # fmt: skip
         )
-        self.costs = policy_costs(system, model, assumptions)
-        self.clocks: tuple[float | np.ndarray, float | np.ndarray] = FULL_CLOCKS  # as the execution has them
+        self.costs = machine.policy_costs(system, model, assumptions)
+        self.clocks: tuple[float | np.ndarray, float | np.ndarray] = execution.FULL_CLOCKS  # as the execution has them
         sees_speeds = scenario.policy.needs_speeds("allocation")
-        self._speeds = np.stack(factors_of(self.machine)) if sees_speeds else NO_SPEEDS
+        self._speeds = np.stack(gemm_times.factors_of(self.machine)) if sees_speeds else NO_SPEEDS
         self._charges = partial(
             Charges, self.execution, self.machine, self.decision,
             lru_cache(maxsize=1024)(partial(secants, self.execution)),
         )  # fmt: skip
-        self.balancing = Balancing(assumptions.migration, self.machine, self.fabric, self.tally, self.decision.aside_ns)
+        self.balancing = balancing.Balancing(
+            assumptions.migration, self.machine, self.fabric, self.tally, self.decision.aside_ns
+        )
         self._shares = assumptions.weights == "all" and model.shared_experts > 0 and self.policy.share is not None
         self._ids = model.experts + model.shared_experts
         admission = self.policy.admission
@@ -155,7 +152,7 @@ class EventEngine:
             1 if scenario.policy.allocation.is_function else REPEATS,
         )  # fmt: skip
 
-    def _kernels(self) -> Callable[[], Kernel]:
+    def _kernels(self) -> Callable[[], execution.Kernel]:
         """What makes kernels; without a reference to the engine, which would then outlive its run."""
         assumptions = self.scenario.assumptions
         return partial(KERNELS[assumptions.contention], self.machine, self.fabric, assumptions)
@@ -177,9 +174,9 @@ class EventEngine:
         )  # entries are in order of expert
         if self._log is not None:
             self._log.begin()
-        notes = NO_NOTES if self._log is None else self._log.notes
+        notes = state.NO_NOTES if self._log is None else self._log.notes
         ready_ns = self.decision.before_step(plan, rows)
-        order = Order(
+        order = execution.Order(
             layer=layer, row=row, demand=demand, plan=plan, cp_en=bits, cp_ready_ns=ready_ns, notes=notes,
             placement=placement,
         )  # fmt: skip
@@ -205,7 +202,7 @@ class EventEngine:
         The assumption ``migration`` says what the ``moves`` (WEIGHT_MOVE[n]) cost, and when the placement holds. Raises
         CapacityError where the placement does not fit.
         """
-        refuse_misfit(self.scenario, placement)
+        misfit.refuse_misfit(self.scenario, placement)
         waits_ns = self.balancing.migrate(placement, moves, effort)
         self.tally.bound_ns[Cause.LINK] += waits_ns
         if self.balancing.pending is None:
@@ -222,7 +219,7 @@ class EventEngine:
 
     def use(self, placement: Placement) -> None:
         """Hold another placement from the next step on, without moving anything. Raises CapacityError."""
-        self.fit = refuse_misfit(self.scenario, placement)
+        self.fit = misfit.refuse_misfit(self.scenario, placement)
         self.placement = placement
         if self.scenario.assumptions.capacity == "finite":
             self.memory.copies.room["limit_bytes"] = self.fit.room_bytes
@@ -258,14 +255,14 @@ class EventEngine:
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
             speeds=speeds,
             charged=self._charges(
-                Order(
+                execution.Order(
                     layer=layer,
                     row=row,
                     demand=demand._replace(routing=None),
                     plan=NO_PLAN,
                     cp_en=None,
                     cp_ready_ns=0.0,
-                    notes=NO_NOTES,
+                    notes=state.NO_NOTES,
                     placement=placement,
                 )  # fmt: skip
             ),

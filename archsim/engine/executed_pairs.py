@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.host import LayerThreads
+from archsim.base import compiled, host
 from archsim.policies.routing import Pass, RoutingRule
 from archsim.workload.demand import Stacked, dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
@@ -41,12 +40,12 @@ class ExecutedPairs:
         }
         self._passes = 0
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
         self._waiting.append(piece)
         if sum(len(each.request) for each in self._waiting) >= self._routing.pass_tokens:
             self._run_passes(piece.iteration, whole=True)
 
-    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
         self._run_passes(iteration, whole=False)
         for name, value in self._now.items():
             self._steps[name].append(value)
@@ -95,7 +94,7 @@ class ExecutedPairs:
         self._passes += 1
 
 
-@kernel
+@compiled.kernel
 def count_pairs(executed, die, origins):
     """Add the tokens of every die and expert to int32[die, expert]; ``executed``: experts int[token, k], negative where
     a pair is not executed; ``die``: int32[token].

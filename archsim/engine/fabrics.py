@@ -21,11 +21,7 @@ from archsim.laws.wafer import Draw, dead_links
 from archsim.specs.built import named_dies
 from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.scenario import Scenario
-from microarch.fabric.as_built import CutOff, Holes, Left, LinkKind, Punched, left_of, punched
-from microarch.fabric.described import build_own
-from microarch.fabric.extent import Extent, extent, extent_of_levels
-from microarch.fabric.fabric import Fabric, Graph, LinkClass
-from microarch.fabric.grid import ROW_MAJOR
+from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels
 from microarch.fabric.topology import Edge, build_topology
 from microarch.silicon.cost import CARRIER_MM2, HBM_STACK_BYTES_PER_S, HBM_STACK_MM2, hbm_stacks, least_whole_mm2
@@ -49,7 +45,7 @@ def dies_on_a_carrier(system) -> Any:
     if system.fabric is not None:
         graph = _of_levels(system)
     else:
-        graph, _ = _own_fabric(system, system.mesh.x, system.mesh.y, ROW_MAJOR)
+        graph, _ = _own_fabric(system, system.mesh.x, system.mesh.y, grid.ROW_MAJOR)
     links = np.bincount(graph.link_class, minlength=1).tolist()
     leaving = sum(count * each.bandwidth_bytes_per_s for count, each in zip(links, link_classes(system), strict=False))
     area = die_area(system, leaving / system.sites, 0.0)
@@ -75,7 +71,9 @@ def carriers_of(scenario: Scenario) -> int:
     return int(carriers_needed(scenario.system)) if scenario.assumptions.carriers == "as_needed" else 1
 
 
-def _across(system, graph: Graph, classes: list[LinkClass]) -> tuple[Graph, list[LinkClass]]:
+def _across(
+    system, graph: fabric.Graph, classes: list[fabric.LinkClass]
+) -> tuple[fabric.Graph, list[fabric.LinkClass]]:
     """The links between carriers in classes of their own, behind all others."""
     count = carriers_needed(system)
     if count == 1:
@@ -95,7 +93,7 @@ def _across(system, graph: Graph, classes: list[LinkClass]) -> tuple[Graph, list
     return replace(graph, link_class=link_class), [*classes, *off_carrier(system, classes)]
 
 
-def off_carrier(system, classes: Sequence[LinkClass]) -> list[LinkClass]:
+def off_carrier(system, classes: Sequence[fabric.LinkClass]) -> list[fabric.LinkClass]:
     """Classes of the links that are of these classes but lead to another carrier: no better than on one."""
     across = system.d2d.off_carrier
     return [
@@ -113,10 +111,10 @@ def is_perfect(system) -> bool:
     return system.built is None and system.links_as_built is None
 
 
-def _as_made(system, numbering: str, carriers: str = "one") -> tuple[Graph, list[LinkClass]]:
+def _as_made(system, numbering: str, carriers: str = "one") -> tuple[fabric.Graph, list[fabric.LinkClass]]:
     """The graph of the perfect machine, and its classes of links."""
     if system.topology.is_function:
-        graph, _ = build_own(system.topology.name, system.sites, system.topology.params)
+        graph, _ = described.build_own(system.topology.name, system.sites, system.topology.params)
         return graph, link_classes(system)
     if system.fabric is not None:
         found = _of_levels(system), link_classes(system)
@@ -125,7 +123,7 @@ def _as_made(system, numbering: str, carriers: str = "one") -> tuple[Graph, list
     return _across(system, *found) if carriers == "as_needed" else found
 
 
-def link_classes(system) -> list[LinkClass]:
+def link_classes(system) -> list[fabric.LinkClass]:
     """Classes of the links of the perfect machine, without ports of its dies. Of a system whose rates of ``d2d`` are
     arrays, those of many machines, bandwidths and latencies are, too.
     """
@@ -133,23 +131,23 @@ def link_classes(system) -> list[LinkClass]:
     if system.fabric is not None:
         return _level_classes(system)
     if topology.is_function:
-        _, classes = build_own(topology.name, system.sites, topology.params)
+        _, classes = described.build_own(topology.name, system.sites, topology.params)
         return [each._replace(efficiency=system.d2d.efficiency) for each in classes]
     return [_link(system, name, own) for name, own in zip(topology.class_names, topology.classes, strict=True)]
 
 
-def _own_fabric(system, x: int, y: int, numbering: str) -> tuple[Graph, list[LinkClass]]:
+def _own_fabric(system, x: int, y: int, numbering: str) -> tuple[fabric.Graph, list[fabric.LinkClass]]:
     listed = system.topology.edges
     edges = tuple(Edge(edge.dies[0], edge.dies[1], _link(system, "", edge).latency_ns) for edge in listed)
     return build_topology(system.topology.name, x, y, numbering, edges), link_classes(system)
 
 
-def _as_built(system, carriers: str = "one") -> tuple[Punched, list[LinkClass]]:
+def _as_built(system, carriers: str = "one") -> tuple[as_built.Punched, list[fabric.LinkClass]]:
     """The graph of what works, and the classes of the perfect machine. Raises SpecError for a machine in parts."""
     built, links = system.built, system.links_as_built
     if built is not None and built.unusable:
         raise SpecError(f"{system.name}: {built.unusable}")
-    graph, classes = _as_made(system, ROW_MAJOR, carriers)
+    graph, classes = _as_made(system, grid.ROW_MAJOR, carriers)
     pairs = {tuple(sorted(pair)) for pair in zip(graph.link_src.tolist(), graph.link_dst.tolist(), strict=True)}
     dead = {tuple(sorted(pair)) for pair in links.dead} if links else set()
     slow = {tuple(sorted(each.link)): each.bandwidth for each in links.degraded} if links else {}
@@ -164,23 +162,23 @@ def _as_built(system, carriers: str = "one") -> tuple[Punched, list[LinkClass]]:
         fails = dead_links(Draw(drawn.seed, drawn.wafer), len(every), drawn.link_failure)
         dead |= {pair for pair, failed in zip(every, fails.tolist(), strict=True) if failed}
     if built is None:
-        holes = Holes(tuple(range(graph.dies)), (), tuple(sorted(dead)), tuple(sorted(slow.items())))
+        holes = as_built.Holes(tuple(range(graph.dies)), (), tuple(sorted(dead)), tuple(sorted(slow.items())))
     elif built.sides is not None:
-        graph, classes = _own_fabric(system, built.sides[0], built.sides[1], ROW_MAJOR)
+        graph, classes = _own_fabric(system, built.sides[0], built.sides[1], grid.ROW_MAJOR)
         holes = _moved_up(system, built, graph, dead, slow)
     else:
         switched = system.fabric is not None and system.fabric.levels[0].kind == "switch"  # GPUs pass nothing on
         router_dead = switched or system.dies_as_built is None or system.dies_as_built.router == "dead"
         gone = built.dead if router_dead else ()
-        holes = Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
+        holes = as_built.Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
     try:
-        found = punched(graph, holes)
+        found = as_built.punched(graph, holes)
         if built is not None and built.sides is not None:  # maps show dies where they are
             sites = np.array(built.living, np.int32)
             places = {"node_x": sites % system.mesh.x, "node_y": sites // system.mesh.x}
             found = found._replace(graph=replace(found.graph, **places))
         return found, classes
-    except CutOff as error:
+    except as_built.CutOff as error:
         raise MachineInParts(f"{system.name}: {error}") from None
 
 
@@ -188,7 +186,7 @@ class MachineInParts(SpecError):
     """Dead dies and links cut living dies off."""
 
 
-def _moved_up(system, built, graph: Graph, dead: set, slow: dict) -> Holes:
+def _moved_up(system, built, graph: fabric.Graph, dead: set, slow: dict) -> as_built.Holes:
     """Dies in the places that spare rows or columns leave: links are as long as their ends are apart.
 
     A link along the line in which dies have moved up passes the wires of the dead dies between its ends, and is as good
@@ -214,12 +212,12 @@ def _moved_up(system, built, graph: Graph, dead: set, slow: dict) -> Holes:
         if (least := min(slow.get(wire, 1.0) for wire in wires)) < 1:
             share[a, b] = least
     longer = tuple(sorted((pair, times) for pair, times in length.items() if times > 1))
-    return Holes(tuple(range(graph.dies)), (), tuple(sorted(cut)), tuple(sorted(share.items())), longer)
+    return as_built.Holes(tuple(range(graph.dies)), (), tuple(sorted(cut)), tuple(sorted(share.items())), longer)
 
 
-def _of_kind(kind: LinkKind, classes: list[LinkClass]) -> LinkClass:
+def _of_kind(kind: as_built.LinkKind, classes: list[fabric.LinkClass]) -> fabric.LinkClass:
     of = classes[kind.of]
-    if kind == LinkKind(kind.of):
+    if kind == as_built.LinkKind(kind.of):
         return of
     differs = [f"{kind.share:.0%}"] * (kind.share < 1) + [f"{kind.length} long"] * (kind.length > 1)
     return of._replace(
@@ -228,13 +226,13 @@ def _of_kind(kind: LinkKind, classes: list[LinkClass]) -> LinkClass:
     )  # fmt: skip
 
 
-def what_is_left(system) -> Left | None:
+def what_is_left(system) -> as_built.Left | None:
     """Detours, bisection and virtual channels of a machine as it is built; None of a perfect one. Raises SpecError."""
     if is_perfect(system):
         return None
     found, _ = _as_built(system)
     sites = np.arange(system.sites) if system.built is None else np.array(system.built.living)
-    return left_of(_as_made(system, ROW_MAJOR)[0], sites, found)
+    return as_built.left_of(_as_made(system, grid.ROW_MAJOR)[0], sites, found)
 
 
 def plain_link_bytes_per_ns(system) -> float:
@@ -242,16 +240,16 @@ def plain_link_bytes_per_ns(system) -> float:
     return system.d2d.bandwidth_bytes_per_s / NS_PER_S * system.d2d.efficiency
 
 
-def extent_of(system) -> Extent:
+def extent_of(system) -> extent.Extent:
     """Links of the fabric and of the routes of all pairs of dies, without building it."""
     if system.fabric is not None:
-        return extent_of_levels(_levels(system))
+        return extent.extent_of_levels(_levels(system))
     sides = (system.sites, 1) if system.mesh is None else (system.mesh.x, system.mesh.y)
-    found, listed = extent(system.topology.name, *sides), len(system.topology.edges)
+    found, listed = extent.extent(system.topology.name, *sides), len(system.topology.edges)
     return found._replace(links=2 * listed) if listed else found
 
 
-def _of_levels(system) -> Graph:
+def _of_levels(system) -> fabric.Graph:
     return build_levels(_levels(system))
 
 
@@ -259,17 +257,17 @@ def _levels(system) -> tuple[Level, ...]:
     return tuple(Level(level.kind, level.sides, level.per or "group") for level in system.fabric.levels)
 
 
-def _level_classes(system) -> list[LinkClass]:
+def _level_classes(system) -> list[fabric.LinkClass]:
     """Links of every level; then those between dies and the level's shared ports, which add no latency."""
     levels = system.fabric.levels
     links = [_link(system, f"level {number}", level) for number, level in enumerate(levels)]
     return links + [each._replace(name=f"{each.name} port", latency_ns=0.0) for each in links]
 
 
-def _link(system, name: str, own) -> LinkClass:
+def _link(system, name: str, own) -> fabric.LinkClass:
     """The link class: its own properties where given, else those of the system's ``d2d``."""
     bandwidth, latency_ns = own.bandwidth_bytes_per_s, own.hop_latency_ns
-    return LinkClass(
+    return fabric.LinkClass(
         name,
         system.d2d.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
         system.d2d.hop_latency_ns if latency_ns is None else latency_ns,
@@ -328,7 +326,7 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
     return law
 
 
-def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
+def build_fabric(system, numbering: str, carriers: str = "one") -> fabric.Fabric:
     """Dies, links and routes of a system, with bandwidths and latencies.
 
     Systems that differ only in these share a graph.
@@ -339,10 +337,10 @@ def build_fabric(system, numbering: str, carriers: str = "one") -> Fabric:
     if is_perfect(system):
         graph, classes = _as_made(system, numbering, carriers)
         return graph.with_links(system.shape, classes)
-    if numbering != ROW_MAJOR and system.mesh is not None:
+    if numbering != grid.ROW_MAJOR and system.mesh is not None:
         raise SpecError(
             f"{system.name}: numbering: {numbering} numbers the dies of a perfect mesh; a machine with dies_as_built, "
-            f"links_as_built, spares or drawn has numbering: {ROW_MAJOR}"
+            f"links_as_built, spares or drawn has numbering: {grid.ROW_MAJOR}"
         )
     found, classes = _as_built(system, carriers)
     return found.graph.with_links(system.shape, [_of_kind(kind, classes) for kind in found.kinds])

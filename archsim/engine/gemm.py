@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.units import NS_PER_S
+from archsim.base import compiled, units
 from archsim.engine.calibrated_gemm import CalibratedGemm
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.grouped_gemm import GroupedGemm
@@ -29,7 +28,7 @@ class ShareOfPeak:
         self._model, self._assumptions = model, assumptions
         use = effective_utilisation(system, model, assumptions)
         self._bounds, self._share = np.array(use.bounds, np.int64), np.array(use.values)
-        self._peak_flop_per_ns = system.compute.peak_flop_per_s / NS_PER_S
+        self._peak_flop_per_ns = system.compute.peak_flop_per_s / units.NS_PER_S
         self._flop_per_token = 2.0 * model.hidden * model.expert_ffn, 2.0 * model.hidden * model.shared_ffn
         self.run_at(factors_of(machine))
 
@@ -56,11 +55,11 @@ class ShareOfPeak:
         share = np.stack([np.broadcast_to(each, np.shape(system.compute.peak_flop_per_s)) for each in use.values], 1)
         flop = tokens * np.array(self._flop_per_token)[1 - routed]
         at = np.searchsorted(self._bounds, tokens)
-        compute_ns = flop / (system.compute.peak_flop_per_s[:, None] / NS_PER_S * share[:, at])
+        compute_ns = flop / (system.compute.peak_flop_per_s[:, None] / units.NS_PER_S * share[:, at])
         return ManyTimes(compute_ns, 0.0, compute_ns)
 
 
-@kernel
+@compiled.kernel
 def _at_share(tokens, routed, bounds, share, peak_flop_per_ns, flop_per_token, compute_ns):
     """``ShareOfPeak.of``. ``bounds``: int64[n], most tokens of the first n shares; ``share``: float64[n + 1].
 

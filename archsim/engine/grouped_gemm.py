@@ -31,21 +31,19 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.calibrated_gemm import CalibratedGemm, last_part
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.state import Machine
+from archsim.laws import gemm, laws
 from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, Kernels
-from archsim.laws.gemm import Rates
-from archsim.laws.laws import MoeSizes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.local_cp import launch_ns
+from microarch.blocks import hbm, local_cp
 
 
 class _Rank(NamedTuple):
     """What the law of a die depends on."""
 
-    sizes: MoeSizes  # of the model
+    sizes: laws.MoeSizes  # of the model
     local: float | None  # experts of a die that sees all tokens; None behind a dispatch
     dtype: str  # of the products
-    rates: Rates | None  # of the die; None: the measured GPU's
+    rates: gemm.Rates | None  # of the die; None: the measured GPU's
     library: str | None  # whose kernels; None: any
     launched: bool  # whether a GPU launches them
     kernel_factor: float = 1.0  # of all their times
@@ -107,7 +105,7 @@ class GroupedGemm:
             if self._gpu:
                 launch[:, used] = times.launch_ns.reshape(machines, -1)
             else:
-                launch[:, used] = launch_ns(active[used], self._clock_hz)
+                launch[:, used] = local_cp.launch_ns(active[used], self._clock_hz)
             at = np.zeros(dies, np.int64)
             at[used] = np.arange(len(used))
             of = (at[on] + len(used) * np.arange(machines)[:, None]).ravel()
@@ -148,7 +146,7 @@ class GroupedGemm:
         times = self._law.times(pairs, active[used].astype(float), received, used)
         self.calibrated_ns += times.ns.sum()
         self.extrapolated_ns += times.ns[times.extrapolated].sum()
-        launch[used] = times.launch_ns if self._gpu else launch_ns(active[used], self._clock_hz)
+        launch[used] = times.launch_ns if self._gpu else local_cp.launch_ns(active[used], self._clock_hz)
         at = np.zeros(dies, np.int64)
         at[used] = np.arange(len(used))
         of = at[die]  # of each entry: its row in ``times``
@@ -162,18 +160,18 @@ class GroupedGemm:
         least_ns = self._least(by_tokens, times, of)
         if self._speeds is not None:
             least_ns = least_ns / self._speeds[die]
-        compute_ns = np.maximum(part_ns, least_ns) / SLICES
-        whole_ns = (part_ns + times.launch_ns[of] * by_entries) / SLICES
-        multiply_ns = np.minimum(np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / SLICES, compute_ns)
-        bytes_ns = np.minimum(times.excess_ns[of] * by_entries / SLICES, compute_ns - multiply_ns)
-        permute_ns = np.minimum(times.permute_ns[of] * by_tokens / SLICES, compute_ns - multiply_ns - bytes_ns)
+        compute_ns = np.maximum(part_ns, least_ns) / hbm.SLICES
+        whole_ns = (part_ns + times.launch_ns[of] * by_entries) / hbm.SLICES
+        multiply_ns = np.minimum(np.maximum(times.multiply_ns[of] * by_tokens, least_ns) / hbm.SLICES, compute_ns)
+        bytes_ns = np.minimum(times.excess_ns[of] * by_entries / hbm.SLICES, compute_ns - multiply_ns)
+        permute_ns = np.minimum(times.permute_ns[of] * by_tokens / hbm.SLICES, compute_ns - multiply_ns - bytes_ns)
         low_ns, high_ns = whole_ns * times.low[of], whole_ns * times.high[of]
         drain_ns = compute_ns * last_part(self._machine)
         return GemmTimes(compute_ns, drain_ns, low_ns, high_ns, multiply_ns, bytes_ns, permute_ns)
 
     def _least(self, by_tokens, times: GroupedTimes, of) -> np.ndarray:
         """FLOP of every entry over peak, float64[entry] ns for its slices."""
-        return SLICES * self.least_ns_per_token * times.pairs[of] * by_tokens
+        return hbm.SLICES * self.least_ns_per_token * times.pairs[of] * by_tokens
 
 
 class _Rows:
@@ -193,7 +191,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
     """
     compute = system.compute
     rank = _Rank(
-        MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
+        laws.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
         None if dispatched else model.experts / dies,
         compute.dtype,
         system.nominal_rates,

@@ -13,20 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.errors import ArchsimError
-from archsim.base.units import NS_PER_S
+from archsim.base import compiled, errors, units
+from archsim.engine import state, step_counts
 from archsim.engine.balancing import BalancingTotals
 from archsim.engine.ceilings import Ceilings, ceilings
 from archsim.engine.decision import DecisionTotals
 from archsim.engine.engine import EventEngine, StepTimes
-from archsim.engine.state import Machine, Memory, Tally
-from archsim.engine.step_counts import DECODE, StepCounts
 from archsim.iteration.memory import Fit
-from archsim.policies.allocation import Plan
-from archsim.policies.heatmap import Predictor
-from archsim.policies.placement import moves_between
-from archsim.policies.ported_heatmap import PortedHeatmap, cycles_per_halving, cycles_per_transition
+from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
 from archsim.workload.demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
@@ -40,11 +34,11 @@ class RunOutcome:
     elsewhere ``step_ns`` and ``load`` are 0.
     """
 
-    machine: Machine  # constants of the run
+    machine: state.Machine  # constants of the run
     fabric: Fabric  # of the machine
     fit: Fit  # how weights and KV fit in HBM
-    memory: Memory  # as the run left it
-    tally: Tally  # what was counted
+    memory: state.Memory  # as the run left it
+    tally: state.Tally  # what was counted
     step_ns: np.ndarray  # float64[step, layer], decisions included
     load: np.ndarray  # int64[step, layer, die]: tokens assigned to each die
     prefill_ns: float  # of the prefill, decisions included
@@ -58,7 +52,7 @@ class RunOutcome:
     migrations: tuple[Migration, ...]  # what rebalancing moved
     balancing: BalancingTotals  # what moving weights between steps cost
     ceilings: np.ndarray  # float64[step, layer, 3]: fields of `Ceilings`; 0 where nothing ran
-    counts: StepCounts  # what every step counted
+    counts: step_counts.StepCounts  # what every step counted
     gemm_law: str = ""  # measured kernels behind GEMMs
     power: Any = None  # of a system with limits: archsim.runs.energy.PowerState
     counted: Mapping[str, float] = field(default_factory=dict)  # columns of a user's own execution
@@ -89,17 +83,17 @@ class LimitedHeatmap:
     It is asked before each step, and updated after it.
     """
 
-    def __init__(self, engine: EventEngine, predictor: Predictor, routing: Iterable[StepTokens]):
+    def __init__(self, engine: EventEngine, predictor: heatmap.Predictor, routing: Iterable[StepTokens]):
         model, fsm = engine.scenario.model, engine.scenario.system.decision.fsm
-        self._map = PortedHeatmap(
+        self._map = ported_heatmap.PortedHeatmap(
             routing=iter(routing), batch=engine.scenario.batch, layers=engine.layers, experts=model.experts,
             top_k=model.top_k, predictor=predictor, per_word=max(1, fsm.heatmap_port_bits // COUNTER_BITS),
             count=engine.count_pairs,
         )  # fmt: skip
-        cycles = cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
-        self._ns_per_transition = cycles * NS_PER_S / fsm.clock_hz
-        halving = cycles_per_halving(model.experts, fsm.heatmap_port_bits)
-        self._ns_per_halving = halving * NS_PER_S / fsm.clock_hz
+        cycles = ported_heatmap.cycles_per_transition(model.experts, model.top_k, fsm.heatmap_port_bits)
+        self._ns_per_transition = cycles * units.NS_PER_S / fsm.clock_hz
+        halving = ported_heatmap.cycles_per_halving(model.experts, fsm.heatmap_port_bits)
+        self._ns_per_halving = halving * units.NS_PER_S / fsm.clock_hz
         self._owed_ns = 0.0  # halvings of the step before take the port first
         self.dropped = 0
 
@@ -147,7 +141,7 @@ class Balancer:
         old, found = engine.placement, self._rebalancing.rule(self._history(), engine.placement)
         new, effort = found if isinstance(found, Rebalanced) else Rebalanced(found)
         new = replace(new, buffers=old.buffers)
-        moves = moves_between(old, new, engine.expert_bytes, engine.fabric.hops)
+        moves = placement.moves_between(old, new, engine.expert_bytes, engine.fabric.hops)
         self._since = 0
         if self._rebalancing.window_steps is None:
             self._steps.clear()
@@ -163,7 +157,7 @@ class Balancer:
             np.zeros((*shape, engine.machine.dies), np.int64),
             np.zeros(shape),
             engine.costs,
-            engine.array_speeds(DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
+            engine.array_speeds(step_counts.DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
         )
         for step, results in enumerate(self._steps):
             for result in results:
@@ -198,14 +192,14 @@ class Elapsed:
         return self._end_ns - self._prefill_end_ns + (self._exposed_ns - self._prefill_exposed_ns)
 
 
-def load_of(plan: Plan, dies: int) -> np.ndarray:
+def load_of(plan: allocation.Plan, dies: int) -> np.ndarray:
     """Tokens assigned to each die, int64[die]."""
     load = np.zeros(dies, np.int64)
     _add_up(plan.die, plan.tokens, load)
     return load
 
 
-@kernel
+@compiled.kernel
 def _add_up(die, tokens, load):
     for at in range(len(die)):
         load[die[at]] += tokens[at]
@@ -238,7 +232,7 @@ class Replay:
         self._balancer = Balancer(engine, policy.rebalancing) if policy.rebalancing is not None else None
         self._warmup_left = engine.scenario.workload.warmup_steps
         self._counts, self._begin_ns = not self._warmup_left, 0.0
-        self._of_steps = StepCounts(engine.machine, engine.tally)
+        self._of_steps = step_counts.StepCounts(engine.machine, engine.tally)
 
     def steps(self) -> Iterator[StepResult]:
         """Run every step, in order."""
@@ -340,11 +334,11 @@ class Replay:
         """
         execution = self.engine.execution
         if not hasattr(execution, "log"):
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"execution {type(execution).__name__} has no method 'log', which timelines need "
                 "(archsim.engine.execution.Execution). Add it, or take execution: weight_streaming"
             )
         for result in self.steps():
             if (result.step, result.layer) == (step, layer):
                 return execution.log(result.times.begin_ns)
-        raise ArchsimError(f"step {step}, MoE layer {layer} of the trace: nothing is routed there")
+        raise errors.ArchsimError(f"step {step}, MoE layer {layer} of the trace: nothing is routed there")

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine.fabrics import build_fabric, measured_law, plain_link_bytes_per_ns
-from archsim.engine.state import Machine, Memory
-from archsim.engine.transfer_kernels import software
-from archsim.laws.die import DieFactors
-from archsim.laws.mesh import COMBINE
+from archsim.engine import fabrics, state, transfer_kernels
+from archsim.laws import die, mesh
 from archsim.policies.allocation import Costs
 from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
 from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.scenario import Scenario
-from microarch.blocks import atu, llc
-from microarch.blocks.hbm import UNBOUNDED_BYTES, no_copies
+from microarch.blocks import atu, hbm, llc
 from microarch.fabric.fabric import Fabric, narrowest, with_ports
 
 if TYPE_CHECKING:
@@ -46,25 +42,25 @@ def slice_bytes(system, model) -> int:
     return system.compute.bytes_of(model.hidden * model.expert_ffn)
 
 
-def build_machine(scenario: Scenario) -> tuple[Machine, Fabric]:
+def build_machine(scenario: Scenario) -> tuple[state.Machine, Fabric]:
     """The run's machine and its fabric; see ``archsim.engine.state.Machine``."""
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
-    fabric = build_fabric(system, assumptions.numbering, assumptions.carriers)
+    fabric = fabrics.build_fabric(system, assumptions.numbering, assumptions.carriers)
     by_law = system.endpoint is not None and assumptions.execution == "expert_parallel"  # of whole kernels
     if assumptions.endpoint == "as_measured" and system.transfer_law is None and not by_law:
         fabric = with_ports(fabric, endpoint_bytes_per_s(system))
     shared = assumptions.contention == "shared"
-    weights, plain_link = slice_bytes(system, model), plain_link_bytes_per_ns(system)
+    weights, plain_link = slice_bytes(system, model), fabrics.plain_link_bytes_per_ns(system)
     segmented = assumptions.llc == "segments"
     away_ns = fabric.pair_ns.min(initial=np.inf, where=~np.eye(fabric.dies, dtype=bool)) if fabric.dies > 1 else 0.0
     hbm_bytes_per_ns = (
         system.hbm.bandwidth_bytes_per_s / NS_PER_S * effective_utilisation(system, model, assumptions).hbm
     )
     of_dies = (np.ones((2, system.dies))) if system.built is None else (system.built.array, system.built.hbm)
-    factors = DieFactors(*map(np.array, of_dies))  # over the nominal rates
-    transfers = software(scenario, system.hbm.latency_ns + float(away_ns))
-    machine = Machine(
+    factors = die.DieFactors(*map(np.array, of_dies))  # over the nominal rates
+    transfers = transfer_kernels.software(scenario, system.hbm.latency_ns + float(away_ns))
+    machine = state.Machine(
         dies=fabric.dies,
         hops=fabric.hops,
         route_ptr=fabric.route_ptr,
@@ -105,7 +101,7 @@ def endpoint_bytes_per_s(system) -> float:
     reach from half to 1.3 times that share.
     """
     if system.endpoint is not None:
-        return min(measured_law(system.endpoint, COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
+        return min(fabrics.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
     law = fabric_calibration(ENDPOINT[0]).law(*ENDPOINT[1:])
     assert law is not None, "shipped"
     share = law.bytes_per_s / (law.links * law.link_bytes_per_s)
@@ -138,12 +134,12 @@ def _streaming(scenario: Scenario) -> tuple[int, tuple[int, int]]:
     return llc.streaming_geometry(spec.capacity_bytes, weights, spec.segment_bytes)
 
 
-def share_every_ns(machine: Machine, assumptions: AssumptionsSpec) -> float:
+def share_every_ns(machine: state.Machine, assumptions: AssumptionsSpec) -> float:
     """Least time between two recomputes of the rates of transfers, 0 for none: see `RATE_UPDATES`."""
     return RATE_UPDATES[assumptions.rate_updates](machine)
 
 
-def _shortest_round_trip_ns(machine: Machine) -> float:
+def _shortest_round_trip_ns(machine: state.Machine) -> float:
     """Of a request and an answer as short, between the two dies that are nearest to each other; 0 for a single die."""
     one_way_ns = machine.route_ns + machine.request_bytes / machine.route_bytes_per_ns
     away_ns = one_way_ns[~np.eye(machine.dies, dtype=bool)]
@@ -167,25 +163,25 @@ def policy_costs(system, model, assumptions: AssumptionsSpec | None = None) -> C
         flop_per_token=float(6 * model.hidden * model.expert_ffn),
         flop_per_ns=system.compute.peak_flop_per_s / NS_PER_S * system.compute.efficiency,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * system.hbm.efficiency,
-        link_bytes_per_ns=plain_link_bytes_per_ns(system),
+        link_bytes_per_ns=fabrics.plain_link_bytes_per_ns(system),
         hbm_latency_ns=system.hbm.latency_ns,
         hop_ns=system.d2d.hop_latency_ns,
         quantum_ns=decision.fsm.cost_quantum_ns if compares else 0.0,
     )
 
 
-def build_memory(scenario: Scenario, layers: int, fit: Fit) -> Memory:
+def build_memory(scenario: Scenario, layers: int, fit: Fit) -> state.Memory:
     """Empty LLCs, no cached copies, and the room for copies beside the homes."""
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     sets, ways = llc_geometry(scenario)
     if assumptions.capacity == "unbounded":
-        room = np.full(system.dies, UNBOUNDED_BYTES, dtype=np.int64)
+        room = np.full(system.dies, hbm.UNBOUNDED_BYTES, dtype=np.int64)
     else:
         room = fit.room_bytes
     per_layer = model.experts + model.shared_experts
     entries = system.decision.atu_entries if assumptions.tables == "finite" else 0
-    return Memory(
+    return state.Memory(
         llc.empty_tags(system.dies, sets, ways),
-        no_copies(layers * per_layer, room),
+        hbm.no_copies(layers * per_layer, room),
         atu.no_translations(system.dies, entries, system.decision.atu_ways),
     )

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import kernel, unsigned
-from archsim.base.units import BF16_BYTES, VECTOR_BYTES, WEIGHT_BYTES
+from archsim.base import compiled, units
 from archsim.policies.allocation import Plan
 from archsim.workload.demand import TokenRouting
 
@@ -50,11 +49,11 @@ class Sizes(NamedTuple):
 
 def vector_bytes(hidden: int, dtype: str, combine: str) -> VectorBytes:
     """Bytes of a vector of ``hidden`` values under the assumption ``combine``; ``dtype``: of the die's weights."""
-    plain = ceil(hidden * (VECTOR_BYTES[dtype] if WEIGHT_BYTES[dtype] < 1 else WEIGHT_BYTES[dtype]))
+    plain = ceil(hidden * (units.VECTOR_BYTES[dtype] if units.WEIGHT_BYTES[dtype] < 1 else units.WEIGHT_BYTES[dtype]))
     if combine == "weights_dtype":
         return VectorBytes(plain, plain)
     scales = SCALE_BYTES * -(-hidden // VALUES_PER_SCALE) if dtype in SCALED else 0
-    return VectorBytes(plain + scales, hidden * BF16_BYTES)
+    return VectorBytes(plain + scales, hidden * units.BF16_BYTES)
 
 
 Send = Callable[[Plan, np.ndarray, "TokenRouting | None", Sizes, np.ndarray], np.ndarray]
@@ -182,7 +181,7 @@ def _tokens_taken(plan_expert, plan_die, plan_tokens, origins, hops) -> np.ndarr
     return taken
 
 
-@kernel
+@compiled.kernel
 def _share_tokens(plan_expert, plan_die, wanted, origins, hops, farthest, left, taken):
     """Fill ``taken``; ``wanted``: int64[entry], used up; ``left``: int64[die], scratch."""
     dies, begin = len(hops), 0
@@ -211,14 +210,14 @@ def _share_tokens(plan_expert, plan_die, wanted, origins, hops, farthest, left, 
         begin = end
 
 
-@kernel
+@compiled.kernel
 def _sum_by_die(plan_die, taken, sent):
     for home in range(len(sent)):
         for entry in range(len(plan_die)):
             sent[home, plan_die[entry]] += taken[entry, home]
 
 
-@kernel
+@compiled.kernel
 def _count_once(experts, die, first, runs_all, plan_die, taken, done, last, sent):
     """Add one to ``sent: int64[home, die]`` for every token and every die that runs one of its experts.
 
@@ -228,24 +227,24 @@ def _count_once(experts, die, first, runs_all, plan_die, taken, done, last, sent
     the token sent there last.
     """
     for token in range(len(experts)):
-        home = unsigned(die[token])
+        home = compiled.unsigned(die[token])
         for rank in range(experts.shape[1]):
-            expert = unsigned(experts[token, rank])
+            expert = compiled.unsigned(experts[token, rank])
             target = runs_all[expert]
             if target < 0:
-                entry, end = first[expert] + done[home, expert], first[expert + unsigned(1)]
-                while entry < end and taken[unsigned(entry), home] <= 0:
+                entry, end = first[expert] + done[home, expert], first[expert + compiled.unsigned(1)]
+                while entry < end and taken[compiled.unsigned(entry), home] <= 0:
                     entry += 1
                 done[home, expert] = entry - first[expert]
                 if entry < end:
-                    taken[unsigned(entry), home] -= 1
-                    target = np.int64(plan_die[unsigned(entry)])
+                    taken[compiled.unsigned(entry), home] -= 1
+                    target = np.int64(plan_die[compiled.unsigned(entry)])
             if target >= 0:
-                sent[home, unsigned(target)] += last[unsigned(target)] != token
-                last[unsigned(target)] = token
+                sent[home, compiled.unsigned(target)] += last[compiled.unsigned(target)] != token
+                last[compiled.unsigned(target)] = token
 
 
-@kernel
+@compiled.kernel
 def _expect_none(router_group, plan_die, taken, tokens, sizes, absent, before, none):
     """Fill ``none: float64[home, die]`` (ones), the probability that a token of a home has no expert on a die (or a
     group of dies).

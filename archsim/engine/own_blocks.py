@@ -20,9 +20,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.base.units import NS_PER_S
+from archsim.specs import blocks, policies
 from archsim.specs.assumptions import AssumptionsSpec
-from archsim.specs.blocks import NETWORK, BlockSpec, kind_of
-from archsim.specs.policies import PolicySpec
 from archsim.specs.system import SystemSpec
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.rtl import missing
@@ -42,17 +41,17 @@ class OwnObject(NamedTuple):
     serves: tuple[int, ...]
 
 
-def objects_of(specs: Sequence[BlockSpec]) -> tuple[OwnObject, ...]:
+def objects_of(specs: Sequence[blocks.BlockSpec]) -> tuple[OwnObject, ...]:
     """The blocks of a system that are classes. Raises ValueError for one that cannot be imported."""
     named = ((spec, import_function(spec.name)) for spec in specs)
     return tuple(
         OwnObject(spec.name, kind, partial(each, **spec.params), tuple(getattr(each, "SERVES", ())))
         for spec, each in named
-        if (kind := kind_of(each))
+        if (kind := blocks.kind_of(each))
     )
 
 
-def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: policies.PolicySpec) -> None:
     """Raise ArchsimError for what the engine cannot run: a class among the blocks or a state machine in RTL, or on the
     interpreted engine anything but chains and moves.
     """
@@ -71,7 +70,7 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec,
             raise ArchsimError(
                 "engine: interpreted runs arbitration: fair and round_robin, not head_of_line. Take engine: event"
             )
-        if assumptions.contention != "shared" and any(own.kind == NETWORK for own in objects):
+        if assumptions.contention != "shared" and any(own.kind == blocks.NETWORK for own in objects):
             raise ArchsimError("blocks: a network needs contention: shared; under reserved, transfers claim links")
     elif objects:
         raise ArchsimError(
@@ -80,7 +79,7 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec,
         )
 
 
-def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: PolicySpec) -> None:
+def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, policy: policies.PolicySpec) -> None:
     """Raise ArchsimError for what the state machine's components cannot decide."""
     fsm = system.decision.fsm
     refused = (
@@ -110,10 +109,10 @@ def _refuse_rtl(engine: str, system: SystemSpec, assumptions: AssumptionsSpec, p
 class OwnBlocks:
     """The blocks of a system that are functions. Raises ValueError for one that cannot be imported."""
 
-    def __init__(self, specs: Sequence[BlockSpec]):
+    def __init__(self, specs: Sequence[blocks.BlockSpec]):
         named = [(spec, import_function(spec.name)) for spec in specs]
-        self._blocks: list[tuple[BlockSpec, Callable[[np.ndarray], np.ndarray]]] = [
-            (spec, partial(each, **spec.params)) for spec, each in named if kind_of(each) is None
+        self._blocks: list[tuple[blocks.BlockSpec, Callable[[np.ndarray], np.ndarray]]] = [
+            (spec, partial(each, **spec.params)) for spec, each in named if blocks.kind_of(each) is None
         ]
 
     def service_ns(self, n_bytes: np.ndarray) -> np.ndarray | float:

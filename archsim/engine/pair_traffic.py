@@ -15,35 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
-from archsim.engine.state import (
-    COMBINE,
-    DATA_MESSAGES,
-    DISPATCH,
-    HIDDEN,
-    REPLICAS,
-    REQUESTS,
-    STATISTICS,
-    Machine,
-    Tally,
-)
+from archsim.engine import state
 
 CLASSES: Mapping[str, int] = {
-    "request": int(REQUESTS),
-    "weight": int(DATA_MESSAGES),
-    "dispatch": int(HIDDEN + DISPATCH),
-    "combine": int(HIDDEN + COMBINE),
-    "replica": int(REPLICAS),
-    "statistics": int(STATISTICS),
+    "request": int(state.REQUESTS),
+    "weight": int(state.DATA_MESSAGES),
+    "dispatch": int(state.HIDDEN + state.DISPATCH),
+    "combine": int(state.HIDDEN + state.COMBINE),
+    "replica": int(state.REPLICAS),
+    "statistics": int(state.STATISTICS),
 }
 
 
 """Name of a class of messages → its row of ``Tally.pair_bytes``."""
 
 
-PHASES: Mapping[int, str] = {int(DISPATCH): "dispatch", int(COMBINE): "combine"}
+PHASES: Mapping[int, str] = {int(state.DISPATCH): "dispatch", int(state.COMBINE): "combine"}
 
 
-def pair_bytes(tally: Tally) -> dict[str, np.ndarray]:
+def pair_bytes(tally: state.Tally) -> dict[str, np.ndarray]:
     """Class → bytes sent from the first die to the second, int64[die, die]."""
     return {name: tally.pair_bytes[row] for name, row in CLASSES.items()}
 
@@ -55,22 +45,22 @@ class LinkTraffic(NamedTuple):
     ns: np.ndarray  # float64[link] that they held it
 
 
-def link_traffic(machine: Machine, tally: Tally, rates: np.ndarray) -> dict[str, LinkTraffic]:
+def link_traffic(machine: state.Machine, tally: state.Tally, rates: np.ndarray) -> dict[str, LinkTraffic]:
     """Class → what it put on links. ``rates``: float64[link] bytes per ns."""
     crossed = np.zeros((len(CLASSES), machine.link_resources), np.int64)  # by the pairs of each class, on their routes
     cross_links(tally.pair_bytes.reshape(len(CLASSES), -1), machine.route_ptr, machine.route_links, crossed)
     found = {name: LinkTraffic(crossed[row], crossed[row] / rates) for name, row in CLASSES.items()}
-    for phase in (DISPATCH, COMBINE):
+    for phase in (state.DISPATCH, state.COMBINE):
         counted = tally.phase_links[phase]
         if counted["bytes"].any():
             found[PHASES[int(phase)]] = LinkTraffic(counted["bytes"], counted["busy_ns"])
     return found
 
 
-def statistics_bytes(machine: Machine, tally: Tally) -> np.ndarray:
+def statistics_bytes(machine: state.Machine, tally: state.Tally) -> np.ndarray:
     """What counts of loads put on every link of a run, int64[link]."""
     crossed = np.zeros((1, machine.link_resources), np.int64)
-    cross_links(tally.pair_bytes[STATISTICS].reshape(1, -1), machine.route_ptr, machine.route_links, crossed)
+    cross_links(tally.pair_bytes[state.STATISTICS].reshape(1, -1), machine.route_ptr, machine.route_links, crossed)
     return crossed[0]
 
 

@@ -6,12 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base import sums, units
 from archsim.base.causes import Cause
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_S
-from archsim.engine.gemm_times import factors_of
-from archsim.engine.grouped_gemm import law_of_ranks
-from archsim.engine.state import Machine
+from archsim.engine import gemm_times, grouped_gemm, state
 from archsim.laws.gemm import DenseProduct, Rates, dense_product
 from archsim.policies.allocation import Plan
 from archsim.specs.calibration_files import calibration_named
@@ -48,13 +45,13 @@ class RankTimes(NamedTuple):
 class Ranks:
     """Times of the ranks of a scenario. Raises LawMissing (a SpecError) for layers that were not measured."""
 
-    def __init__(self, scenario: Scenario, machine: Machine):
+    def __init__(self, scenario: Scenario, machine: state.Machine):
         system, model = scenario.system, scenario.model
         self._dies, self._gpu = system.dies, system.launch == "gpu"
         self._clock_hz = system.decision.local_clock_hz
         # where all have all tokens, or behind an all-gather, every rank sees all of them, as in the measured layers
-        self._law = law_of_ranks(system, model, system.dies, scenario.assumptions.receives)
-        self.named, factors = self._law.named, factors_of(machine)
+        self._law = grouped_gemm.law_of_ranks(system, model, system.dies, scenario.assumptions.receives)
+        self.named, factors = self._law.named, gemm_times.factors_of(machine)
         self._speeds = None if factors.equal else factors.array
         if not factors.equal:
             self._law = self._law.on(factors.rates(*system.nominal_rates))
@@ -72,8 +69,8 @@ class Ranks:
                 own = [Rates(*each) for each in zip(*factors.rates(*rates), strict=True)]
                 laws = ([dense_product(calibration, n, k, compute.dtype, each) for each in own] for n, k in shapes)
                 self._shared = tuple(_OnEveryDie(each) for each in laws)
-            flop = 2.0 * self._count * sum(n * k for n, k in shapes)
-            self._shared_ns_per_token = flop / compute.peak_flop_per_s * NS_PER_S
+            flop = 2.0 * self._count * sums.sum(n * k for n, k in shapes)
+            self._shared_ns_per_token = flop / compute.peak_flop_per_s * units.NS_PER_S
 
     def times(self, plan: Plan, tokens: np.ndarray, arrived: np.ndarray, share: float = 1.0) -> RankTimes:
         """Of a plan; ``tokens``: float64[die] that live on each, ``arrived``: that each has after the dispatch.
@@ -90,7 +87,7 @@ class Ranks:
             load = [np.maximum(each, 1.0) for each in (pairs[used], active[used], arrived[used])]
             at = self._law.times(load[0], load[1], load[2], used)
             for cause, parts in PARTS.items():
-                causes[cause][used] = sum(getattr(at, part) for part in parts)
+                causes[cause][used] = sums.sum(getattr(at, part) for part in parts)
                 if cause in OF_ARRAYS and slow:
                     causes[cause][used] /= clock[used]
             if not self._gpu:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.causes import Cause
-from archsim.base.compiled import inner, unsigned
+from archsim.base import causes, compiled
 from microarch.blocks.atu import Translations
 from microarch.blocks.hbm import Copies
 from microarch.blocks.local_cp import NEXT as LOCAL_NEXT
@@ -193,50 +192,50 @@ class Tally(NamedTuple):
     events: np.ndarray  # int64[1]
 
 
-@inner
+@compiled.inner
 def route_of(machine, src, dst):
     """(begin, end) of a route, for `link_at`."""
-    pair = unsigned(src * machine.dies + dst)
-    return machine.route_ptr[pair], machine.route_ptr[pair + unsigned(1)]
+    pair = compiled.unsigned(src * machine.dies + dst)
+    return machine.route_ptr[pair], machine.route_ptr[pair + compiled.unsigned(1)]
 
 
-@inner
+@compiled.inner
 def link_at(machine, at):
     """The resource that a row of ``route_links`` is."""
-    return UNITS * machine.dies + np.int64(machine.route_links[unsigned(at)])
+    return UNITS * machine.dies + np.int64(machine.route_links[compiled.unsigned(at)])
 
 
-@inner
+@compiled.inner
 def room_for_slices(machine):
     """Room of a die for slices that are asked for and not yet multiplied, in bytes, or in slices of ``window``."""
     return float(machine.stream_bytes) if machine.stream_bytes > 0 else float(machine.window)
 
 
-@inner
+@compiled.inner
 def room_to_ask(machine):
     """Least room with which a die asks for its next slice: one segment, or a slice of ``window``."""
     return float(machine.first_bytes) if machine.stream_bytes > 0 else 1.0
 
 
-@inner
+@compiled.inner
 def room_of(machine, entry):
     """Room that a slice takes from its request on until it is multiplied."""
     return float(entry.read_bytes) if machine.stream_bytes > 0 else 1.0
 
 
-@inner
+@compiled.inner
 def launched_ns(work, entry):
     """When the launch of a product's kernel ends: of the die's, for routed experts."""
     return work.local[entry.die].launched_ns if entry.routed else 0.0
 
 
-@inner
+@compiled.inner
 def launching_ns(work, entry, now):
     """How long a product that could begin now waits for the launch of its die's kernel."""
     return max(0.0, launched_ns(work, entry) - now)
 
 
-@inner
+@compiled.inner
 def begun_ns(free, ready, launched):
     """When a product counts as begun on an array that is ``free`` from then on. Measured times have waits for bytes, so
     it is ``ready`` once its slice has been asked for and its tokens are there; it multiplies when bytes are, too.
@@ -244,32 +243,32 @@ def begun_ns(free, ready, launched):
     return max(free, ready, launched)
 
 
-@inner
+@compiled.inner
 def multiplied_ns(entry, begun, now):
     """When the array has spent its time on a product that counts as begun then, if it can multiply from ``now`` on."""
     return max(begun + entry.compute_ns, now + entry.least_ns)
 
 
-@inner
+@compiled.inner
 def move_of(work, item):
     """Record of a move: dispatch moves are numbered first, then those of combine."""
     columns = work.moves.shape[1]
     return work.moves[item // columns, item % columns]
 
 
-@inner
+@compiled.inner
 def phase_of(work, item):
     """DISPATCH or COMBINE: the phase of a move."""
     return item // work.moves.shape[1]
 
 
-@inner
+@compiled.inner
 def awaits_tokens(work, die):
     """Whether tokens that were sent to the die are still on their way."""
     return work.local[die].state == FETCH
 
 
-@inner
+@compiled.inner
 def _tell(work, die, event, now):
     """Apply an event to the Local CP's transition table; record it if there are rows for it."""
     local, last = work.local[die], len(work.notes) - 1
@@ -281,7 +280,7 @@ def _tell(work, die, event, now):
         note.time_ns, note.die, note.state, note.event, note.next = now, die, before, event, local.state
 
 
-@inner
+@compiled.inner
 def count_arrived(work, die, now):
     """A dispatched bundle has arrived; True if it was the die's last one."""
     local = work.local[die]
@@ -292,7 +291,7 @@ def count_arrived(work, die, now):
     return True
 
 
-@inner
+@compiled.inner
 def count_computed(work, die, now):
     """A routed slice has been computed; True if it was the die's last one."""
     local = work.local[die]
@@ -303,7 +302,7 @@ def count_computed(work, die, now):
     return True
 
 
-@inner
+@compiled.inner
 def hold(work, die, chain):
     """Queue the chain for dispatched tokens, behind the waiting chains of its die."""
     local = work.local[die]
@@ -325,7 +324,7 @@ def new_tally(machine: Machine) -> Tally:
         moved_bytes=np.zeros(2, np.int64),
         pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
         phase_links=np.zeros((2, machine.link_resources), RESOURCE),
-        bound_ns=np.zeros(len(Cause)),
+        bound_ns=np.zeros(len(causes.Cause)),
         part_ns=np.zeros(len(PARTS)),
         sms_ns=np.zeros(2),
         residual_ns=np.zeros(2),
@@ -336,18 +335,18 @@ def new_tally(machine: Machine) -> Tally:
 # Which cause the time of a state of a request has.
 
 _CAUSES = {
-    RequestState.LOOKUP: Cause.LLC,
-    RequestState.LOCAL_HBM: Cause.HBM,
-    RequestState.REQUEST: Cause.LINK,
-    RequestState.REMOTE_LLC: Cause.LLC,
-    RequestState.REMOTE_HBM: Cause.HBM,
-    RequestState.DATA: Cause.LINK,
-    RequestState.COMPUTE: Cause.COMPUTE,
-    RequestState.LLC_FILL: Cause.LLC,
-    RequestState.COPY: Cause.HBM,
-    RequestState.ACT_READ: Cause.ACTIVATIONS,
-    RequestState.ACT_MOVE: Cause.ACTIVATIONS,
-    RequestState.ACT_WRITE: Cause.ACTIVATIONS,
-    RequestState.DONE: Cause.LLC,  # takes no time
+    RequestState.LOOKUP: causes.Cause.LLC,
+    RequestState.LOCAL_HBM: causes.Cause.HBM,
+    RequestState.REQUEST: causes.Cause.LINK,
+    RequestState.REMOTE_LLC: causes.Cause.LLC,
+    RequestState.REMOTE_HBM: causes.Cause.HBM,
+    RequestState.DATA: causes.Cause.LINK,
+    RequestState.COMPUTE: causes.Cause.COMPUTE,
+    RequestState.LLC_FILL: causes.Cause.LLC,
+    RequestState.COPY: causes.Cause.HBM,
+    RequestState.ACT_READ: causes.Cause.ACTIVATIONS,
+    RequestState.ACT_MOVE: causes.Cause.ACTIVATIONS,
+    RequestState.ACT_WRITE: causes.Cause.ACTIVATIONS,
+    RequestState.DONE: causes.Cause.LLC,  # takes no time
 }
 CAUSE_OF = np.array([_CAUSES[state] for state in RequestState], np.int64)  # by state, for kernels

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine.pair_traffic import CLASSES
-from archsim.engine.state import DIE, PARTS, UNITS, Machine, Tally
+from archsim.engine import pair_traffic, state
 from archsim.policies.allocation import Plan
 from microarch.silicon.energy import TILE_ROWS
 
 PREFILL, DECODE = 0, 1  # rows of ``StepCounts.hbm_bytes``
-MOVED = tuple(CLASSES)
+MOVED = tuple(pair_traffic.CLASSES)
 MOST_STEPS = 12_000  # rows that are kept: 127 iterations of 94 layers, the paper's longest run
 MOST_DIES = 128  # with more, classes of messages are not kept apart: their sum over pairs would take longer than a step
 
@@ -72,18 +71,18 @@ class StepCounts:
     A run of more than MOST_STEPS steps keeps these sums alone: its rows would be larger than all else that is kept.
     """
 
-    def __init__(self, machine: Machine, tally: Tally) -> None:
+    def __init__(self, machine: state.Machine, tally: state.Tally) -> None:
         self._tally = tally
         self.tokens, self.padded = np.zeros((2, 2, machine.dies), np.int64)
         self.resource_bytes, self.entries = np.zeros((2, len(tally.resources)), np.int64), np.zeros(2, np.int64)
         self.busy_ns, self.time_ns = np.zeros((2, len(tally.resources))), np.zeros(2)
         self.hbm_bytes = self.resource_bytes[:, machine.dies : 2 * machine.dies]
-        self.part_ns = np.zeros((2, len(PARTS)))
-        self._links = UNITS * machine.dies
+        self.part_ns = np.zeros((2, len(state.PARTS)))
+        self._links = state.UNITS * machine.dies
         self._pair_bytes = tally.pair_bytes if machine.dies <= MOST_DIES else tally.pair_bytes[:, :0]
         self._before = Sums(
             np.zeros(len(tally.resources), np.int64), np.zeros(len(tally.resources)), np.zeros_like(tally.bound_ns),
-            np.zeros(len(PARTS)), np.zeros(len(DIE.fields or ()), np.int64), np.zeros(len(MOVED), np.int64),
+            np.zeros(len(state.PARTS)), np.zeros(len(state.DIE.fields or ()), np.int64), np.zeros(len(MOVED), np.int64),
         )  # fmt: skip
         self._grown = Sums(*map(np.zeros_like, self._before))
         several = self._grown.bound_ns, self._grown.hbm_bytes, self._grown.moved

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_S, VECTOR_BYTES
+from archsim.base import sums, units
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
@@ -51,7 +50,7 @@ def software(scenario: Scenario, hidden_latency_ns: float | np.ndarray) -> Softw
     if assumptions.transfer_software == "free" or assumptions.activations != "dispatched":
         return Software(np.zeros(2), no_cap)
     if system.launch == "local_cp":
-        return Software(np.full(2, system.dies * NS_PER_S / system.decision.local_clock_hz), no_cap)
+        return Software(np.full(2, system.dies * units.NS_PER_S / system.decision.local_clock_hz), no_cap)
     if assumptions.execution == "expert_parallel":
         return Software(np.zeros(2), no_cap)  # it takes the time of whole kernels: archsim.engine.cluster.laws
     kernel, shape = KERNELS[assumptions.dispatch], (model.hidden, model.top_k, model.experts)
@@ -128,7 +127,7 @@ def fixed_and_rate(
     )
     table = ask(1).table
     assert isinstance(table, TransferTable)
-    vector_bytes = near[0] * VECTOR_BYTES[payload_of(table)]
+    vector_bytes = near[0] * units.VECTOR_BYTES[payload_of(table)]
     vectors = expected_ranks(Sizes(near[2], near[1]), RANKS) if kernel == KERNELS["per_rank"] else near[1]
     token_bytes = vector_bytes * vectors * (RANKS - 1) / RANKS
     tokens = 2.0 ** np.arange(int(log2(MOST_TOKENS)) + 1)
@@ -154,7 +153,7 @@ def _nearest_shape(laws: Laws, kernel: str, wanted: tuple[int, int, int]) -> tup
             f"of its innermost fabric level (law: h100/intra_node) or none, or take transfer_software: free or "
             f"launch: local_cp"
         )
-    return min(there, key=lambda shape: (sum(abs(log2(a / b)) for a, b in zip(shape, wanted, strict=True)), shape))
+    return min(there, key=lambda shape: (sums.sum(abs(log2(a / b)) for a, b in zip(shape, wanted, strict=True)), shape))
 
 
 def _shapes(calibration: CalibrationSpec, kernel: str) -> set[tuple[int, int, int]]:

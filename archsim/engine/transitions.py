@@ -26,10 +26,9 @@ import numpy as np
 from archsim.base.compiled import inner, kernel
 from archsim.engine.decision import FreeDecision
 from archsim.engine.state import NOTE
+from microarch.blocks import local_cp, request
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import State
-from microarch.blocks.local_cp import TABLE as LOCAL_TABLE
-from microarch.blocks.request import NOTHING, codes
 
 COLUMNS = ("step", "layer", "time_ns", "block", "die", "state", "event", "next")
 
@@ -40,15 +39,15 @@ class Processor(IntEnum):
 
 
 GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
-GLOBAL_ENDS = np.full(len(State), NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
+GLOBAL_ENDS = np.full(len(State), request.NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
 
 
 for _state, _event in GLOBAL_TABLE.steps:
-    assert GLOBAL_ENDS[_state] == NOTHING, f"{_state.name} may end in two ways"
+    assert GLOBAL_ENDS[_state] == request.NOTHING, f"{_state.name} may end in two ways"
     GLOBAL_ENDS[_state] = _event
 
 
-IDLE = codes(State)[0]
+IDLE = request.codes(State)[0]
 
 
 @inner
@@ -86,7 +85,7 @@ class TransitionLog:
     """
 
     def __init__(self, dies: int, global_die: int):
-        self.notes = np.zeros(len(LOCAL_TABLE.steps) * dies + 1, NOTE)
+        self.notes = np.zeros(len(local_cp.TABLE.steps) * dies + 1, NOTE)
         self._of_global = np.zeros(len(GLOBAL_TABLE.steps), NOTE)
         self._global_die = global_die
         self._now = 0.0

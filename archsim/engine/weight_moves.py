@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_S
+from archsim.engine import pair_traffic, state
 from archsim.engine.flows.simulation import simulate_flows
-from archsim.engine.pair_traffic import cross_links
-from archsim.engine.state import DATA_MESSAGES, REPLICAS, UNITS, Machine, Tally
 from microarch.fabric.fabric import Fabric
 
 NO_PAIRS = np.zeros(0, np.int64)
@@ -40,7 +39,7 @@ class WeightTransfer(NamedTuple):
 class WeightMover:
     """Times and counts moves on a machine."""
 
-    def __init__(self, machine: Machine, fabric: Fabric, tally: Tally):
+    def __init__(self, machine: state.Machine, fabric: Fabric, tally: state.Tally):
         self._machine, self._fabric, self._tally = machine, fabric, tally
         dies = machine.dies
         self._contention = "shared" if machine.link_resources == fabric.links else "reserved"
@@ -51,7 +50,7 @@ class WeightMover:
             edges = np.full(fabric.edges, np.inf)
             np.minimum.at(edges, fabric.link_edge, links)
             links = edges
-        self._rates[UNITS * dies :] = links
+        self._rates[state.UNITS * dies :] = links
 
     def transfer(self, src: np.ndarray, dst: np.ndarray, n_bytes: int) -> WeightTransfer:
         """Moves of ``n_bytes`` each from ``src[n]`` to ``dst[n]``."""
@@ -78,13 +77,13 @@ class WeightMover:
         machine, dies = self._machine, self._machine.dies
         found, sent = np.zeros(machine.resources, np.int64), np.zeros((1, dies * dies), np.int64)
         sent[0, pairs] = pair_bytes
-        cross_links(sent, machine.route_ptr, machine.route_links, found[None, UNITS * dies :])
+        pair_traffic.cross_links(sent, machine.route_ptr, machine.route_links, found[None, state.UNITS * dies :])
         np.add.at(found, dies + pairs // dies, pair_bytes)
         np.add.at(found, dies + pairs % dies, pair_bytes)
         return found
 
     def book(
-        self, transfer: WeightTransfer, kind: int | np.int64 = REPLICAS, begin: float = 0.0, end: float = 1.0,
+        self, transfer: WeightTransfer, kind: int | np.int64 = state.REPLICAS, begin: float = 0.0, end: float = 1.0,
         idle_ns: float | np.ndarray = np.inf, timed: bool = True,
     ) -> int:  # fmt: skip
         """Count the moves from the share ``begin`` of their bytes to the share ``end``: bytes and busy time of links
@@ -100,7 +99,7 @@ class WeightMover:
             resource_bytes = self._on_resources(transfer.pairs, part)
             resources["bytes"] += resource_bytes
             resources["busy_ns"] += np.minimum(resource_bytes / self._rates, idle_ns)
-        self._tally.hops[DATA_MESSAGES] += after // size - before // size, after - before
+        self._tally.hops[state.DATA_MESSAGES] += after // size - before // size, after - before
         self._tally.pair_bytes[kind].reshape(-1)[transfer.pairs] += part
         return int(part.sum())
 

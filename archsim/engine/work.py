@@ -3,24 +3,8 @@
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine.gemm import gemm_model
-from archsim.engine.gemm_times import slow_down
+from archsim.engine import gemm, gemm_times, own_blocks, state
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
-from archsim.engine.own_blocks import OwnBlocks
-from archsim.engine.state import (
-    COMBINE,
-    DISPATCH,
-    ENTRY,
-    EXECUTE,
-    FETCH,
-    HELD,
-    LOCAL_CP,
-    MOVE,
-    NO_NOTES,
-    Machine,
-    Memory,
-    StepWork,
-)
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
@@ -28,7 +12,7 @@ from archsim.workload.demand import TokenRouting
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
-NO_MOVES = np.zeros((2, 0), MOVE)
+NO_MOVES = np.zeros((2, 0), state.MOVE)
 NO_SHARED = (np.zeros(0, np.int64),) * 3
 PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 
@@ -36,12 +20,12 @@ PRECEDENCES = 4  # of entries on a die: local or not, shared or routed
 class WorkBuilder:
     """Builds the ``StepWork`` of the steps of a scenario."""
 
-    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric, copies: bool):
+    def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric, copies: bool):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         self._machine, self._fabric, self._copies = machine, fabric, copies
         bytes_of = system.compute.bytes_of
-        self._blocks = OwnBlocks(system.blocks) if system.blocks else None
-        self.gemm = gemm_model(system, model, assumptions, machine)
+        self._blocks = own_blocks.OwnBlocks(system.blocks) if system.blocks else None
+        self.gemm = gemm.gemm_model(system, model, assumptions, machine)
         self._receives = assumptions.receives
         self._experts, self.ids = model.experts, model.experts + model.shared_experts
         self._vector_bytes = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
@@ -66,11 +50,11 @@ class WorkBuilder:
         origins: np.ndarray | None,
         top_k: int,
         cp_en: np.ndarray | None,
-        memory: Memory,
+        memory: state.Memory,
         routing: TokenRouting | None = None,
         residents: np.ndarray | None = None,
         clock: float | np.ndarray = 1.0,
-    ) -> StepWork:
+    ) -> state.StepWork:
         """The step's work. ``row``: layer of the placement; ``origins``: tokens by home die, int[die, expert];
         ``cp_en``: uint8[die, expert] or None; ``routing``: of the same tokens, None if only counts are known;
         ``residents``: tokens that live on a die, int[die], if other than ``origins`` / ``top_k``; ``clock``: of the
@@ -79,13 +63,13 @@ class WorkBuilder:
         A die reads an expert from its nearest holder: itself, if it is one.
         """
         shared = self._shared_entries(plan, origins, top_k, residents) if self._shared_experts else NO_SHARED
-        entries = np.zeros(len(plan.expert) + len(shared[0]), ENTRY)
+        entries = np.zeros(len(plan.expert) + len(shared[0]), state.ENTRY)
         n, dies = len(entries), self._machine.dies
         moves, arrived = self._moves(plan, origins, routing)
         move_ptr = self._no_move_ptr
         if self._dispatched:
             move_ptr = np.stack([np.searchsorted(row, np.arange(dies + 1)) for row in moves["src"]])
-        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, LOCAL_CP)
+        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, state.LOCAL_CP)
         _complete(
             entries,
             (plan.expert, plan.die, plan.tokens, placement.sources(row, plan.expert, plan.die, self._fabric.hops)),
@@ -102,7 +86,7 @@ class WorkBuilder:
             local,
         )
         self._take_time(entries, local, arrived, clock)
-        return StepWork(
+        return state.StepWork(
             entries=entries,
             cp_en=self._no_bits if cp_en is None else cp_en,
             cp_ready_ns=0.0,
@@ -110,8 +94,8 @@ class WorkBuilder:
             move_ptr=move_ptr,
             chains=chains,
             local=local,
-            held=np.zeros(len(chains), HELD),
-            notes=NO_NOTES,
+            held=np.zeros(len(chains), state.HELD),
+            notes=state.NO_NOTES,
         )
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
@@ -126,9 +110,9 @@ class WorkBuilder:
         """How long the array holds a slice of each entry, and a launch delays the first one."""
         times = self.gemm.of(entries["tokens"], entries["routed"], entries["read_bytes"], entries["die"], arrived)
         if np.ndim(clock):
-            times = slow_down(times, clock[entries["die"]])
+            times = gemm_times.slow_down(times, clock[entries["die"]])
         elif clock != 1.0:
-            times = slow_down(times, clock)
+            times = gemm_times.slow_down(times, clock)
         _set_all(local, launch_ns=times.launch_ns, launched_ns=times.launch_ns)
         block_ns = self._blocks.service_ns(np.where(entries["routed"], *self._slice_bytes)) if self._blocks else 0.0
         compute_ns = times.compute_ns + block_ns
@@ -173,8 +157,8 @@ class WorkBuilder:
             return NO_MOVES, arrived
         if plan.shared is not None:  # once a token, however many shared experts there are
             sent = sent + plan.shared
-        moves = np.zeros((2, np.count_nonzero(sent)), MOVE)
-        for row, vectors in ((DISPATCH, sent), (COMBINE, sent.T)):
+        moves = np.zeros((2, np.count_nonzero(sent)), state.MOVE)
+        for row, vectors in ((state.DISPATCH, sent), (state.COMBINE, sent.T)):
             moves[row] = _bundles(vectors, self._vector_bytes[row])
         return moves, arrived
 
@@ -190,7 +174,7 @@ def _bundles(vectors: np.ndarray, vector_bytes: int) -> np.ndarray:
     """MOVE[move] of ``vectors: [src, dst]``, sorted by source."""
     every = np.multiply(vectors, vector_bytes, dtype=np.float64, order="C")
     np.ceil(every, out=every)
-    moves = np.zeros(np.count_nonzero(every), MOVE)
+    moves = np.zeros(np.count_nonzero(every), state.MOVE)
     _fill_bundles(every, np.zeros((2, len(every)), np.int64), moves)
     return moves
 
@@ -249,13 +233,13 @@ def _complete(
             chains[begins[place] * SLICES + each] = at * SLICES + each
         begins[place] += 1
     for move in range(moves.shape[1]):
-        local[moves[DISPATCH, move].dst].moves_left += 1
+        local[moves[state.DISPATCH, move].dst].moves_left += 1
     ended = 0
     for die in range(len(local)):
         cp = local[die]
         cp.next_chain, ended = ended, ended + cp.end_chain
         cp.end_chain, cp.held, cp.held_last = ended, -1, -1
-        cp.state = FETCH if cp.moves_left else EXECUTE
+        cp.state = state.FETCH if cp.moves_left else state.EXECUTE
 
 
 @inner

@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.base.errors import SpecError
-from archsim.iteration.attention_blocks import BLOCK, block_times
-from archsim.iteration.recorded import recorded_times
-from archsim.iteration.roofline import roofline
+from archsim.iteration import attention_blocks, recorded, roofline
+from archsim.laws import gemm, tables
 from archsim.laws.attention import AttentionGrid, AttentionSizes, attention_grid, choose_attention, grid_ns, outside
-from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
-from archsim.laws.tables import LawMissing
 from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import BF16, Precision
 
@@ -92,7 +89,7 @@ class Kind(AttentionKind):
     @property
     def measured_parts(self) -> tuple[str, ...]:
         """The parts that its tables there have."""
-        return (BLOCK,)
+        return (attention_blocks.BLOCK,)
 
     def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
         """Projections of one attention."""
@@ -124,18 +121,18 @@ class Kind(AttentionKind):
         precision: Precision = BF16,
         *,
         library: str | None = None,
-        rates: Rates | None = None,
+        rates: gemm.Rates | None = None,
     ) -> AttentionTimes:
         """Times of one kind of attention on a GPU, or on a die of ``rates``. They come from its own measurements, from
         those of its kind, or from a roofline. Raises LawMissing.
         """
-        if own := recorded_times(self, laws, phase, tp, precision, rates):
+        if own := recorded.recorded_times(self, laws, phase, tp, precision, rates):
             return own
         if self.measured_as is not None:
             dtypes = precision.products, precision.kv
-            if found := block_times(self, laws, phase, hidden, tp, dtypes, library, rates):
+            if found := attention_blocks.block_times(self, laws, phase, hidden, tp, dtypes, library, rates):
                 return found
-        return roofline(self.kind, self.work, laws, phase, tp, precision, rates)
+        return roofline.roofline(self.kind, self.work, laws, phase, tp, precision, rates)
 
 
 def pairs(new: ArrayLike, context: ArrayLike, most: float = np.inf) -> np.ndarray:
@@ -170,12 +167,12 @@ class MeasuredTimes:
 
 
 def measured_times(
-    laws: Laws, phase: str, sizes: AttentionSizes, precision: Precision, library: str | None, rates: Rates | None
+    laws: Laws, phase: str, sizes: AttentionSizes, precision: Precision, library: str | None, rates: gemm.Rates | None
 ) -> MeasuredTimes:
     """Times from the library's table, or from that of another library where it has none. Raises LawMissing."""
     try:
         table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv, library)
-    except LawMissing:
+    except tables.LawMissing:
         if library is None:
             raise
         table = choose_attention(laws.calibration, phase, sizes, precision.attention, precision.kv)

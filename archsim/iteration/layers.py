@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
-from archsim.base.errors import SpecError
-from archsim.base.sums import sum
-from archsim.iteration.attention import Kind
-from archsim.iteration.rank_memory import shared_ranks
+from archsim.base import errors, sums
+from archsim.iteration import attention, rank_memory
 from archsim.specs.attention import AttentionKind, by_layer
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec
@@ -45,7 +43,7 @@ SAMPLING_PASSES, SAMPLING_KERNELS = 4, 4
 class Attention(NamedTuple):
     """The kernels of one attention on a rank, without its projections."""
 
-    kind: Kind
+    kind: attention.Kind
     cause: str = ATTENTION
     rows: str = TOKENS
 
@@ -106,13 +104,13 @@ def has_experts(model: ModelSpec) -> bool:
     return model.experts > 1
 
 
-def attentions(model: ModelSpec) -> list[tuple[Kind, int]]:
+def attentions(model: ModelSpec) -> list[tuple[attention.Kind, int]]:
     """Kinds of attention and how many of each the model has. Raises SpecError for one that only counts memory."""
     return [(_check_kind(model, kind), layers) for kind, layers in model.attention_layers]
 
 
 def program(
-    model: ModelSpec, parallel: Parallelism, apart: Collection[Kind] = (), moves: str | None = None
+    model: ModelSpec, parallel: Parallelism, apart: Collection[attention.Kind] = (), moves: str | None = None
 ) -> tuple[Layers, ...]:
     """The layers of a model on one rank, those that are the same together, and last what follows them once. ``apart``:
     attentions whose projections are in their kernels; ``moves``: REDUCED, GATHERED or ELSEWHERE; null: reduced unless
@@ -162,18 +160,18 @@ def before_attention(model: ModelSpec, parallel: Parallelism) -> float:
         for each, number in count_operators(program(model, parallel)).items()
         if isinstance(each, LayerProduct) and each.cause == PROJECTIONS
     }
-    back = sum(found for each, found in weights.items() if each.n == model.hidden)
-    return 1 - back / sum(weights.values())
+    back = sums.sum(found for each, found in weights.items() if each.n == model.hidden)
+    return 1 - back / sums.sum(weights.values())
 
 
-def _check_kind(model: ModelSpec, kind: AttentionKind) -> Kind:
-    if not isinstance(kind, Kind):
-        raise SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
+def _check_kind(model: ModelSpec, kind: AttentionKind) -> attention.Kind:
+    if not isinstance(kind, attention.Kind):
+        raise errors.SpecError(f"{model.name}: attention of kind {kind.kind} has no times; let its class extend Kind")
     return kind
 
 
 def _attention(
-    model: ModelSpec, given: AttentionKind | None, parallel: Parallelism, apart: Collection[Kind]
+    model: ModelSpec, given: AttentionKind | None, parallel: Parallelism, apart: Collection[attention.Kind]
 ) -> tuple[Operator, ...]:
     if given is None:
         return ()
@@ -186,7 +184,7 @@ def _attention(
     return (*found, Attention(kind), *_of_context(kind, parallel), *_all_reduce(model, tp)) * kind.per_layer
 
 
-def _of_context(kind: Kind, parallel: Parallelism) -> tuple[Operator, ...]:
+def _of_context(kind: attention.Kind, parallel: Parallelism) -> tuple[Operator, ...]:
     """What ranks that share the tokens of a request exchange in a decode: queries of all their heads before, and after
     it partial outputs in BF16 with the logarithm of their sums in FP32 (vLLM, v1/attention/ops/common.py:
     cp_lse_ag_out_rs; Helix, arXiv 2507.07120, section 2.2).
@@ -220,7 +218,7 @@ def _ffns(model: ModelSpec, layer: int, parallel: Parallelism, moves: str) -> tu
         found.append(LayerProduct(ROUTER, model.experts + model.zero_experts, model.hidden))
         if (latent := model.expert_hidden) is not None:  # to and from the vectors of experts, whole on every rank
             found += (LayerProduct(PROJECTIONS, latent, model.hidden), LayerProduct(PROJECTIONS, model.hidden, latent))
-        divided = shared_ranks(parallel)
+        divided = rank_memory.shared_ranks(parallel)
         found += _ffn(model, SHARED, model.shared_experts * model.shared_ffn, divided, parallel.tp // divided)
         found += _routed_experts(model, parallel, moves)
     return tuple(found)

@@ -1,11 +1,10 @@
 """State-space layers: Mamba (arXiv 2312.00752; Jamba) and Mamba-2 (arXiv 2405.21060; Nemotron 3, Granite 4)."""
 
 from archsim.base.fields import Count, Size
-from archsim.iteration.attention import Product
-from archsim.iteration.linear import Convolved
+from archsim.iteration import attention, linear
 
 
-class Mamba(Convolved):
+class Mamba(linear.Convolved):
     """``inner`` channels with a state of ``state`` values each; a short convolution."""
 
     inner: Size
@@ -28,13 +27,13 @@ class Mamba(Convolved):
     def weights(self, hidden: int) -> int:
         return super().weights(hidden) + self.state_values  # a matrix of decays
 
-    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+    def products(self, hidden: int, tp: int) -> tuple[attention.Product, ...]:
         inner = self.inner // tp
         return (
-            Product(2 * inner, hidden),
-            Product(self.dt_rank + 2 * self.state, inner),
-            Product(inner, self.dt_rank),
-            Product(hidden, inner),
+            attention.Product(2 * inner, hidden),
+            attention.Product(self.dt_rank + 2 * self.state, inner),
+            attention.Product(inner, self.dt_rank),
+            attention.Product(hidden, inner),
         )
 
     def read_values(self, tp: int) -> int:
@@ -44,7 +43,7 @@ class Mamba(Convolved):
         return 0  # a scan, token by token
 
 
-class Mamba2(Convolved):
+class Mamba2(linear.Convolved):
     """``heads`` states of ``head_dim`` × ``state``; ``groups`` share their input and output vectors."""
 
     heads: Count
@@ -72,9 +71,9 @@ class Mamba2(Convolved):
     def state_values(self) -> int:
         return self._inner * self.state
 
-    def products(self, hidden: int, tp: int) -> tuple[Product, ...]:
+    def products(self, hidden: int, tp: int) -> tuple[attention.Product, ...]:
         into = (self._inner + self.channels + self.heads) // tp  # gate; convolved values, inputs, outputs; step sizes
-        return Product(into, hidden), Product(hidden, self._inner // tp)
+        return attention.Product(into, hidden), attention.Product(hidden, self._inner // tp)
 
     def read_values(self, tp: int) -> int:
         return (2 * self.channels + 2 * self._inner) // tp

@@ -19,23 +19,8 @@ from math import ceil
 
 import numpy as np
 
-from archsim.base.errors import SpecError
-from archsim.base.sums import sum
-from archsim.iteration.rank_memory import (
-    ACTIVATIONS,
-    ATTENTION,
-    EXPERTS,
-    SHARED,
-    Budget,
-    KvRoom,
-    activation_bytes,
-    expert_bytes,
-    other_bytes,
-    request_kv,
-    room_left,
-    shared_bytes,
-    weights_by_kind,
-)
+from archsim.base import errors, sums
+from archsim.iteration import rank_memory
 from archsim.policies.placement import Placement
 from archsim.specs.assumptions import AssumptionsSpec, own_execution
 from archsim.specs.deployment import DeploymentSpec
@@ -63,7 +48,7 @@ class Fit:
     parts: Mapping[str, np.ndarray]
     bound_bytes: int
     context: int | None = None
-    kv_room: KvRoom | None = None
+    kv_room: rank_memory.KvRoom | None = None
 
     @property
     def needed_bytes(self) -> int:
@@ -73,7 +58,7 @@ class Fit:
     @property
     def demand_bytes(self) -> np.ndarray:
         """All kinds together, int64[die]."""
-        return np.asarray(sum(self.parts.values()))
+        return np.asarray(sums.sum(self.parts.values()))
 
     @property
     def fits(self) -> bool:
@@ -117,13 +102,13 @@ def memory_fit(
     own = getattr(own_execution(assumptions.execution), "bytes_per_die", None)
     parts = {OWN: np.full_like(slots, own(system, model, batch))} if own is not None else {}
     if not counts_all(model, assumptions):
-        parts[EXPERTS] = slots * expert_bytes(model, precision)
+        parts[rank_memory.EXPERTS] = slots * rank_memory.expert_bytes(model, precision)
         if assumptions.weights == "all" and model.shared_experts:  # every die runs them for its own tokens
-            parts[SHARED] = np.full_like(slots, shared_bytes(model, precision, 1))
+            parts[rank_memory.SHARED] = np.full_like(slots, rank_memory.shared_bytes(model, precision, 1))
         return Fit(parts, bound)
-    weights = weights_by_kind(model, parallel, precision, slots)
+    weights = rank_memory.weights_by_kind(model, parallel, precision, slots)
     if workload is not None and workload.attention_weights == "sharded":
-        weights[ATTENTION] = other_bytes(model, precision, len(slots))
+        weights[rank_memory.ATTENTION] = rank_memory.other_bytes(model, precision, len(slots))
     parts |= {kind: np.broadcast_to(each, slots.shape) for kind, each in weights.items()}
     if workload is None or not batch:
         return Fit(parts, bound)
@@ -131,11 +116,13 @@ def memory_fit(
     requests = np.repeat(groups, -(-len(slots) // parallel.dp))[: len(slots)]
     tokens = np.maximum(requests, PREFILL_CHUNK_TOKENS) if workload.has_prompts else requests
     collectives = system.launch == "gpu"
-    parts[ACTIVATIONS] = activation_bytes(model, parallel, precision, tokens, requests, collectives)
-    kv = request_kv(model, parallel, precision)
+    parts[rank_memory.ACTIVATIONS] = rank_memory.activation_bytes(
+        model, parallel, precision, tokens, requests, collectives
+    )
+    kv = rank_memory.request_kv(model, parallel, precision)
     share = 1 - system.hbm.reserved_fraction
-    budget = Budget(system.hbm.capacity_bytes, share, ranks=parallel.ranks, exact=not collectives)
-    room = room_left(parts, budget, kv)
+    budget = rank_memory.Budget(system.hbm.capacity_bytes, share, ranks=parallel.ranks, exact=not collectives)
+    room = rank_memory.room_left(parts, budget, kv)
     context = _context(workload, assumptions)
     parts[KV] = requests * ceil(kv.held_bytes(context))
     return Fit(parts, bound, context, room)
@@ -160,7 +147,7 @@ def depends_on_requests(model: ModelSpec, assumptions: AssumptionsSpec) -> bool:
 def _context(workload: WorkloadSpec, assumptions: AssumptionsSpec) -> int:
     context = workload.context_tokens
     if context is None and assumptions.capacity == "finite":
-        raise SpecError(
+        raise errors.SpecError(
             "workload.context: how many tokens of KV cache a request holds is not known, as its "
             "requests have no prompts. Give it (context: 4096), give 0 to leave the KV cache out, or set the "
             "assumption memory: experts"

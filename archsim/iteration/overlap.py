@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.sums import sum
+from archsim.base import compiled, sums
 
 NONE, SHARED_EXPERT, TWO_BATCH, MICRO_BATCHES = "none", "shared_expert", "two_batch", "micro_batches"
 _IN_TURN, _BESIDE, _HALVES, _PARTS = range(4)
@@ -85,16 +84,16 @@ class ExpertLayer(NamedTuple):
 
     @property
     def total(self) -> float:
-        return sum(self)
+        return sums.sum(self)
 
 
-@kernel
+@compiled.kernel
 def beside(move_ns, compute_ns, sms):
     """When transfers and the kernels beside them have both ended, float64[any]; ``sms``: an `Sms`."""
     return np.maximum(move_ns, compute_ns + sms.ns + sms.share * move_ns)
 
 
-@kernel
+@compiled.kernel
 def of_halves(whole, half, multiply_ns=0.0, share=0.0):
     """ns of both halves of some kernels, float64[any]: never less than the whole takes at once, whatever laws say
     between their points. Products leave the transfers their ``share`` of the SMs at all times, as SGLang's do
@@ -104,7 +103,7 @@ def of_halves(whole, half, multiply_ns=0.0, share=0.0):
     return np.maximum(whole, 2 * half) + 2 * np.minimum(multiply_ns, half) * share / (1 - share)
 
 
-@kernel
+@compiled.kernel
 def compose(how, whole, half, multiply, rest, sms, phase):
     """An `ExpertLayer` of experts under an overlap of HOW. ``whole``, ``half``: `ExpertLayer` of all tokens and of
     half of them, if nothing ran beside anything; ``multiply``: ns at peak of shared and routed experts of a half;
@@ -129,7 +128,7 @@ def compose(how, whole, half, multiply, rest, sms, phase):
     return ExpertLayer(hidden_not * first, shared, experts, hidden_not * (1 - first))
 
 
-@kernel
+@compiled.kernel
 def micro_batched(parts, layers, own_ns, dispatch_ns, experts_ns, combine_ns):
     """ns of ``layers`` layers of ``parts`` equal micro-batches on two sides with links each way. All ns are of one
     micro-batch and all layers: what it computes on its own side, there, at the experts, and back.
@@ -146,7 +145,7 @@ def micro_batched(parts, layers, own_ns, dispatch_ns, experts_ns, combine_ns):
     return ((layers - 1) * period + alone + (parts - 1) * longest) / layers
 
 
-@kernel
+@compiled.kernel
 def _of_both(half, shared, experts, rest, sms, phase):
     """ns of a layer of both halves: their operations in turn, on the SMs and on the network."""
     last, behind = _STAGES[phase], _BEHIND[phase]

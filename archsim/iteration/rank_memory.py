@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.sums import sum
-from archsim.base.units import BF16_BYTES, WEIGHT_BYTES
+from archsim.base import sums, units
 from archsim.specs.attention import AttentionKind
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
@@ -51,11 +50,11 @@ class RequestKv(NamedTuple):
     @property
     def filled_bytes(self) -> float:
         """What a request longer than every window keeps beside ``token_bytes`` of each of its tokens."""
-        return self.fixed_bytes + sum(tokens * of_token for tokens, of_token in self.windows)
+        return self.fixed_bytes + sums.sum(tokens * of_token for tokens, of_token in self.windows)
 
     def held_bytes(self, tokens: int) -> float:
         """The bytes that a request with this number of tokens holds."""
-        near = sum(min(tokens, window) * of_token for window, of_token in self.windows)
+        near = sums.sum(min(tokens, window) * of_token for window, of_token in self.windows)
         return tokens * self.token_bytes + near + self.fixed_bytes
 
 
@@ -193,7 +192,7 @@ class KvRoom(NamedTuple):
 
 
 def _tokens(n_bytes: float, kv: RequestKv) -> int:
-    return int(max(n_bytes, 0) // max(kv.token_bytes or sum(each for _, each in kv.windows), 1))
+    return int(max(n_bytes, 0) // max(kv.token_bytes or sums.sum(each for _, each in kv.windows), 1))
 
 
 def room_left(kept: Mapping[str, Any], budget: Budget, kv: RequestKv, whole: RequestKv | None = None) -> KvRoom:
@@ -201,7 +200,7 @@ def room_left(kept: Mapping[str, Any], budget: Budget, kv: RequestKv, whole: Req
     `KvRoom`.
     """
     by_kind = {kind: np.atleast_1d(np.asarray(each)) for kind, each in kept.items()}
-    demand = np.atleast_1d(sum(by_kind.values()))
+    demand = np.atleast_1d(sums.sum(by_kind.values()))
     at, together = int(demand.argmax()), budget.ranks > 1 and not budget.exact
     activations = float(np.broadcast_to(by_kind.get(ACTIVATIONS, 0), demand.shape)[at])
     weights, besides = float(demand[at]) - activations, COLLECTIVE_BYTES if together else 0
@@ -233,9 +232,9 @@ def weights_by_kind(
         more = mtp_layers / len(model.moe_layer_ids)
         found = weights_by_kind(model, parallel, precision, slots * (1 + more))
         found[SHARED] = ceil(found[SHARED] * (1 + more))
-        own = sum(layers * kind.weights(model.hidden) for kind, layers in mtp_attention(model, mtp_layers))
+        own = sums.sum(layers * kind.weights(model.hidden) for kind, layers in mtp_attention(model, mtp_layers))
         own += mtp_layers * (2 * model.hidden**2 + model.hidden * model.experts)
-        found[ATTENTION] += ceil(own * WEIGHT_BYTES[precision.products] / parallel.tp)
+        found[ATTENTION] += ceil(own * units.WEIGHT_BYTES[precision.products] / parallel.tp)
         return found
     stages = parallel.stages
     return {
@@ -262,7 +261,7 @@ def expert_bytes(model: ModelSpec, precision: Precision, expert_tp: int = 1) -> 
     if precision.experts.startswith("mxfp4"):
         hidden, ffn = model.expert_width, ceil(model.expert_ffn / expert_tp)
         values = _pad(hidden, MXFP4_WIDTHS[0]) * _pad(ffn, MXFP4_WIDTHS[1]) * expert_tp
-    return ceil(model.slices * values * WEIGHT_BYTES[precision.experts])
+    return ceil(model.slices * values * units.WEIGHT_BYTES[precision.experts])
 
 
 def _pad(width: int, multiple: int) -> int:
@@ -271,13 +270,13 @@ def _pad(width: int, multiple: int) -> int:
 
 def shared_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
     """Weights of the shared experts of all layers that each of ``ranks`` holds."""
-    return ceil(model.shared_weights * WEIGHT_BYTES[precision.products] / ranks)
+    return ceil(model.shared_weights * units.WEIGHT_BYTES[precision.products] / ranks)
 
 
 def other_bytes(model: ModelSpec, precision: Precision, ranks: int) -> int:
     """Weights of attention, dense layers, routers and embeddings that each of ``ranks`` holds."""
-    products = ceil((model.attention_weights + model.dense_weights) * WEIGHT_BYTES[precision.products])
-    return ceil((products + model.embedding_weights * BF16_BYTES) / ranks)
+    products = ceil((model.attention_weights + model.dense_weights) * units.WEIGHT_BYTES[precision.products])
+    return ceil((products + model.embedding_weights * units.BF16_BYTES) / ranks)
 
 
 def request_kv(
@@ -288,7 +287,7 @@ def request_kv(
     prediction, with the attention of the model's last layer and a cache of their own. ``all_kept``: the layers with a
     window that keep all tokens in an engine: none, chunks or windows.
     """
-    value_bytes = int(WEIGHT_BYTES[precision.kv])
+    value_bytes = int(units.WEIGHT_BYTES[precision.kv])
     token_bytes, windows = 0.0, dict[int, float]()
     for kind, layers in (*model.attention_layers, *mtp_attention(model, mtp_layers)):
         share = layers / (kind.kv_ranks(parallel.tp) * parallel.context * parallel.stages)
@@ -324,8 +323,8 @@ def activation_bytes(
     ``collectives``: whether ranks of a group keep `COLLECTIVE_BYTES`.
     """
     ffn = model.expert_ffn / (parallel.expert_tp if model.experts > 1 else parallel.tp)
-    of_pair = ceil(model.hidden * WEIGHT_BYTES[precision.experts]) + model.hidden * BF16_BYTES
+    of_pair = ceil(model.hidden * units.WEIGHT_BYTES[precision.experts]) + model.hidden * units.BF16_BYTES
     pairs = model.top_k * parallel.dp / parallel.ep if model.experts > 1 else 1.0
-    of_token = ceil(2 * model.hidden * BF16_BYTES + pairs * (of_pair + 2 * ceil(ffn) * BF16_BYTES))
+    of_token = ceil(2 * model.hidden * units.BF16_BYTES + pairs * (of_pair + 2 * ceil(ffn) * units.BF16_BYTES))
     sampled = requests * ceil((model.vocabulary or 0) * SAMPLED_BYTES)
     return np.maximum(tokens * of_token, sampled) + (COLLECTIVE_BYTES if collectives and parallel.ranks > 1 else 0)

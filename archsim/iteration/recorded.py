@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.base.errors import SpecError
-from archsim.base.units import NS_PER_S, NS_PER_US
+from archsim.base import errors, units
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.specs.deployment import Precision
@@ -76,14 +75,14 @@ def recorded_times(
     if not points:
         return None
     if len(points) < FEWEST:
-        raise SpecError(f"attention of kind {kind.kind}: {len(points)} points of {phase}; a law needs {FEWEST}")
+        raise errors.SpecError(f"attention of kind {kind.kind}: {len(points)} points of {phase}; a law needs {FEWEST}")
     reference = laws.calibration.reference
     here = reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s
     scales = laws.scale_of("bf16", rates)
     there = here[0] * scales[0], here[1] * scales[1]
     _, requests, new, context, us = zip(*points, strict=True)
     terms = _terms(kind, phase, 1, precision.kv, here, requests, new, context)
-    ns, every = np.array(us) * NS_PER_US, np.arange(len(points))
+    ns, every = np.array(us) * units.NS_PER_US, np.arange(len(points))
     others = [terms[at] @ _prices(terms[every != at], ns[every != at]) / ns[at] - 1 for at in every]
     sizes = np.stack([requests, context], axis=-1).astype(float)
     return RecordedTimes(
@@ -98,7 +97,7 @@ def _terms(
     """float64[..., term]"""
     requests, new, context = np.broadcast_arrays(*(np.asarray(each, float) for each in (requests, new, context)))
     flop, moved = kind.work(phase, tp, requests, new, context, kv_dtype)
-    each = 1e3, flop / rates[0] * NS_PER_S, moved / rates[1] * NS_PER_S, requests * new
+    each = 1e3, flop / rates[0] * units.NS_PER_S, moved / rates[1] * units.NS_PER_S, requests * new
     return np.stack(np.broadcast_arrays(*each), axis=-1)
 
 

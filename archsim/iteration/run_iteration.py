@@ -13,14 +13,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_S
+from archsim.base import sums, units
 from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
-from archsim.laws.gemm import Rates
-from archsim.laws.tables import LawMissing
+from archsim.laws import gemm, tables
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
@@ -47,13 +45,13 @@ def laws_of(scenario: Scenario) -> IterationLaws | None:
     if model.missing_geometry or model.attention is None:
         return None
     array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
-    rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
+    rates = gemm.Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
     name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
     return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
 
 
 @lru_cache(maxsize=16)
-def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: Rates):
+def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: gemm.Rates):
     """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
     replicated: here they are as many as divide.
     """
@@ -63,7 +61,7 @@ def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, prec
         return iteration_laws(
             of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
         )
-    except LawMissing:
+    except tables.LawMissing:
         return None
 
 
@@ -94,7 +92,7 @@ def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Res
         batch = batch_of(scenario, tokens * scenario.parallel.tp, prompts)
         found = rest_ns(scenario, laws, batch, sms_share)
         first = before * found["projections"]
-        whole = sum(ns for cause, ns in found.items() if cause not in ONCE)
+        whole = sums.sum(ns for cause, ns in found.items() if cause not in ONCE)
         of_one = 1 / (2 * laws.model.layers)
         return Rest(first * of_one, (whole - first) * of_one)
 
@@ -137,7 +135,7 @@ def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared
     for (rows, cause), flop in row_flop(laws.model, laws.parallel).items():
         if cause in found:
             peak = scenario.system.compute.peak_flop_per_s * scenario.system.slowest[0]
-            found[cause] += flop * float(batch.rows(rows)[0]) / peak * NS_PER_S
+            found[cause] += flop * float(batch.rows(rows)[0]) / peak * units.NS_PER_S
     return _with_shared(found, shared_apart)
 
 

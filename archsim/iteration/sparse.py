@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from archsim.base.fields import Count, Size, Tokens
-from archsim.base.units import WEIGHT_BYTES
+from archsim.base import fields, units
 from archsim.iteration.attention import ACTIVATION_BYTES, Kind, Product, Work, pairs
 from archsim.iteration.grouped import Grouped
 from archsim.iteration.latent import Latent
@@ -23,10 +22,10 @@ KEY_SCALE_BYTES = 4  # an indexer's key is kept in 8 bits a value, with one scal
 class Indexer(Kind):
     """The keys of an indexer: heads that score every token with one key a token, and choose ``index_topk`` of them."""
 
-    index_heads: Count
-    index_head_dim: Size
+    index_heads: fields.Count
+    index_head_dim: fields.Size
     # Tokens that a query attends to.
-    index_topk: Tokens
+    index_topk: fields.Tokens
     # False: the layer takes the tokens that an earlier layer's indexer chose, and keeps no keys for it.
     own_indexer: bool = True
 
@@ -74,7 +73,7 @@ class Sparse(Latent, Indexer):
         chosen = pairs(new, context, self.index_topk)
         seen = np.minimum(chosen, context)  # at most every token once, if the cache holds what queries share
         index = self.index_work(requests, new, context)
-        moved = seen * self.width * WEIGHT_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
+        moved = seen * self.width * units.WEIGHT_BYTES[kv_dtype] + np.asarray(new) * heads * per_head * ACTIVATION_BYTES
         return Work(2.0 * requests * heads * per_head * chosen + index.flop, requests * moved + index.moved_bytes)
 
     @property

@@ -16,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.base.errors import SpecError
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.base import errors, sums, units
 from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, gathered_ns
 from archsim.iteration.experts import BALANCED, Experts
@@ -43,10 +41,8 @@ from archsim.iteration.layers import (
     count_operators,
     program,
 )
-from archsim.laws.gemm import Rates, dense_product
+from archsim.laws import gemm, tables, transfers
 from archsim.laws.laws import Laws
-from archsim.laws.tables import CalibrationSpec, LawMissing
-from archsim.laws.transfers import hbm_reads
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
 from archsim.specs.model import ModelSpec
 
@@ -109,7 +105,7 @@ class IterationLaws:
     def ns(self, *causes: str, rows: str = TOKENS) -> np.ndarray:
         """float64[rows] of some causes together; 0 for those that the model lacks."""
         found = [ns for cause, ns in self.by[rows].items() if cause in causes] if rows in self.by else []
-        return sum(found, start=np.zeros(self.sizes))
+        return sums.sum(found, start=np.zeros(self.sizes))
 
 
 def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, iterations: int = 1) -> Batches:
@@ -145,14 +141,14 @@ def batches_of(new: ArrayLike, context: ArrayLike, iteration: ArrayLike = 0, ite
 
 def iteration_laws(
     model: ModelSpec,
-    calibration: CalibrationSpec,
+    calibration: tables.CalibrationSpec,
     parallel: Parallelism = ALONE,
     precision: Precision = BF16,
     *,
     experts: Experts | None = BALANCED,
     moves: str | None = None,
     library: str | None = None,
-    rates: Rates | None = None,
+    rates: gemm.Rates | None = None,
     most_tokens: int = MOST_TOKENS,
 ) -> IterationLaws:
     """The laws of a model on ranks of a calibrated GPU.
@@ -195,7 +191,7 @@ def iteration_laws(
 
 def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
-    library: str | None, rates: Rates | None,
+    library: str | None, rates: gemm.Rates | None,
 ) -> AttentionTimes:  # fmt: skip
     """Of one rank. Where ranks share the tokens of a request, each computes their decodes with the heads of all of them
     over its part of the tokens. Raises SpecError for more ranks than would hold copies.
@@ -205,7 +201,7 @@ def _attention_times(
         return kind.times(laws, phase, model.hidden, tp, precision, library=library, rates=rates)
     copies = tp // min(kind.kv_ranks(tp), tp)
     if shared > copies:
-        raise SpecError(
+        raise errors.SpecError(
             f"parallel.attention.context: {shared} ranks: with tp {tp}, {copies} of them would hold the same keys and "
             f"values of {model.name}, and no more can share their tokens. Give context: {copies}"
             + ("" if copies > 1 else ", or leave it out")
@@ -213,7 +209,7 @@ def _attention_times(
     kind.context_values(tp)  # refused where its cache is not divided so
     heads_over = tp // shared if phase == DECODE else tp
     found = kind.times(laws, phase, model.hidden, heads_over, precision, library=library, rates=rates)
-    entry_bytes = kind.kept_bytes_per_token(int(WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
+    entry_bytes = kind.kept_bytes_per_token(int(units.WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
     sizes = np.geomspace(1e3, 1e10, 71)
     gathered = np.log(gathered_ns(laws, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
     return SharedContext(found, phase, shared, entry_bytes, np.log(sizes), gathered)
@@ -273,7 +269,7 @@ class _Timing(NamedTuple):
     parallel: Parallelism  # how ranks share them
     precision: Precision  # of weights, products and KV
     experts: Experts | None  # who times routed experts; None: somebody else
-    rates: Rates | None  # of the die; None: the GPU's
+    rates: gemm.Rates | None  # of the die; None: the GPU's
     sizes: int  # rows of the tables
     tuned: bool  # products, as in `dense_product`
 
@@ -299,12 +295,12 @@ class _Timing(NamedTuple):
     def _product(self, product: LayerProduct) -> _Timed:
         dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
         tuned = self.tuned and product.cause != LM_HEAD
-        law = dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
+        law = gemm.dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
         rows = self._rows / product.sharing if product.sharing > 1 else self._rows
         return _Timed(law.ns(rows), law.outside(rows), law.table.library)
 
     def _stream(self, stream: Stream) -> _Timed:
-        moved_ns = stream.row_bytes * self._rows / _read_bytes_per_s(self.laws, self.rates) * NS_PER_S
+        moved_ns = stream.row_bytes * self._rows / _read_bytes_per_s(self.laws, self.rates) * units.NS_PER_S
         return _Timed(np.where(self._rows > 0, stream.kernels * _launch_ns(self.laws) + moved_ns, 0.0))
 
     def _collective(self, given: Collective) -> _Timed:
@@ -345,7 +341,7 @@ def iteration_times(
     if experts_ns is not None:
         found[EXPERTS] = np.where(some, np.asarray(experts_ns, float), 0.0)
     found[HOST] = np.where(some, host_ns, 0.0)
-    total = sum(found.values(), start=np.zeros(len(tokens)))
+    total = sums.sum(found.values(), start=np.zeros(len(tokens)))
     return IterationTimes(found, total, flagged / np.where(some, total, 1.0))
 
 
@@ -366,10 +362,10 @@ def _looked_up(table: np.ndarray, size: np.ndarray) -> np.ndarray:
 def _launch_ns(laws: Laws) -> float:
     try:
         return laws.launch("graph_node").value
-    except LawMissing:
+    except tables.LawMissing:
         return NODE_NS
 
 
-def _read_bytes_per_s(laws: Laws, rates: Rates | None) -> float:
-    share = hbm_reads(laws.calibration).efficiency or HBM_SHARE
+def _read_bytes_per_s(laws: Laws, rates: gemm.Rates | None) -> float:
+    share = transfers.hbm_reads(laws.calibration).efficiency or HBM_SHARE
     return share * (laws.calibration.reference.hbm_bytes_per_s if rates is None else rates.hbm_bytes_per_s)

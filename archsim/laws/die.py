@@ -31,10 +31,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.laws.gemm import Rates, scale_to
-from archsim.laws.laws import MoeSizes
-from archsim.laws.moe import BALANCED, SLICES, measured_corrections, named_of, rank_loads, routing_of
-from archsim.laws.scaling import BF16_BYTES, MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
+from archsim.laws import gemm, laws, moe, scaling
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
@@ -68,9 +65,9 @@ class DieFactors(NamedTuple):
         """The factors multiplied by further ones, such as a clock that a power limit has lowered."""
         return DieFactors(self.array * array, self.hbm * hbm)
 
-    def rates(self, peak_flop_per_s: float, hbm_bytes_per_s: float) -> Rates:
+    def rates(self, peak_flop_per_s: float, hbm_bytes_per_s: float) -> gemm.Rates:
         """The rates of dies with these nominal ones."""
-        return Rates(peak_flop_per_s * self.array, hbm_bytes_per_s * self.hbm)
+        return gemm.Rates(peak_flop_per_s * self.array, hbm_bytes_per_s * self.hbm)
 
 
 # ---- die_kernel
@@ -110,12 +107,12 @@ class Kernels(NamedTuple):
 AS_MEASURED = Kernels()
 
 
-def shares_of_bytes(layer: MeasuredLayer) -> tuple[Kernels, Kernels]:
+def shares_of_bytes(layer: scaling.MeasuredLayer) -> tuple[Kernels, Kernels]:
     """Shares of the parts in the bytes that vector kernels move for a token and for a pair (`token_bytes`,
     `pair_bytes`): the result of a token and its quantisation; the copied row of a pair, its activation, and its result.
     """
-    operand, of_token, of_pair = WEIGHT_BYTES[layer.dtype], token_bytes(layer), pair_bytes(layer)
-    sums = layer.hidden * BF16_BYTES
+    operand, of_token, of_pair = WEIGHT_BYTES[layer.dtype], scaling.token_bytes(layer), scaling.pair_bytes(layer)
+    sums = layer.hidden * scaling.BF16_BYTES
     copied = 2 * operand * layer.hidden
     return (
         Kernels(0.0, (of_token - sums) / of_token, sums / of_token, 0.0),
@@ -134,24 +131,24 @@ class DieKernel:
     def __init__(
         self,
         table: MoeTable,
-        sizes: MoeSizes,
+        sizes: laws.MoeSizes,
         reference: ReferenceRates,
-        scale: Scale,
+        scale: scaling.Scale,
         launched: bool,
         kernels: Kernels = AS_MEASURED,
     ):
-        layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
-        law, weights = scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
+        layer = scaling.MeasuredLayer(table.hidden, table.ffn, table.dtype, reference.hbm_bytes_per_s)
+        law, weights = scaling.scaled_law(table.law, layer, scale), sizes.hidden * sizes.ffn
         wider = sizes.hidden / table.hidden
         self._order = law.order
         self.launch_ns = law.launch_ns if launched else 0.0
         self._floor_ns = law.floor_ns if launched else 0.0
         self._token_ns, self._pair_ns = law.ns_per_token * wider, law.ns_per_pair * wider
         self._expert_ns = law.ns_per_expert
-        flop = 2 * SLICES * weights
+        flop = 2 * moe.SLICES * weights
         self._flop_ns = flop / law.flop_per_s * NS_PER_S
         self.least_ns = flop / (reference.peak_flop_per_s[table.dtype] * scale.compute) * NS_PER_S
-        n_bytes = SLICES * weights * WEIGHT_BYTES[table.dtype]
+        n_bytes = moe.SLICES * weights * WEIGHT_BYTES[table.dtype]
         self._bytes_ns = n_bytes / law.bytes_per_s * NS_PER_S
         if kernels != AS_MEASURED:
             of_token, of_pair = shares_of_bytes(layer)
@@ -187,7 +184,7 @@ class DieKernel:
 class AsMeasured:
     """A die of a group in which every die has ``local`` experts and sees all tokens."""
 
-    def __init__(self, table: MoeTable, sizes: MoeSizes, local: float, measured: bool):
+    def __init__(self, table: MoeTable, sizes: laws.MoeSizes, local: float, measured: bool):
         self._local = local
         experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
         self._tokens = experts / local / top_k  # of the group, for one pair of the die
@@ -262,14 +259,14 @@ def _ranks_of(table: MoeTable) -> list[float]:
 def _pairs_of(table: MoeTable, ep: float) -> np.ndarray:
     """Pairs of a rank at the table's tokens, float64[token]."""
     tokens = np.array(table.tokens)
-    return rank_loads(named_of(table), routing_of(table), table.law, np.full(len(tokens), ep), tokens)[0]
+    return moe.rank_loads(moe.named_of(table), moe.routing_of(table), table.law, np.full(len(tokens), ep), tokens)[0]
 
 
 def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
     """Logarithms of measured over law at the table's tokens, for one EP size, float64[token]."""
     tokens, near = np.array(table.tokens), _ranks_of(table)
     ep = min(near, key=lambda each: abs(np.log(each / ep))) if near and not near[0] <= ep <= near[-1] else ep
-    return measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
+    return moe.measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
 
 
 # ---- grouped
@@ -329,10 +326,10 @@ class GroupedLaw:
     def __init__(
         self,
         calibration: CalibrationSpec,
-        sizes: MoeSizes,
+        sizes: laws.MoeSizes,
         local: float | None,
         dtype: str,
-        rates: Rates | None = None,
+        rates: gemm.Rates | None = None,
         library: str | None = None,
         launched: bool = True,
         factor: float = 1.0,
@@ -360,7 +357,7 @@ class GroupedLaw:
         """Itself, as it never changes."""
         return self
 
-    def on(self, rates: Rates | None, factor: float | None = None, kernels: Kernels | None = None) -> GroupedLaw:
+    def on(self, rates: gemm.Rates | None, factor: float | None = None, kernels: Kernels | None = None) -> GroupedLaw:
         """The law of a die with other rates and kernels; what was measured is found once for all of them. ``factor``,
         ``kernels``: None for the same.
         """
@@ -369,7 +366,7 @@ class GroupedLaw:
         law._set_rates(rates, self._of_kernels if kernels is None else kernels)
         return law
 
-    def _set_rates(self, rates: Rates | None, kernels: Kernels = AS_MEASURED) -> None:
+    def _set_rates(self, rates: gemm.Rates | None, kernels: Kernels = AS_MEASURED) -> None:
         self._of_kernels = kernels
         parts = self._sizes, self._calibration, rates, self._launched, kernels
         self._kernels = [_kernel(table, *parts) for table in self.tables]
@@ -386,13 +383,13 @@ class GroupedLaw:
         return self._times(pairs, active, tokens, die, *self._measured_at(pairs.tobytes(), active.tobytes()))
 
     def side_by_side(
-        self, rates: Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
+        self, rates: gemm.Rates, pairs: np.ndarray, active: np.ndarray, tokens: np.ndarray | None
     ) -> GroupedTimes:
         """`times` of the same dies on many machines whose rates differ, float64[machine] each: one machine after the
         other, float64[machine · die].
         """
         machines = len(rates.peak_flop_per_s)
-        law = self.on(Rates(*(np.repeat(each, len(pairs)) for each in rates)))
+        law = self.on(gemm.Rates(*(np.repeat(each, len(pairs)) for each in rates)))
         known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]
         many, none = partial(np.tile, reps=machines), tokens is None
         return law._times(many(pairs), many(active), None if none else many(tokens), None, *known)
@@ -431,9 +428,9 @@ _OPERATIONS = Kernels(permute=1.0, quantise=14.0, finalise=2.0)
 
 def kernel_bounds(
     calibration: CalibrationSpec,
-    sizes: MoeSizes,
+    sizes: laws.MoeSizes,
     dtype: str,
-    rates: Rates,
+    rates: gemm.Rates,
     slowest: tuple[float, float],
     vectors: Vectors = NO_LANES,
     library: str | None = None,
@@ -447,13 +444,13 @@ def kernel_bounds(
     """
     table = _nearest(tables_of(calibration, dtype, library)[0], sizes)[0]
     kernel = _kernel(table, sizes, calibration, rates, False, AS_MEASURED)
-    layer = MeasuredLayer(sizes.hidden, sizes.ffn, table.dtype, rates.hbm_bytes_per_s)
+    layer = scaling.MeasuredLayer(sizes.hidden, sizes.ffn, table.dtype, rates.hbm_bytes_per_s)
     token, pair = shares_of_bytes(layer)
     elements = Kernels(2 * sizes.hidden, sizes.hidden + sizes.ffn, sizes.hidden, 0.0)
     found = {}
     for part in Kernels._fields[:3]:
         share_of_token, share_of_pair = getattr(token, part), getattr(pair, part)
-        n_bytes = share_of_token * token_bytes(layer) + share_of_pair * pair_bytes(layer)
+        n_bytes = share_of_token * scaling.token_bytes(layer) + share_of_pair * scaling.pair_bytes(layer)
         roofline_ns = n_bytes / rates.hbm_bytes_per_s * NS_PER_S
         if vectors.lanes:
             cycles = getattr(elements, part) * getattr(_OPERATIONS, part) / vectors.lanes
@@ -476,7 +473,7 @@ def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
     in it. Raises LawMissing.
     """
-    there = [table for table in calibration.moe if table.distribution == BALANCED and not table.eplb_slots]
+    there = [table for table in calibration.moe if table.distribution == moe.BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands
@@ -526,13 +523,13 @@ def _shape(table: MoeTable) -> tuple[int, int]:
     return table.hidden, table.ffn
 
 
-def _far(table: MoeTable, sizes: MoeSizes) -> float:
+def _far(table: MoeTable, sizes: laws.MoeSizes) -> float:
     """Distance between shapes, in octaves."""
     shape = abs(np.log2(table.hidden / sizes.hidden)) + abs(np.log2(table.ffn / sizes.ffn))
     return float(shape + OCTAVES_OF_EXPERTS * abs(np.log2(table.experts / sizes.experts)))
 
 
-def _nearest(tables: Sequence[MoeTable], sizes: MoeSizes) -> list[MoeTable]:
+def _nearest(tables: Sequence[MoeTable], sizes: laws.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
     alike = [table for table in tables if _far(table, sizes) <= least + 1e-9]
@@ -571,7 +568,7 @@ def _kind(table: MoeTable) -> tuple[str, str]:
 
 def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
     """Measured / predicted - 1 of one table by the nearest of the others, float64[point]."""
-    sizes = MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
+    sizes = laws.MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
     law, found = _nearest(others, sizes)[0], []
     for name in table.ranks:
         ep, tp = shape_of(name)
@@ -587,7 +584,7 @@ def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTabl
     return np.concatenate(found)
 
 
-def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
+def _parts_ns(calibration, table: MoeTable, sizes: laws.MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
     """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
     kernel = _kernel(table, sizes, calibration, None, True)
     return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.measured_at(pairs, active)[2]
@@ -595,16 +592,16 @@ def _parts_ns(calibration, table: MoeTable, sizes: MoeSizes, rank: AsMeasured, p
 
 def _kernel(
     table: MoeTable,
-    sizes: MoeSizes,
+    sizes: laws.MoeSizes,
     calibration: CalibrationSpec,
     rates,
     launched: bool,
     kernels: Kernels = AS_MEASURED,
 ) -> DieKernel:
-    return DieKernel(table, sizes, calibration.reference, scale_to(calibration, table, rates), launched, kernels)
+    return DieKernel(table, sizes, calibration.reference, gemm.scale_to(calibration, table, rates), launched, kernels)
 
 
-def _rank(table: MoeTable, sizes: MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
+def _rank(table: MoeTable, sizes: laws.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
     """What was measured of one table for one kind of die."""
     return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
 

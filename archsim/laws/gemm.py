@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel
-from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.base import compiled, units
 from archsim.laws.scaling import Scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, MoeTable, newest
 
@@ -66,7 +65,7 @@ def _measured(
     return tuple(zip(known, every, strict=True))
 
 
-@kernel
+@compiled.kernel
 def solve_definite(matrix, right):
     """Solve matrix x = right by Cholesky, in place of ``right`` float64[n]; ``matrix`` float64[n, n], symmetric and
     positive definite, is overwritten.
@@ -198,11 +197,11 @@ def law_ns(
     ``compute`` scales the FLOP, ``memory`` all bytes; launch and the latency of each k are no bytes and stay (an H200
     by the laws of an H100, FP8 block: mean error 6.8 %, 8.7 with k scaled as well).
     """
-    operand = WEIGHT_BYTES[dtype]
+    operand = units.WEIGHT_BYTES[dtype]
     m, n, k = (np.asarray(size, float) for size in (m, n, k))
-    flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * NS_PER_S
+    flop_ns = groups * 2 * m * n * k / (law.flop_per_s * compute) * units.NS_PER_S
     n_bytes = groups * (operand * (read * n * k + m * k) + OUTPUT_BYTES * m * n)
-    bytes_ns = n_bytes / (law.bytes_per_s * memory) * NS_PER_S
+    bytes_ns = n_bytes / (law.bytes_per_s * memory) * units.NS_PER_S
     return law.launch_ns + law.ns_per_k * k + law.ns_per_input * m * k / memory + overlapped_ns(law, flop_ns, bytes_ns)
 
 
@@ -263,7 +262,7 @@ def outside(table: GemmTable, n, k, m) -> np.ndarray:
     return far | (m < ends[:, 0]) | (m > ends[:, 1])
 
 
-@inner
+@compiled.inner
 def gemm_ns(m_points, ns_points, m):
     """Time of m rows by a curve, in ns: float64; 0 for m = 0. Beyond the last point (in curves of a table: MOST_ROWS)
     it extrapolates the last two.
@@ -289,7 +288,7 @@ def gemm_ns(m_points, ns_points, m):
     return ns_points[low] * (ns_points[high] / ns_points[low]) ** share
 
 
-@kernel
+@compiled.kernel
 def gemm_times(m_points, ns_points, curve, m, out):
     """Fill out float64[row] with the times of m int64[row] rows by the curves ns_points[curve[row]]."""
     for row in range(len(m)):
@@ -349,7 +348,7 @@ class ExpertGemm:
         three = (self.gate, self.gate, self.down)
         self.low = float(np.mean([1 - curve.low[0] / curve.ns[0] for curve in three]))
         self.high = float(np.mean([curve.high[0] / curve.ns[0] - 1 for curve in three]))
-        self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * NS_PER_S
+        self.ns_per_token = 2.0 * hidden * ffn / (self.table.law.flop_per_s * self.scale.compute) * units.NS_PER_S
         self._shapes = ((ffn, hidden), (hidden, ffn))
         self._ns = np.stack([self.gate.ns, self.down.ns])[:, None]  # [gate or down, die, point]
         self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])[:, None]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.base import sums, units
 from archsim.laws.gemm import CORRECTION_UNIT, overlapped_ns
 from archsim.laws.tables import Kriging, MoeLaw, MoeTable, shape_of
 
@@ -346,8 +345,8 @@ def seen_tokens(named: dict, pairs, tokens) -> np.ndarray:
 def time_of_load(law: MoeLaw, named: dict, pairs, active, ep, tp, tokens) -> np.ndarray:
     """Time of a rank with these pairs, active experts and tokens that pass it, float64[point]."""
     slice_weights = named["hidden"] * named["ffn"] / tp
-    flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * NS_PER_S
-    bytes_ns = active * SLICES * slice_weights * WEIGHT_BYTES[named["dtype"]] / law.bytes_per_s * NS_PER_S
+    flop_ns = 2 * SLICES * pairs * slice_weights / law.flop_per_s * units.NS_PER_S
+    bytes_ns = active * SLICES * slice_weights * units.WEIGHT_BYTES[named["dtype"]] / law.bytes_per_s * units.NS_PER_S
     both = overlapped_ns(law, flop_ns, bytes_ns)
     others = law.ns_per_token * tokens + law.ns_per_pair * pairs + law.ns_per_expert * named["experts"] / ep
     return np.maximum(law.launch_ns + others + both, law.floor_ns)
@@ -421,4 +420,4 @@ def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:
 
 def _octaves(table: MoeTable, sizes: MoeSizes) -> float:
     """Between the sizes of two layers, all added up."""
-    return float(sum(abs(np.log2(getattr(table, name) / getattr(sizes, name))) for name in SIZES))
+    return float(sums.sum(abs(np.log2(getattr(table, name) / getattr(sizes, name))) for name in SIZES))

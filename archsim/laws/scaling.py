@@ -13,19 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.laws.tables import (
-    PARTS_OF_LAYERS,
-    AttentionTable,
-    CalibrationSpec,
-    GemmLaw,
-    GemmTable,
-    MoeLaw,
-    MoeTable,
-    ReferenceRates,
-    TableOrigin,
-    TransferTable,
-)
-from archsim.laws.transfers import NVLINK_BYTES_PER_S
+from archsim.laws import tables, transfers
 
 # ---- moe_scaling
 # Laws of fused MoE layers on another GPU or die: what of them moves bytes, and what does not.
@@ -71,7 +59,7 @@ def pair_bytes(layer: MeasuredLayer) -> float:
     return layer.hidden * (2 * operand + BF16_BYTES) + layer.ffn * (2 * BF16_BYTES + operand)
 
 
-def scaled_law(law: MoeLaw, layer: MeasuredLayer, scale: Scale) -> MoeLaw:
+def scaled_law(law: tables.MoeLaw, layer: MeasuredLayer, scale: Scale) -> tables.MoeLaw:
     """The law at other rates; of a ``scale`` of many dies, float64[die], its terms that change are arrays, too."""
     least = min(scale) if np.ndim(scale.compute) == 0 else np.minimum(*scale)
 
@@ -93,45 +81,49 @@ def scaled_law(law: MoeLaw, layer: MeasuredLayer, scale: Scale) -> MoeLaw:
 # ---- scaled
 
 
-def with_scaled(calibration: CalibrationSpec, base: CalibrationSpec) -> CalibrationSpec:
+def with_scaled(calibration: tables.CalibrationSpec, base: tables.CalibrationSpec) -> tables.CalibrationSpec:
     """The calibration with tables of ``base`` for whatever its sections of ``scaled`` lack."""
     sections = calibration.scaled.sections if calibration.scaled else ()
-    found: dict[str, tuple[TableOrigin, ...]] = {
+    found: dict[str, tuple[tables.TableOrigin, ...]] = {
         section: (*getattr(calibration, section), *_missing(calibration, base, section)) for section in sections
     }
     return calibration.model_copy(update=found)
 
 
-def _missing(calibration: CalibrationSpec, base: CalibrationSpec, section: str) -> list[TableOrigin]:
+def _missing(
+    calibration: tables.CalibrationSpec, base: tables.CalibrationSpec, section: str
+) -> list[tables.TableOrigin]:
     key = KEYS[section]
     own = {key(table) for table in getattr(calibration, section)}
-    lacking: Sequence[TableOrigin] = [table for table in getattr(base, section) if key(table) not in own]
+    lacking: Sequence[tables.TableOrigin] = [table for table in getattr(base, section) if key(table) not in own]
     scaled = [_scaled(table, calibration, base) for table in lacking]
     return [table.model_copy(update={"scaled_from": base.gpu}) for table in scaled if table is not None]
 
 
-def _scaled(table: TableOrigin, calibration: CalibrationSpec, base: CalibrationSpec) -> TableOrigin | None:
+def _scaled(
+    table: tables.TableOrigin, calibration: tables.CalibrationSpec, base: tables.CalibrationSpec
+) -> tables.TableOrigin | None:
     """None where the GPU has no peak for the dtype, or no known link."""
-    if isinstance(table, TransferTable):
+    if isinstance(table, tables.TransferTable):
         ratio = _link_ratio(table, calibration.gpu, base.gpu)
         slower = tuple(ns / ratio for ns in table.ns_per_byte) if ratio else ()
         later = tuple(ns * _host_ratio(table, calibration.gpu, base.gpu) for ns in table.latency_ns)
         return table.model_copy(update={"ns_per_byte": slower, "latency_ns": later}) if ratio else None
-    assert isinstance(table, GemmTable | MoeTable | AttentionTable)
+    assert isinstance(table, tables.GemmTable | tables.MoeTable | tables.AttentionTable)
     ratios = _ratios(table.dtype, calibration.reference, base.reference)
     if ratios is None:
         return None
     compute, memory = ratios
     rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
-    if isinstance(table.law, GemmLaw):
+    if isinstance(table.law, tables.GemmLaw):
         rates |= {"ns_per_input": table.law.ns_per_input / memory}
-    if isinstance(table.law, MoeLaw):  # as archsim.laws.die scales them to a die
+    if isinstance(table.law, tables.MoeLaw):  # as archsim.laws.die scales them to a die
         layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
         return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
     return table.model_copy(update={"law": table.law.model_copy(update=rates)})
 
 
-def _ratios(dtype: str, wanted: ReferenceRates, base: ReferenceRates) -> tuple[float, float] | None:
+def _ratios(dtype: str, wanted: tables.ReferenceRates, base: tables.ReferenceRates) -> tuple[float, float] | None:
     """(compute, memory) of a GPU relative to another."""
     if dtype not in wanted.peak_flop_per_s or dtype not in base.peak_flop_per_s:
         return None
@@ -139,15 +131,15 @@ def _ratios(dtype: str, wanted: ReferenceRates, base: ReferenceRates) -> tuple[f
     return compute, wanted.hbm_bytes_per_s / base.hbm_bytes_per_s
 
 
-def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
+def _link_ratio(table: tables.TransferTable, wanted: str, base: str) -> float:
     """The ratio of the links that a collective uses. 0 if it is unknown. Between nodes, both have a NIC of 400 Gb/s for
     each GPU.
     """
     if table.of.get("nodes", "1") != "1":
         return 1.0
-    if wanted not in NVLINK_BYTES_PER_S or base not in NVLINK_BYTES_PER_S:
+    if wanted not in transfers.NVLINK_BYTES_PER_S or base not in transfers.NVLINK_BYTES_PER_S:
         return 0.0
-    return NVLINK_BYTES_PER_S[wanted] / NVLINK_BYTES_PER_S[base]
+    return transfers.NVLINK_BYTES_PER_S[wanted] / transfers.NVLINK_BYTES_PER_S[base]
 
 
 # Kernels that the host starts one by one wait for it: an all-reduce outside a captured graph takes 2.2 times as long on
@@ -156,7 +148,7 @@ def _link_ratio(table: TransferTable, wanted: str, base: str) -> float:
 GRACE, SLOWER_ON_GRACE, EAGER = ("gb200", "gb300"), 2.2, "eager"
 
 
-def _host_ratio(table: TransferTable, wanted: str, base: str) -> float:
+def _host_ratio(table: tables.TransferTable, wanted: str, base: str) -> float:
     """Of the time that the host takes to start a collective."""
     if not str(table.of.get("variant", "")).endswith(EAGER):
         return 1.0
@@ -172,7 +164,7 @@ KEYS: MappingProxyType[str, Callable] = MappingProxyType(
             table.dtype,
             table.distribution,
             table.eplb_slots,
-            table.library in PARTS_OF_LAYERS,
+            table.library in tables.PARTS_OF_LAYERS,
         ),
         "attention": lambda table: (table.phase, table.kind, table.kv_dtype, table.products),
         "collectives": lambda table: (table.library, *(table.of.get(key) for key in ("op", "num_gpus", "nodes"))),

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Name, Spec
+from archsim.base import errors, fields
 from archsim.base.units import DTYPES
 
 # ---- tables
@@ -28,7 +27,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 def _known(name: str) -> str:
     if name not in DTYPES:
-        raise ValueError(f"unknown dtype {name!r}{did_you_mean(name, DTYPES)} (known: {', '.join(DTYPES)})")
+        raise ValueError(f"unknown dtype {name!r}{errors.did_you_mean(name, DTYPES)} (known: {', '.join(DTYPES)})")
     return name
 
 
@@ -67,7 +66,7 @@ Axis = Annotated[Numbers, AfterValidator(_increasing)]
 Reach = Annotated[Numbers, AfterValidator(_three_positive)]
 
 
-class ResidualQuantiles(Spec):
+class ResidualQuantiles(fields.Spec):
     """Quantiles (5 %, 50 %, 95 %) of measured / predicted - 1 over ``points`` points."""
 
     p05: float
@@ -76,7 +75,7 @@ class ResidualQuantiles(Spec):
     points: int = Field(ge=0)
 
 
-class TableOrigin(Spec):
+class TableOrigin(fields.Spec):
     """The origin of a table. ``sweeps``: its runs; ``source``: the files of the runs; ``note``: what was decided where
     runs disagree.
 
@@ -91,7 +90,7 @@ class TableOrigin(Spec):
     scaled_from: str = ""
 
 
-class ReferenceRates(Spec):
+class ReferenceRates(fields.Spec):
     """Peak rates of the measured GPU; for another die, terms scale by the ratio of the rates.
 
     ``fitted``: dtypes (or HBM) without a given nominal rate; the fitted rate stands in for it.
@@ -103,7 +102,7 @@ class ReferenceRates(Spec):
     fitted: tuple[str, ...] = ()
 
 
-class GemmLaw(Spec):
+class GemmLaw(fields.Spec):
     """t = launch + ns_per_k k + ns_per_input m k + ((flop / rate)^order + (bytes / bandwidth)^order)^(1/order).
 
     flop = 2 m n k; bytes = weights, inputs and outputs once.
@@ -148,7 +147,7 @@ class GemmTable(TableOrigin):
         return ends[0], ends[-1]
 
 
-class MoeLaw(Spec):
+class MoeLaw(fields.Spec):
     """Time of the slowest rank, from its token-expert pairs and its active experts (those that receive any pair).
 
     t = launch + ns_per_token tokens + ns_per_pair pairs + ns_per_expert experts / ep + ((flop / rate)^order + (bytes /
@@ -169,7 +168,7 @@ class MoeLaw(Spec):
     spread: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class Kriging(Spec):
+class Kriging(fields.Spec):
     """How corrections are interpolated to EP and TP sizes that were not measured; chosen by leaving sizes out of the
     fit.
 
@@ -214,7 +213,7 @@ class MoeTable(TableOrigin):
     unseen: ResidualQuantiles
 
 
-class AttentionLaw(Spec):
+class AttentionLaw(fields.Spec):
     """t = launch + ns_per_request batch + ns_per_head batch heads
     + ((flop / rate)^order + (bytes / bandwidth)^order)^(1 / order).
 
@@ -314,19 +313,19 @@ class ScalarTable(TableOrigin):
     high: Positive
 
 
-class ScaledSections(Spec):
+class ScaledSections(fields.Spec):
     """Sections whose missing tables come from the calibration of another GPU, scaled by nominal rates
     (``archsim.laws.scaling``).
     """
 
-    gpu: Name
+    gpu: fields.Name
     sections: tuple[Literal["gemm", "moe", "attention", "collectives", "blocks"], ...]
 
 
-class CalibrationSpec(Spec):
+class CalibrationSpec(fields.Spec):
     """All fitted parameters of one GPU."""
 
-    gpu: Name
+    gpu: fields.Name
     reference: ReferenceRates
     scaled: ScaledSections | None = None
     gemm: tuple[GemmTable, ...] = ()
@@ -361,7 +360,7 @@ ONLY_BY_NAME = ("nccl-xla", "trtllm-wideep")
 PARTS_OF_LAYERS = ("sglang-deepep", *ONLY_BY_NAME)
 
 
-class LawMissing(SpecError):
+class LawMissing(errors.SpecError):
     """A calibration has no table for the request."""
 
 
@@ -393,7 +392,7 @@ def matching(gpu: str, what: str, tables: Sequence[Table], asked: Mapping[str, o
         if not found:
             there = sorted({name_of(table, key) for table in tables}, key=_by_number)
             given = f" for {', '.join(before)}" if before else ""
-            near = "" if isinstance(value, int | float) else did_you_mean(_written_names(value), there)
+            near = "" if isinstance(value, int | float) else errors.did_you_mean(_written_names(value), there)
             raise LawMissing(
                 f"calibration {gpu} has no {what} table of {key} {_written_names(value)!r}{given}{near} "
                 f"(it has: {', '.join(name or 'none' for name in there)})"

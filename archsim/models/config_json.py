@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from archsim.base.errors import SpecError
 from archsim.base.files import drafted, write_text
 from archsim.base.yaml import dump_yaml
-from archsim.models.config_families import KNOWN, as_others, reader_of
+from archsim.models import config_families, onnx
 from archsim.models.config_keys import EXPERTS, TOP_K, ConfigKeys, read_keys
-from archsim.models.onnx import FLAGS, OPERATOR_COLUMNS
 from archsim.specs.model import ModelSpec
 
 # Keys of config.json that hold the longest sequence, as vLLM looks for them.
@@ -44,15 +43,15 @@ def import_config(
     """
     keys = read_keys(path)
     asked = {key: value for key, value in (given or {}).items() if value is not None}
-    reader = reader_of(keys.model_type)
+    reader = config_families.reader_of(keys.model_type)
     unknown = []
     if reader is None:
         unknown.append(f"model_type {keys.model_type!r} is not known")
         if not accept_approximate:
-            raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(KNOWN)}); {_GO_ON}")
+            raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(config_families.KNOWN)}); {_GO_ON}")
         keys.guessed = []
     _refuse_odd_text(keys)
-    fields = {"positions": _positions(keys)} | (reader or as_others)(keys) | asked
+    fields = {"positions": _positions(keys)} | (reader or config_families.as_others)(keys) | asked
     unknown += [f"{each} is not read" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
@@ -60,7 +59,7 @@ def import_config(
     if missing := [field for field in ("expert_ffn", "experts", "top_k") if fields.get(field) is None]:
         widths = "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"
         named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": widths}
-        lines = (f"{each}. Give {FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
+        lines = (f"{each}. Give {onnx.FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
         raise SpecError("\n".join(f"{path}: does not say {line}" for line in lines))
     return _model(keys, name, fields | {"approximate": (*unknown, *(keys.guessed or ()))})
 
@@ -121,6 +120,6 @@ def write_model(model: ModelSpec, path: Path) -> None:
 def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
     with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-        table = csv.DictWriter(stream, OPERATOR_COLUMNS, lineterminator="\n")
+        table = csv.DictWriter(stream, onnx.OPERATOR_COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.host import LayerThreads
+from archsim.base import compiled, host
 from archsim.policies.heatmap import Predictor, seen_of
-from archsim.workload.demand import Stacked
-from archsim.workload.trace import StepTokens, TokenSource
+from archsim.workload import demand, trace
 
 
 class FreeHeatmap:
@@ -23,7 +21,7 @@ class FreeHeatmap:
     that would fill the memory; None: they stay there.
     """
 
-    def __init__(self, source: TokenSource, batch: int, predictor: Predictor, folder: Path | None = None):
+    def __init__(self, source: trace.TokenSource, batch: int, predictor: Predictor, folder: Path | None = None):
         layers, experts = len(source.layer_ids), source.num_experts
         self._predictor = predictor
         self._heat = np.zeros((layers, experts, experts), np.uint32)
@@ -31,15 +29,15 @@ class FreeHeatmap:
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
         self._last = np.zeros((batch, layers, source.top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int32)
-        self._rows = Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
+        self._rows = demand.Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
         self._look = getattr(predictor, "look", None)  # of a predictor that sees tokens
-        self._pieces: list[StepTokens] = []
+        self._pieces: list[trace.StepTokens] = []
 
     def take_rows(self) -> np.ndarray:
         """Return the rows of all steps so far and clear them: uint8[step, layer, expert, ceil(E/8)]."""
         return self._rows.take()
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: trace.StepTokens, layer_threads: host.LayerThreads) -> None:
         """Count the pairs that end in this piece: between prefill tokens, and between decode steps from the 2nd on."""
         if self._look is not None and piece.iteration:
             self._pieces.append(deepcopy(piece))
@@ -54,7 +52,7 @@ class FreeHeatmap:
         self._last[piece.request[ends]] = piece.experts[ends]
         self._last_iteration[piece.request[ends]] = piece.iteration
 
-    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
         """Predict for a step; nothing is predicted in iteration 0."""
         if iteration == 0:
             self._rows.append(np.zeros_like(self._hot))
@@ -69,7 +67,7 @@ class FreeHeatmap:
         self._rows.append(self._hot.copy())
 
 
-@kernel
+@compiled.kernel
 def _count_pairs(experts, first, end, request, same, follows, last, heat, changed):
     """Add pairs (previous token, this token) to heat uint32[layer, expert, expert], marking changed[layer, expert].
 

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 
 from archsim.base.host import LayerThreads
 from archsim.policies.load import checked_count, checked_load, checked_tokens
-from archsim.workload.demand import Stacked
-from archsim.workload.trace import StepTokens, TokenSource
+from archsim.workload import demand, trace
 
 
 class _Paths(NamedTuple):
@@ -156,20 +155,20 @@ def _ahead(first: np.ndarray, then: np.ndarray) -> np.ndarray:
 class PathForecast:
     """A `Watcher` of the demand. ``sample``: most tokens that are counted, and predicted in an iteration."""
 
-    def __init__(self, source: TokenSource, path_length: int, sample: int):
+    def __init__(self, source: trace.TokenSource, path_length: int, sample: int):
         self._layers, self._experts, self._top_k = len(source.layer_ids), source.num_experts, source.top_k
         self._path_length, self._sample = path_length, sample
         self._known: list[np.ndarray] = []
         self._rows: list[np.ndarray] = []  # every ``_stride``-th token of the iteration, of ``_seen``
         self._stride, self._seen = 1, 0
         self._table: LinaTable | None = None
-        self._expected = Stacked((self._layers, self._experts), np.float32)
+        self._expected = demand.Stacked((self._layers, self._experts), np.float32)
 
     def take_expected(self) -> np.ndarray:
         """Return the expectations of all steps so far and clear them: float32[step, layer, expert]."""
         return self._expected.take()
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: trace.StepTokens, layer_threads: LayerThreads) -> None:
         """Keep every n-th token, with n doubled when twice the sample is reached."""
         first = -self._seen % self._stride
         self._seen += len(piece.request)

@@ -8,19 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.policies import heatmap, placement
-from archsim.policies.allocation import Plan, StepView
-from archsim.policies.own_functions import (
-    own_allocation,
-    own_placement,
-    own_predictor,
-    own_rebalancing,
-    own_replication,
-    own_routing,
-    own_sharing,
-)
+from archsim.policies import allocation, heatmap, own_functions, placement, prediction
 from archsim.policies.placement import Placement, from_file
-from archsim.policies.prediction import Reread
 from archsim.policies.rebalancing import Rebalancing
 from archsim.policies.replication import Replication
 from archsim.policies.routing import PASS_TOKENS, RoutingRule
@@ -63,17 +52,17 @@ COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
 NOMINAL = (*COSTLESS, "isca26", "paper", "copy_aware", "lplb")
 PREDICTIONS: Mapping[str, Callable[..., heatmap.Predictor | None]] = {"none": lambda: None, "heatmap": _heatmap}
 ADMISSION = "admission"  # parameter of a prediction, beside those of its predictor
-ADMISSIONS: Mapping[str | None, type[Reread]] = {"reread": Reread}
+ADMISSIONS: Mapping[str | None, type[prediction.Reread]] = {"reread": prediction.Reread}
 
 
 class Policy(NamedTuple):
     """The functions of a policy; None: a part that it lacks."""
 
     place: Callable[[int, int, int], Placement]  # (layers, experts, dies)
-    allocate: Callable[[StepView], Plan]  # of every step
+    allocate: Callable[[allocation.StepView], allocation.Plan]  # of every step
     predictor: Callable | None  # (heat, changed, out)
     rebalancing: Rebalancing | None  # every few steps
-    admission: type[Reread] | None  # (layers, dies, ids), with the state of a run
+    admission: type[prediction.Reread] | None  # (layers, dies, ids), with the state of a run
     routing: RoutingRule | None  # of one layer and pass
     replication: Replication | None  # of experts, before a layer
     share: Callable[[np.ndarray, np.ndarray], np.ndarray] | None  # (tokens, load), of shared experts
@@ -95,13 +84,13 @@ def build_policy(spec, model=None) -> Policy:
     return Policy(
         # replicas for the layer that runs and for the next take turns in two sets of slots
         place=place if replication is None else lambda *shape: replace(place(*shape), buffers=2 * replication.slots),
-        allocate=_function(spec.allocation, ALLOCATIONS, own_allocation),
+        allocate=_function(spec.allocation, ALLOCATIONS, own_functions.own_allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=None if spec.rebalancing.name == "none" else _rebalancing(spec.rebalancing),
         admission=None if spec.prediction.is_function else ADMISSIONS.get(spec.prediction.params.get(ADMISSION)),
         routing=None if spec.routing.name == "as_chosen" else _routing(spec.routing),
         replication=replication,
-        share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own_sharing),
+        share=None if spec.shared.name == "local" else _function(spec.shared, SHARED, own_functions.own_sharing),
     )
 
 
@@ -112,7 +101,7 @@ def place_experts(spec, model, dies: int) -> Placement:
 
 def _placement(rule, model):
     if rule.is_function:
-        return own_placement(rule.name, rule.params)
+        return own_functions.own_placement(rule.name, rule.params)
     if rule.name == "from_file":
         return lambda layers, experts, dies: from_file(model, dies, rule.params.get("file", ""))
     known = partial(PLACEMENTS[rule.name], **rule.params)
@@ -125,7 +114,7 @@ def _rebalancing(rule) -> Rebalancing:
     every, first, window = (rule.params.get(key) for key in (EVERY_STEPS, "first_steps", "window_steps"))
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name not in (EVERY_STEPS, NEEDS)}
-        return Rebalancing(every, own_rebalancing(rule.name, params))
+        return Rebalancing(every, own_functions.own_rebalancing(rule.name, params))
     params = {name: value for name, value in rule.params.items() if not name.endswith("_steps") and name != NEEDS}
     return Rebalancing(every, partial(built_in(REBALANCINGS[rule.name]), **params), first, window)
 
@@ -133,7 +122,11 @@ def _rebalancing(rule) -> Rebalancing:
 def _routing(rule) -> RoutingRule:
     params = {name: value for name, value in rule.params.items() if name != "pass_tokens"}
     pass_tokens = rule.params.get("pass_tokens", PASS_TOKENS)
-    known = own_routing(rule.name, params) if rule.is_function else partial(built_in(ROUTINGS[rule.name]), **params)
+    known = (
+        own_functions.own_routing(rule.name, params)
+        if rule.is_function
+        else partial(built_in(ROUTINGS[rule.name]), **params)
+    )
     return RoutingRule(pass_tokens, known)
 
 
@@ -141,7 +134,7 @@ def _replication(rule) -> Replication:
     if rule.is_function:
         params = {name: value for name, value in rule.params.items() if name != "slots"}
         slots = rule.params.get("slots", 1)
-        return Replication(slots, own_replication(rule.name, params, slots))
+        return Replication(slots, own_functions.own_replication(rule.name, params, slots))
     params = {name: value for name, value in rule.params.items() if name not in PATHS}
     return Replication(rule.params["slots"], partial(built_in(REPLICATIONS[rule.name]), **params))
 
@@ -153,5 +146,5 @@ def _function(rule, known, own):
 
 def _predictor(rule):
     if rule.is_function:
-        return own_predictor(rule.name, rule.params)
+        return own_functions.own_predictor(rule.name, rule.params)
     return PREDICTIONS[rule.name](**{name: value for name, value in rule.params.items() if name != ADMISSION})

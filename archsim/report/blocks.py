@@ -13,7 +13,6 @@ from typing import Any
 from archsim.base.errors import SpecError, did_you_mean
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import request
-from microarch.blocks.request import State, TransitionTable
 
 # ---- svg
 # Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
@@ -93,7 +92,7 @@ class DrawnEdge:
     path: list[Box] = field(default_factory=list)
 
 
-def state_diagram(table: TransitionTable, owners: Mapping[Any, str] | None = None) -> str:
+def state_diagram(table: request.TransitionTable, owners: Mapping[Any, str] | None = None) -> str:
     """The diagram of a table. ``owners``: the owner of each state that the table leads to but does not handle."""
     boxes, edges = _graph(table, owners or {})
     _turn_back_edges(boxes, edges)
@@ -104,7 +103,7 @@ def state_diagram(table: TransitionTable, owners: Mapping[Any, str] | None = Non
     return _draw(table.name, rows, edges)
 
 
-def _graph(table: TransitionTable, owners: Mapping[object, str]) -> tuple[list[Box], list[DrawnEdge]]:
+def _graph(table: request.TransitionTable, owners: Mapping[object, str]) -> tuple[list[Box], list[DrawnEdge]]:
     own = {state for state, _ in table.steps}
     states: dict[object, Box] = {}
 
@@ -308,9 +307,9 @@ def diagram_of(name: str) -> str:
     return state_diagram(DIAGRAMS[name], owners_of(DIAGRAMS[name]))
 
 
-def owners_of(table: TransitionTable) -> dict[State, str]:
+def owners_of(table: request.TransitionTable) -> dict[request.State, str]:
     """The block that serves each state of a request, for tables over those states."""
-    if table.states is not State:
+    if table.states is not request.State:
         return {}
     return {state: block.__name__.rpartition(".")[2] for block in blocks.REQUEST_BLOCKS for state in block.SERVES}
 

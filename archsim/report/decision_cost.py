@@ -11,8 +11,7 @@ from archsim.report.figures import policy_colours
 from archsim.report.plots import PlotAxis, Points
 from archsim.report.tables import Panel, Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain, scaled, significant
-from archsim.runs.columns import HOST_PERCENTILES
-from archsim.runs.results import Row
+from archsim.runs import columns, results
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.library import load_system
 from archsim.specs.policies import RULE_TYPES, PolicySpec
@@ -104,7 +103,7 @@ class CostPoint:
     system.
     """
 
-    run: Row
+    run: results.Row
     who: str
     executor: str
     mm2: float
@@ -245,7 +244,7 @@ class OverheadComparison:
         return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
 
 
-def compare_run(run: Row, system: SystemSpec) -> OverheadComparison | None:
+def compare_run(run: results.Row, system: SystemSpec) -> OverheadComparison | None:
     """None if nothing was published for the wafer, model, batch and policy."""
     published = PUBLISHED.get((published_as(system) or "", run["model"]))
     if published is None or run["policy"] not in POLICIES or run["batch"] not in BATCHES:
@@ -285,7 +284,7 @@ def misses(compared: Iterable[OverheadComparison]) -> str:
     return "; ".join(parts)
 
 
-def decisions_of(run: Row) -> int:
+def decisions_of(run: results.Row) -> int:
     """Number of steps of a run, each with one decision."""
     iterations = int(run["decode_steps"]) + (run["prefill_ns"] > 0)
     return max(1, iterations * run["layers"])
@@ -355,7 +354,7 @@ def _pairs(policies: Sequence[PolicySpec]) -> Iterator[tuple[PolicySpec, PolicyS
                 yield policy, other
 
 
-def _row(run: Row, other: Row, system: SystemSpec, policy: PolicySpec) -> dict[str, Any]:
+def _row(run: results.Row, other: results.Row, system: SystemSpec, policy: PolicySpec) -> dict[str, Any]:
     allocates = policy.allocation.name not in NEED_NO_ALLOCATOR
     added = added_cost(system, allocates, predicts=True).minus(added_cost(system, allocates, predicts=False))
     copied, gain = run["local_hbm_write_bytes"], run[THROUGHPUT] / other[THROUGHPUT]
@@ -420,7 +419,7 @@ def section(report: Report) -> dict[str, Any] | None:
     return parts if any(parts.values()) else None
 
 
-def step_exposed_ns(run: Row) -> float:
+def step_exposed_ns(run: results.Row) -> float:
     """Mean exposed time per decision."""
     return run["decision_exposed_ns"] / decisions_of(run)
 
@@ -447,13 +446,13 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
             }
 
 
-def _decided(run: Row, system: SystemSpec) -> str:
+def _decided(run: results.Row, system: SystemSpec) -> str:
     """The given decision time, or the distribution of the times measured on the machine that ran archsim."""
     if system.decision.host.time_ns is not None:
         return scaled(system.decision.host.time_ns, TIME_UNITS)
     if run["host_p50_ns"] is None:
         return NO_TIME
-    return ", ".join(scaled(run[f"host_p{at}_ns"], TIME_UNITS) for at in HOST_PERCENTILES)
+    return ", ".join(scaled(run[f"host_p{at}_ns"], TIME_UNITS) for at in columns.HOST_PERCENTILES)
 
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -546,7 +545,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
             yield {"run": run, "machine": _executor_cell(run, run), "firmware": cells}
 
 
-def _executor_cell(run: Row, machine: Row) -> dict[str, Any]:
+def _executor_cell(run: results.Row, machine: results.Row) -> dict[str, Any]:
     fast, slow = machine["throughput_tokens_per_s"], run["throughput_tokens_per_s"]
     return {
         "exposed": scaled(step_exposed_ns(run), TIME_UNITS),
@@ -577,7 +576,7 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
                 yield row | {"lead": family.lead, "first": name == ordered[0], "rows": len(ordered)}
 
 
-def _table_row(run: Row, value: int) -> dict[str, Any]:
+def _table_row(run: results.Row, value: int) -> dict[str, Any]:
     speedup = run["speedup_vs_base"]
     copied = run["local_hbm_write_bytes"]
     return {
@@ -591,6 +590,6 @@ def _table_row(run: Row, value: int) -> dict[str, Any]:
     }
 
 
-def _balanced(report: Report, system: str) -> list[Row]:
+def _balanced(report: Report, system: str) -> list[results.Row]:
     """Runs of a system with a policy other than base."""
     return [run for run in report.of_system(system) if run["policy"] != "base"]

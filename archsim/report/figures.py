@@ -16,11 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.causes import CAUSES
-from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.sums import sum
-from archsim.base.tables import Table
-from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.base import causes, errors, sums, tables, units
 from archsim.report.die_map import DieMap
 from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told, map_width, nodes_of
 from archsim.report.plots import KINDS, Bars, Colours, Figure, MatrixFigure, PlotAxis, Points
@@ -35,8 +31,7 @@ from archsim.report.units import (
     significant,
     unit_of,
 )
-from archsim.runs.notes import die_of
-from archsim.runs.plan import with_areas
+from archsim.runs import notes, plan
 from archsim.runs.results import PARQUET, Results, Row
 from archsim.specs.built import AsBuilt, places_of
 from archsim.specs.library import MANIFEST
@@ -77,7 +72,7 @@ def policy_colours(policies: Iterable[str]) -> Colours:
 
 def cause_colours(field: str = "cause") -> Colours:
     """The colours of causes, by their names on pages."""
-    return Colours(field, {about.label: about.colour for about in CAUSES.values()})
+    return Colours(field, {about.label: about.colour for about in causes.CAUSES.values()})
 
 
 # ---- runs
@@ -270,7 +265,7 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
         at, step = 0.0, row["decode_step_ns"]
         of_run = _named(row, several=False) | {"panel": row["policy"]}
         shares = bound_shares(row)
-        total = sum(shares.values())
+        total = sums.sum(shares.values())
         for name, share in shares.items():
             ns = step * share / total
             if ns:
@@ -297,7 +292,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
     known = [row for row in rows if any(row.get(column) for column in TRAFFIC)]
     if not known:
         return None
-    totals = [sum(row.get(column) or 0.0 for column in TRAFFIC) for row in known]
+    totals = [sums.sum(row.get(column) or 0.0 for column in TRAFFIC) for row in known]
     worth, unit = unit_of(totals, BYTE_UNITS)
     several = len({row["batch"] for row in known}) > 1
     parts = [
@@ -439,7 +434,7 @@ def maps(report: Report) -> list[DieMap]:
         runs = [run for place in report.places() if place.system == name for run in _largest(report, place)]
         if not runs:
             continue
-        built = with_areas(system).built
+        built = plan.with_areas(system).built
         placed = []
         for run in runs:
             dies = report.dies[run["run"]].rows
@@ -458,7 +453,7 @@ def maps(report: Report) -> list[DieMap]:
     return found
 
 
-def _moments(kept: Table, dies: int, ends: Sequence[int] | None) -> list[MapMoment]:
+def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[MapMoment]:
     """The slowest step of every iteration, or of some together. ends: the last iteration of each moment, if known."""
     step, time_ns = kept.column("step"), kept.column("time_ns")
     if ends is None:
@@ -546,7 +541,7 @@ def roofline(report: Report) -> Points | None:
         own = [mark for run in _largest(report, place) for mark in _marks(report, run)]
         if not own:
             continue
-        die = die_of(report.systems[place.system])
+        die = notes.die_of(report.systems[place.system])
         ridge = die.peak_flop_per_s / die.hbm_bytes_per_s
         xs = [ridge, *(mark["flop_per_byte"] for mark in own)]
         ends = min(xs) / 1.5, max(xs) * 1.5
@@ -585,7 +580,7 @@ def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
         return []
     marks = []
     for phase in ("prefill", "decode"):
-        took_s = run[f"{phase}_ns"] / NS_PER_S
+        took_s = run[f"{phase}_ns"] / units.NS_PER_S
         for die in report.dies[run["run"]] if took_s else ():
             done = die[f"{phase}_tokens"] * (run["flop"] / run["expert_tokens"])
             if done and (n_bytes := die[f"{phase}_hbm_bytes"]):
@@ -601,7 +596,7 @@ def steps(report: Report) -> MatrixFigure | None:
     a cell tells why it takes its time.
     """
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.steps]
-    layers = sum(len(np.unique(report.steps[run["run"]].column("layer"))) for run in runs)
+    layers = sums.sum(len(np.unique(report.steps[run["run"]].column("layer"))) for run in runs)
     cells: list[dict[str, Any]] = []
     for run in runs:
         of_run = _named(run, several=False) | {"place": run["policy"]}
@@ -635,7 +630,7 @@ def steps(report: Report) -> MatrixFigure | None:
     )
 
 
-def _cells(kept: Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
+def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
     """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them."""
     iterations, column = np.unique(kept.column("step"), return_inverse=True)
     layers, time_ns = kept.column("layer"), kept.column("time_ns")
@@ -649,13 +644,13 @@ def _cells(kept: Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
     ]
 
 
-def _known(kept: Table, name: str, at: int) -> float | None:
+def _known(kept: tables.Table, name: str, at: int) -> float | None:
     """A value of one step, where it is known."""
     value = kept.column(name)[at]
     return None if np.isnan(value) else float(value)
 
 
-def _told(kept: Table, at: int, dies: int) -> dict[str, str]:
+def _told(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
     """One step in words: its time, causes, link, die and expert, where they are known."""
     of = partial(_known, kept, at=at)
     ns = of("time_ns") or 0.0
@@ -711,7 +706,7 @@ class Plots:
         def drawn() -> Figure:
             found = OF_RUNS[name](self._results.runs.rows)
             if found is None:
-                raise ArchsimError(
+                raise errors.ArchsimError(
                     f"these results have nothing to show as {name!r}; they have {', '.join(self.names())}"
                 )
             return found
@@ -775,13 +770,13 @@ def write_figure(folder: Path, name: str, out: Path) -> Path:
     """
     known = names_of(folder)
     if not known:
-        raise ArchsimError(
+        raise errors.ArchsimError(
             f"{folder}: there is nothing to draw. Figures are drawn of the folder of a sweep, an exploration, a "
             "comparison or a serve run"
         )
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in known.items())
-        raise ArchsimError(f"{folder}: no figure {name!r}{did_you_mean(name, known)}; it has:\n{listed}")
+        raise errors.ArchsimError(f"{folder}: no figure {name!r}{errors.did_you_mean(name, known)}; it has:\n{listed}")
     return (_of_runs(name, folder) if name in OF_RUNS else OF_STUDIES[name].draw(folder)).save(out)
 
 
@@ -804,7 +799,7 @@ def _of_runs(name: str, folder: Path) -> Figure:
     if isinstance(drawn, Bars) and not drawn.begin:
         panels = Counter(place for place, _ in {(row["place"], row["name"]) for row in drawn.rows})
         if max(panels.values()) > MOST_BARS:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"{folder}: {max(panels.values())} runs in one panel, of which up to {MOST_BARS} can be read. Of a "
                 "`sweep:` take its front, or draw results.parquet yourself"
             )
@@ -830,10 +825,10 @@ def _requests(column: str, title: str, folder: Path) -> Figure:
     times_ms: dict[str, list[float]] = {}
     for file in [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]:
         name = file.parent.name if file.parent != folder else "first"
-        if values := [float(row[column]) / NS_PER_MS for row in _csv(file) if row[column]]:
+        if values := [float(row[column]) / units.NS_PER_MS for row in _csv(file) if row[column]]:
             times_ms[name] = values
     if not times_ms:
-        raise ArchsimError(f"{folder}: no request has a {title.partition(',')[0]}; nothing to draw")
+        raise errors.ArchsimError(f"{folder}: no request has a {title.partition(',')[0]}; nothing to draw")
     return shares_below(f"How many requests are below a {title}?", title, times_ms)
 
 
@@ -845,7 +840,9 @@ def _comparison(folder: Path) -> Figure:
         if row["ratio"] and (ratio := float(row["ratio"])) > 0
     ]
     if not rows:
-        raise ArchsimError(f"{folder / 'comparison.csv'}: no quantity has a value of both designs; nothing to draw")
+        raise errors.ArchsimError(
+            f"{folder / 'comparison.csv'}: no quantity has a value of both designs; nothing to draw"
+        )
     return Bars(
         question="How much more of each quantity has the second design?", rows=rows, y="name", begin="begin",
         x=PlotAxis("value", "B over A, ×", log=True), reference=1.0,
@@ -856,7 +853,7 @@ def _csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     if not rows:
-        raise ArchsimError(f"{path}: no rows; nothing to draw")
+        raise errors.ArchsimError(f"{path}: no rows; nothing to draw")
     return rows
 
 

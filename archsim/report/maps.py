@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.sums import sum
+from archsim.report import plots, units
 from archsim.report.die_map import DieMap, Metric
-from archsim.report.plots import PlotAxis
-from archsim.report.units import percent
 from archsim.runs.results import Frames, Row
 from archsim.specs.system import SystemSpec
 
@@ -85,7 +84,7 @@ def places(dies: int, links: Iterable[tuple[int, int]], width: int) -> dict[int,
 
 MOST_LINKS = 1200  # of a run; of more, only those between neighbours are drawn
 LANE, GUTTER = 0.07, 0.45  # distance of a link from the line between two dies, in distances of dies
-_NO_AXIS = PlotAxis("die", "")
+_NO_AXIS = plots.PlotAxis("die", "")
 LOADS = ("prefill", "decode")
 BOTH_WAYS = "both ways"  # in the column direction
 
@@ -291,7 +290,7 @@ def _link_row(link: Row) -> dict[str, Any]:
         "x_to": to_x + by_x,
         "y_to": to_y + by_y,
         "busy": 100 * link["utilisation"],
-        "told": f"{ends_told(link)}: busy {percent(link['utilisation'])} of the run",
+        "told": f"{ends_told(link)}: busy {units.percent(link['utilisation'])} of the run",
     }
 
 

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
 from archsim.base.files import write_text
-from archsim.report import decision_cost, figures, sections, tables
+from archsim.report import decision_cost, figures, plots, sections, tables
 from archsim.report.decision_cost import deciders
-from archsim.report.plots import scripts
 from archsim.report.sections import beyond_memory, copied
-from archsim.report.tables import Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, carried, factor, percent, plain_factor, scaled
-from archsim.runs.notes import die_of, result_notes, system_notes, traffic_notes
-from archsim.runs.results import in_part, layers_told
-from archsim.specs.config_files import shipped_docs
-from archsim.specs.fabric import TopologySpec
-from archsim.specs.policies import PRESET_MEANINGS
+from archsim.runs import notes, results
+from archsim.specs import config_files, fabric, policies, unread
 from archsim.specs.system import SystemSpec
-from archsim.specs.unread import recorded_unread
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache
@@ -48,7 +42,7 @@ _COMMON = (
 def glossary_sections() -> tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...]:
     """(heading, ((words, meaning as HTML), …)) of docs/glossary.md."""
     found: list[tuple[str, list]] = []
-    for line in (shipped_docs() / "glossary.md").read_text(encoding="utf-8").splitlines():
+    for line in (config_files.shipped_docs() / "glossary.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             found.append((line[3:], []))
         elif (row := _ROW.match(line)) and found:
@@ -149,7 +143,7 @@ def rendered(
     if 'class="plot"' not in text:
         return text
     before, end, after = text.rpartition("</body>")
-    return f"{before}{scripts()}\n{end}{after}"
+    return f"{before}{plots.scripts()}\n{end}{after}"
 
 
 @lru_cache(maxsize=1)
@@ -183,12 +177,12 @@ def write_report(folder: Path) -> Path:
     The write is atomic, and equal inputs give equal bytes. Raises as `archsim.report.tables.Report`.
     """
     folder = Path(folder)
-    for name, text in render_all(Report(folder)).items():
+    for name, text in render_all(tables.Report(folder)).items():
         write_text(folder / name, text)
     return folder / PAGES[0]
 
 
-def render_all(report: Report) -> dict[str, str]:
+def render_all(report: tables.Report) -> dict[str, str]:
     """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
     filters: dict[str, Callable[..., Any]] = {
         "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "shape": shape_of,
@@ -203,7 +197,7 @@ def render_all(report: Report) -> dict[str, str]:
     }
 
 
-def _context(report: Report) -> dict[str, Any]:
+def _context(report: tables.Report) -> dict[str, Any]:
     headers, rows = tables.results(report)
     runs, layers = report.shown(), report.layers()
     faster = figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
@@ -211,14 +205,14 @@ def _context(report: Report) -> dict[str, Any]:
     systems = report.systems.values()
     return {
         "report": report,
-        "layers": layers_told(layers),
-        "parts": in_part(layers),
+        "layers": results.layers_told(layers),
+        "parts": results.in_part(layers),
         "planned": report.experiment.runs,
         "overview": tables.overview(report),
-        "notes": result_notes(report.runs, [(system.name, die_of(system)) for system in systems])
-        + traffic_notes(report.experiment.workload)
-        + system_notes(systems)
-        + list(recorded_unread(report.made)),
+        "notes": notes.result_notes(report.runs, [(system.name, notes.die_of(system)) for system in systems])
+        + notes.traffic_notes(report.experiment.workload)
+        + notes.system_notes(systems)
+        + list(unread.recorded_unread(report.made)),
         "assumptions": tables.assumptions(report),
         "origins": tables.origins(report),
         "close": tables.CLOSE,
@@ -228,7 +222,9 @@ def _context(report: Report) -> dict[str, Any]:
         "sure": sections.sure_section(report.folder),
         "hidden_percent": decision_cost.HIDDEN_PERCENT,
         "deciders": deciders(report),
-        "policies": [(name, PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies],
+        "policies": [
+            (name, policies.PRESET_MEANINGS.get(name, "a policy of the experiment")) for name in report.policies
+        ],
         "sentences": sections.sentences(report),
         "glossary": glossary_sections(),
         "picture": next(iter(pictures), None),
@@ -266,4 +262,4 @@ def shape_of(system: SystemSpec) -> str:
     if system.fabric is not None:
         return system.fabric.shape
     size = f"{system.mesh.x} × {system.mesh.y}" if system.mesh is not None else f"{system.topology.dies}"
-    return size if system.topology == TopologySpec() else f"{size}, {system.topology.name}"
+    return size if system.topology == fabric.TopologySpec() else f"{size}, {system.topology.name}"

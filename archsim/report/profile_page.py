@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import own_folder, write_text
-from archsim.base.tables import csv_text
-from archsim.report.figures import Line, lines_of
-from archsim.report.page import rendered
-from archsim.report.plots import PlotAxis, Points
+from archsim.base import files, tables
+from archsim.report import figures, page, plots
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 SCALE_STEPS = 64  # of the colours below a heatmap
@@ -22,9 +19,9 @@ def write_profile(found: Profile, folder: Path) -> Path:
     """Write ``index.html`` and ``profile.csv`` into a folder; returns the path of the page. Equal traces, equal
     bytes.
     """
-    own_folder(folder)
-    write_text(folder / "profile.csv", csv_of(found))
-    write_text(folder / "index.html", render(found))
+    files.own_folder(folder)
+    files.write_text(folder / "profile.csv", csv_of(found))
+    files.write_text(folder / "index.html", render(found))
     return folder / "index.html"
 
 
@@ -45,7 +42,7 @@ def csv_of(found: Profile) -> str:
             rows.append(["working set", f"batch {batch}", "", f"{values.mean():.6g}"])
     for distance, count in enumerate(found.reuse):
         rows.append(["reuse", f"distance {distance}" if distance else "first use", "", int(count)])
-    return csv_text(rows)
+    return tables.csv_text(rows)
 
 
 def render(found: Profile) -> str:
@@ -61,17 +58,17 @@ def render(found: Profile) -> str:
         "numbers": [(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
         "heat": [(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
         "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
-        "coverage": lines_of(
-            "How many pairs of experts cover how much?", [Line(*each) for each in coverage.items()],
+        "coverage": figures.lines_of(
+            "How many pairs of experts cover how much?", [figures.Line(*each) for each in coverage.items()],
             "share of pairs, most frequent first", "share of selections",
         ),
         "by_layer": curves_by_layer({name: _by_layer(found, name) for name in names}),
-        "reuse": lines_of(
-            "After how many tokens is an expert used again?", [Line("reused", _reuse_curve(found.reuse))],
+        "reuse": figures.lines_of(
+            "After how many tokens is an expert used again?", [figures.Line("reused", _reuse_curve(found.reuse))],
             "tokens since last use", "share of selections",
         ),
-        "working_set": lines_of(
-            "How many experts does a step need?", [Line("experts", working_set)],
+        "working_set": figures.lines_of(
+            "How many experts does a step need?", [figures.Line("experts", working_set)],
             "log2 of requests per step", "distinct experts, mean over layers",
         ),
         "subjects": [
@@ -79,7 +76,7 @@ def render(found: Profile) -> str:
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
     }  # fmt: skip
-    return rendered("profile.html.j2", context)
+    return page.rendered("profile.html.j2", context)
 
 
 def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
@@ -87,15 +84,15 @@ def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:
     return [(int(layer), float(value)) for layer, value in zip(found.trace.layer_ids, found.layers[name], strict=False)]
 
 
-def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> Points:
+def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> plots.Points:
     """A panel for every statistic."""
     rows = [
         {"statistic": name, "layer": float(at), "value": float(value)}
         for name, line in statistics.items() for at, value in line if np.isfinite(value)
     ]  # fmt: skip
-    return Points(
+    return plots.Points(
         question="How do layers differ?", rows=rows,
-        x=PlotAxis("layer", "layer of the model"), y=PlotAxis("value", "value"),
+        x=plots.PlotAxis("layer", "layer of the model"), y=plots.PlotAxis("value", "value"),
         lines=True,
         panel="statistic", own_scales=True, tips=(("statistic", "statistic"), ("layer", "layer"), ("value", "value")),
     )  # fmt: skip

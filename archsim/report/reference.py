@@ -12,18 +12,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from archsim.base.errors import capital
+from archsim.base import errors, quantities
 from archsim.base.fields import Spec
 from archsim.base.files import write_text
-from archsim.base.quantities import DIMENSIONS, FRACTION, format_quantity
 from archsim.runs.columns import COLUMNS, DIES, LINKS, PAIRS, STEPS, TIMINGS, Column
+from archsim.specs import config_files, experiment, policies, serving
 from archsim.specs.assumptions import ASSUMPTIONS, OPEN, AssumptionsSpec, NamedSet, shipped_sets
-from archsim.specs.config_files import shipped_docs
-from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, RULE_TYPES, RULES
-from archsim.specs.serving import ServeSpec
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.quantities import SHAPES
 from archsim.workload.traffic_model import TrafficStatistics
@@ -49,7 +45,7 @@ A number may have a range beside its value, from which `archsim sure` draws: `{v
 
 # Definitions that are files, too.
 _FILES = {"SystemSpec": "system", "ModelSpec": "model", "AssumptionsSpec": "assumptions"}
-_DIMENSIONS = {each.name: each for each in DIMENSIONS if each is not FRACTION}
+_DIMENSIONS = {each.name: each for each in quantities.DIMENSIONS if each is not quantities.FRACTION}
 _SAID = ("name", "source")  # whose meaning the head says
 
 
@@ -58,7 +54,7 @@ def reference(schemas: Mapping[str, Schema]) -> str:
     parts = [_HEAD]
     told: dict[str, Schema] = {name: {} for name in _FILES}
     for kind, schema in schemas.items():
-        parts.append(_section(f"## {capital(kind)} file", schema, told))
+        parts.append(_section(f"## {errors.capital(kind)} file", schema, told))
         for name, part in _reachable(schema):
             if name not in told and part.get("properties"):
                 parts.append(_section(f"### {_named(name)}", part, told))
@@ -137,7 +133,7 @@ def _with_default(key: str, entry: Schema) -> str:
     if value is None or value == [] or isinstance(value, dict):
         return key
     if entry.get("format") in _DIMENSIONS:
-        return f"{key}: {format_quantity(value, _DIMENSIONS[entry['format']])}"
+        return f"{key}: {quantities.format_quantity(value, _DIMENSIONS[entry['format']])}"
     return f"{key}: {json.dumps(value, ensure_ascii=False)}".replace('"', "").removesuffix(".0")
 
 
@@ -281,9 +277,9 @@ JsonSchema = dict[str, Any]
 FILES: Mapping[str, type[Spec]] = {
     "system": SystemSpec,
     "model": ModelSpec,
-    "experiment": ExperimentSpec,
+    "experiment": experiment.ExperimentSpec,
     "assumptions": NamedSet,
-    "serve": ServeSpec,
+    "serve": serving.ServeSpec,
 }
 # Written as text or a list as well: a name, `5x8`, `[0, 1]`.
 _SHORT = {"MeshSpec": "string", "SidesSpec": "array", "TopologySpec": "string", "RuleSpec": "string",
@@ -316,12 +312,12 @@ def schema_of(kind: type[Spec], title: str, ranges: bool = True) -> JsonSchema:
             _refer(made, name, shape)
     if "FirmwareSpec" in parts:
         parts["FirmwareSpec"].pop("required", None)  # `core` gives the clock
-    if kind is ServeSpec:  # a scheduler's own parameters are keys, too
+    if kind is serving.ServeSpec:  # a scheduler's own parameters are keys, too
         parts["SchedulerSpec"]["additionalProperties"] = {"type": "number"}
         del parts["SchedulerSpec"]["properties"]["params"]
     if kind is SystemSpec:
         made["required"].remove("d2d")  # the innermost level may give it
-    if kind is ExperimentSpec:
+    if kind is experiment.ExperimentSpec:
         _as_an_experiment(made)
     if ranges:
         made = deepcopy(made)  # its parts are shared with fields, and with _SHORT
@@ -360,7 +356,7 @@ def _allow_ranges(made: JsonSchema) -> None:
 
 
 def _is_ranged(value: JsonSchema) -> bool:
-    names = {each.name for each in DIMENSIONS}
+    names = {each.name for each in quantities.DIMENSIONS}
     plain = value.get("format") in names or value.get("type") == "number"
     return plain or any(_is_ranged(each) for each in value.get("anyOf", ()))
 
@@ -423,13 +419,13 @@ def _as_an_experiment(made: JsonSchema) -> None:
     defs["PolicySpec"]["required"] = ["name"]
     defs["RuleSpec"]["additionalProperties"] = True  # its parameters
     del defs["RuleSpec"]["properties"]["params"]
-    for rule in RULE_TYPES:
-        text = f"A rule ({', '.join(RULES[rule])}) or your own `package.module:function`."
+    for rule in policies.RULE_TYPES:
+        text = f"A rule ({', '.join(policies.RULES[rule])}) or your own `package.module:function`."
         defs["PolicySpec"]["properties"][rule]["description"] = text
     words = {
         "systems": "Names (`archsim list systems`), paths, mappings, or `{like: dojo, name: mine, ...}`.",
         "models": "Names (`archsim list models`), paths, or mappings.",
-        "policies": f"Presets ({', '.join(PRESETS)}), or mappings of rules.",
+        "policies": f"Presets ({', '.join(policies.PRESETS)}), or mappings of rules.",
         "assumptions": "Sets (physical, published), paths, or `{set: physical, FIELD: VALUE}`. Default: physical.",
     }
     for key, text in words.items():
@@ -462,7 +458,7 @@ def _as_an_experiment(made: JsonSchema) -> None:
 
 def assumptions_page() -> str:
     """``docs/assumptions.md``: below the heading of every field its values, and behind them what the page has there."""
-    head, *sections = (shipped_docs() / "assumptions.md").read_text(encoding="utf-8").split("\n## `")
+    head, *sections = (config_files.shipped_docs() / "assumptions.md").read_text(encoding="utf-8").split("\n## `")
     prose = {
         text.split("`")[0]: re.sub(r"(?m)^- `\w+`.*\n", "", text.partition("\n")[2]).strip("\n") for text in sections
     }

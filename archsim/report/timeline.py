@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import write_text
-from archsim.base.units import NS_PER_US
+from archsim.base import errors, files, units
 from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay
 from archsim.report.units import listed
@@ -36,7 +34,7 @@ def write_events(path: Path, events: Iterable[dict[str, Any]], title: str, unit:
     """Write events, whose times are in microseconds. ``unit``: in which they are shown, ``ns`` or ``ms``."""
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events)
     head = json.dumps({"title": title}, ensure_ascii=False)
-    write_text(path, f'{{"displayTimeUnit":"{unit}","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
+    files.write_text(path, f'{{"displayTimeUnit":"{unit}","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
 
 
 def named(kind: str, process: int, thread: int = 0, **arguments: Any) -> dict[str, Any]:
@@ -262,7 +260,7 @@ def refuse_part_of_timeline(given: Mapping[str, object]) -> None:
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < len(given):
         verb = "is" if len(missing) == 1 else "are"
-        raise ArchsimError(f"a timeline needs {listed(given)}, but {listed(missing)} {verb} missing")
+        raise errors.ArchsimError(f"a timeline needs {listed(given)}, but {listed(missing)} {verb} missing")
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:
@@ -276,21 +274,21 @@ def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name:
     assert isinstance(demand, RunDemand), "steps are chosen by number"
     layers = demand.layer_ids.tolist()
     if not 0 <= step < demand.steps:
-        raise ArchsimError(f"step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
+        raise errors.ArchsimError(f"step {step}: the run has iterations 0 (the prefill) to {demand.steps - 1}")
     if layer not in layers:
         nearest = min(layers, key=lambda each: abs(each - layer))
         every = replay.engine.scenario.model.moe_layer_ids
         if layer in every:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"layer {layer}: did not run, as workload.layers chose {len(layers)} of the {len(every)} MoE layers, "
                 f"{_ranges(layers)}; nearest is {nearest}. Give one of these, or --set workload.layers=null for all"
             )
-        raise ArchsimError(
+        raise errors.ArchsimError(
             f"layer {layer}: not an MoE layer of the routing; it has {_ranges(layers)}; nearest is {nearest}"
         )
     index = layers.index(layer)
     if not demand.tokens[step, index].any():
-        raise ArchsimError(f"step {step}, layer {layer}: no request has routing there")
+        raise errors.ArchsimError(f"step {step}, layer {layer}: no request has routing there")
     log = replay.trace_step(step, index)
     if replay.engine.scenario.assumptions.contention == "shared":
         log["bytes"] = np.where(np.isin(log["kind"], LATENCIES), -1, log["bytes"])
@@ -335,13 +333,13 @@ def _lane_names(log: np.ndarray) -> Iterator[dict[str, Any]]:
 
 def _iterations(log: np.ndarray) -> Iterator[dict[str, Any]]:
     for row in log:
-        process, begin = FIRST_WORKER_PROCESS + int(row["instance"]), float(row["begin_ns"]) / NS_PER_US
+        process, begin = FIRST_WORKER_PROCESS + int(row["instance"]), float(row["begin_ns"]) / units.NS_PER_US
         name = "prompts and decodes" if row["chunks"] and row["decodes"] else "prompts" if row["chunks"] else "decodes"
         arguments: dict[str, float] = {key: int(row[key]) for key in ("decodes", "chunks", "chunk_tokens")}
-        arguments["experts_us"] = round(float(row["experts_ns"]) / NS_PER_US, 3)
+        arguments["experts_us"] = round(float(row["experts_ns"]) / units.NS_PER_US, 3)
         if row["stall_ns"]:
-            arguments["weights_moved_us"] = round(float(row["stall_ns"]) / NS_PER_US, 3)
-        lasts = float(row["end_ns"] - row["begin_ns"]) / NS_PER_US
+            arguments["weights_moved_us"] = round(float(row["stall_ns"]) / units.NS_PER_US, 3)
+        lasts = float(row["end_ns"] - row["begin_ns"]) / units.NS_PER_US
         yield _event("X", process, begin, name, arguments) | {"dur": lasts}
         yield _event("C", process, begin, "KV blocks in use, %", {"in use": round(100 * float(row["kv"]), 3)})
         yield _event("C", process, begin, "waiting requests", {"waiting": int(row["waiting"])})
@@ -356,7 +354,7 @@ def _requests(served: Served) -> Iterator[dict[str, Any]]:
     for at, row in enumerate(served.requests):
         if row["arrival_ns"] > until:
             continue
-        times = [float(row[key]) / NS_PER_US for key in ("arrival_ns", "scheduled_ns", "first_ns", "last_ns")]
+        times = [float(row[key]) / units.NS_PER_US for key in ("arrival_ns", "scheduled_ns", "first_ns", "last_ns")]
         sizes = {key: int(row[key]) for key in ("input", "output", "hit", "preempted")}
         for name, begin, end in zip(("queued", "prompt", "decode"), times, times[1:], strict=False):
             slice_of = {"cat": "request", "id": at, "pid": REQUESTS_PROCESS, "tid": 1, "name": name}

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from archsim.runs.columns import BY_NAME
-from archsim.specs.constraints import parse_expression
-from archsim.specs.explore import OBJECTIVES, risk_of
+from archsim.specs import constraints, explore
 
 BYTE_UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -157,18 +156,18 @@ def objective_unit(objective: str, prefix: str) -> str:
 
 def unit_of_objective(objective: str) -> str:
     """``J/token``, ``tokens/s``, ``USD``."""
-    if objective in OBJECTIVES:
-        return BY_NAME[OBJECTIVES[objective].column].unit
-    if (risk := risk_of(objective)) is not None:
-        return BY_NAME[OBJECTIVES[risk.name].column].unit if risk.quantile is not None else ""
-    return _unit_of_tree(parse_expression(objective).tree)
+    if objective in explore.OBJECTIVES:
+        return BY_NAME[explore.OBJECTIVES[objective].column].unit
+    if (risk := explore.risk_of(objective)) is not None:
+        return BY_NAME[explore.OBJECTIVES[risk.name].column].unit if risk.quantile is not None else ""
+    return _unit_of_tree(constraints.parse_expression(objective).tree)
 
 
 def _unit_of_tree(tree: tuple) -> str:
     """Of an expression of objectives: ``tokens/s/mm²``."""
     kind, *parts = tree
     if kind == "name":
-        return BY_NAME[OBJECTIVES[parts[0]].column].unit
+        return BY_NAME[explore.OBJECTIVES[parts[0]].column].unit
     units = [_unit_of_tree(part) for part in parts if isinstance(part, tuple)]
     if kind == "/":
         return "/".join([units[0] or "1", *filter(None, units[1:])])

@@ -35,6 +35,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
+from microarch.silicon import decision_area, die_area
 from microarch.silicon.area import AreaAndPower, total
 from microarch.silicon.cost import (
     CARRIER_MM2,
@@ -45,8 +46,6 @@ from microarch.silicon.cost import (
     interface_mm2,
     machine_cost,
 )
-from microarch.silicon.decision_area import decision_parts, design_of
-from microarch.silicon.die_area import AreaEstimates, across_bytes_per_s, die_area, interface_side_mm2
 from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
@@ -64,7 +63,7 @@ class Coefficients(NamedTuple):
     """All coefficients of energy, area and cost."""
 
     energy: EnergyEstimates = EnergyEstimates()
-    area: AreaEstimates = AreaEstimates()
+    area: die_area.AreaEstimates = die_area.AreaEstimates()
     cost: CostEstimates = CostEstimates()
 
     def named(self) -> Mapping[str, Estimate]:
@@ -141,7 +140,7 @@ def build_costs(
 ) -> SystemHardware:
     """The machine of a system, ``without`` some of its decision hardware. Dead and spare dies are made, too."""
     made = system.as_made
-    every = total(part.cost for part in decision_parts(system.decision, design_of(made)))
+    every = total(part.cost for part in decision_area.decision_parts(system.decision, decision_area.design_of(made)))
     decision = AreaAndPower(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
     stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
@@ -202,11 +201,11 @@ def _priced(
     ``leaving``: bytes per ns of all links together.
     """
     leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
-    area = dict(die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
-    side_mm2 = interface_side_mm2(area["hbm"], coefficients.area)
+    area = dict(die_area.die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
+    side_mm2 = die_area.interface_side_mm2(area["hbm"], coefficients.area)
     # Packages of a cluster share the carriers that they are cut from, and no cables lead from one to the next.
     together = dies_together(system) or system.sites
-    across = across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
+    across = die_area.across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
     making = machine_cost(
         die_mm2=sum(area.values()),
         dies=together,

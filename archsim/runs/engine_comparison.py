@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.files import write_text
-from archsim.base.sums import sum
+from archsim.base import files, sums
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
 
@@ -44,7 +43,7 @@ class Compared:
     def reason(self) -> str:
         """The bound on which the engines differ most, as a share of the event engine's time."""
         differences = {name: self.analytical_bounds_ns[name] - ns for name, ns in self.event_bounds_ns.items()}
-        total_ns = sum(self.event_bounds_ns.values())
+        total_ns = sums.sum(self.event_bounds_ns.values())
         # An excess on one bound and a deficit on another cancel: consider only bounds with the sign of the error.
         side = {name: ns for name, ns in differences.items() if ns * self.error > 0} or differences
         name = max(side, key=lambda each: abs(side[each]))
@@ -150,7 +149,7 @@ def errors(compared: Sequence[Compared]) -> list[Errors]:
 def write_comparison(folder: Path, compared: Sequence[Compared], decode_steps: int, of: int) -> None:
     """Keep a comparison beside the results of an analytical sweep. ``of``: runs that the sample was drawn from."""
     text = json.dumps({"decode_steps": decode_steps, "of": of, "runs": [asdict(each) for each in compared]}, indent=1)
-    write_text(folder / FILE, text)
+    files.write_text(folder / FILE, text)
 
 
 def read_comparison(folder: Path) -> tuple[list[Compared], dict[str, Any]] | None:

@@ -9,9 +9,8 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import SpecError
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
+from archsim.runs import energy, run
 from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
-from archsim.runs.energy import carrier_note
-from archsim.runs.run import LONGEST
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.system import SystemSpec
@@ -243,7 +242,7 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             "HBM holds no KV cache, as workload.context is 0. With real requests there is less room for copies of "
             "experts."
         )
-    derived = [row for row in rows if row.get("context_from") == LONGEST]
+    derived = [row for row in rows if row.get("context_from") == run.LONGEST]
     if derived:
         most = max(int(row["context_tokens"]) for row in derived)
         notes.append(
@@ -511,7 +510,7 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Ge
     shares: dict[str, float] = {}  # of the largest machine of a system
     for row in rows:
         shares[str(row["system"])] = max(shares.get(str(row["system"]), 0.0), row.get("carrier_share") or 0.0)
-    large = [note for system, share in shares.items() if (note := carrier_note(system, share))]
+    large = [note for system, share in shares.items() if (note := energy.carrier_note(system, share))]
     machines = [*law_notes(rows), *calibrations, *large, *limit_notes(rows)]
     return [*machines, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
 

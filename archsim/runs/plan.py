@@ -17,19 +17,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
-from archsim.engine.fabrics import MachineInParts, build_fabric, what_is_left
-from archsim.engine.gemm import refuse_unmeasured
-from archsim.engine.own_blocks import refuse_engine
-from archsim.runs.energy import build_costs, refuse_unpowered
-from archsim.runs.feasibility import (
-    Contexts,
-    PartMeasures,
-    Traces,
-    refuse_links,
-    refuse_misroutes,
-    refuse_unheld,
-    rooms,
-)
+from archsim.engine import fabrics, gemm, own_blocks
+from archsim.runs import energy, feasibility
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -67,7 +56,7 @@ def with_areas(system: SystemSpec) -> SystemSpec:
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
-    blocks = build_costs(system.as_made).area_mm2
+    blocks = energy.build_costs(system.as_made).area_mm2
     die_mm2 = drawn.die_area_mm2 or sum(blocks.values())
     core_mm2 = drawn.core_area_mm2 or min(die_mm2, die_mm2 * blocks["compute"] / sum(blocks.values()))
     areas = {"die_area_mm2": die_mm2, "core_area_mm2": core_mm2}
@@ -92,8 +81,8 @@ def why_scrapped(system: SystemSpec) -> str:
     if system.built is not None and system.built.unusable:
         return system.built.unusable
     try:
-        build_fabric(system, ROW_MAJOR)
-    except MachineInParts as error:
+        fabrics.build_fabric(system, ROW_MAJOR)
+    except fabrics.MachineInParts as error:
         return str(error)
     return ""
 
@@ -103,7 +92,7 @@ def told_as_built(system: SystemSpec) -> list[str]:
     system = with_areas(system)
     if system.drawn is not None and system.drawn.wafers > 1:
         return [_told_drawn(system)]
-    left = what_is_left(system)
+    left = fabrics.what_is_left(system)
     if left is None:
         return []
     built, found = system.built, []
@@ -160,7 +149,7 @@ class RunMaker:
     def __init__(
         self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), plan: SweepPlan | None = None
     ) -> None:
-        self.contexts = Contexts()
+        self.contexts = feasibility.Contexts()
         self.traces = self.contexts.traces  # those that are open
         self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
@@ -323,7 +312,7 @@ def select(
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
-    measures = PartMeasures(maker.contexts)
+    measures = feasibility.PartMeasures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
     asked = plan.combinations if among is None else len(among)
@@ -338,13 +327,13 @@ def select(
         routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
         if decides not in functions:
-            refuse_engine(point.engine, point.system, point.assumptions, point.policy)
+            own_blocks.refuse_engine(point.engine, point.system, point.assumptions, point.policy)
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
         if (machine := (id(point.system), id(point.assumptions), point.engine)) not in routes:
-            refuse_unheld(point)
-            refuse_unmeasured(point.system, point.assumptions)
+            feasibility.refuse_unheld(point)
+            gemm.refuse_unmeasured(point.system, point.assumptions)
             routes[machine] = point
     if not kept:
         said = ", ".join(f"{count:,} by `{text}`" for text, count in dropped.by_constraint.items())
@@ -353,14 +342,14 @@ def select(
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
         for point in routes.values():
-            refuse_unpowered(point.system, plan.experiment.limits_at)
-        refuse_links(plan, [point.system for point in routes.values()])
+            energy.refuse_unpowered(point.system, plan.experiment.limits_at)
+        feasibility.refuse_links(plan, [point.system for point in routes.values()])
         unlike: dict[tuple, Point] = {}  # one point of each group with equal routes
         for point in routes.values():
             system = point.system
             like = system.mesh, str(system.topology), str(system.fabric), point.assumptions.label
             unlike.setdefault(like, point)
-        refuse_misroutes(maker.runs(unlike.values()))
+        feasibility.refuse_misroutes(maker.runs(unlike.values()))
     executed = {own + plan.experiment.all_columns for own in functions.values()}
     return Selection(
         plan,
@@ -401,7 +390,7 @@ class PreparedRuns:
     """The runs of an experiment in the order of the results, and its open traces."""
 
     runs: tuple[Run, ...]
-    traces: Traces
+    traces: feasibility.Traces
 
 
 def axes_told(plan: SweepPlan, point: Point) -> str:
@@ -412,7 +401,7 @@ def axes_told(plan: SweepPlan, point: Point) -> str:
 def _misfits_told(plan: SweepPlan, misfits: Sequence[Point], of: int, maker: RunMaker) -> str:
     """Without axes, a line for every distinct problem; with axes, their number and the first."""
     if not plan.sweep.axes:
-        return "\n".join(dict.fromkeys(room.problem for room in rooms(maker.runs(misfits)) if room.problem))
+        return "\n".join(dict.fromkeys(room.problem for room in feasibility.rooms(maker.runs(misfits)) if room.problem))
     first = misfits[0]
     shown = axes_told(plan, first)
     return (

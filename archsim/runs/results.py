@@ -18,11 +18,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from archsim.base import own_code, yaml
 from archsim.base.errors import ArchsimError
 from archsim.base.files import drafted, write_text
-from archsim.base.own_code import import_function, is_in_folder, is_ours, module_of
 from archsim.base.tables import MissingColumn, Shown, Table, parquet_columns, read_csv, read_parquet
-from archsim.base.yaml import dump_yaml, parse_yaml, read_yaml
 from archsim.runs.columns import (
     DIE_COLUMNS,
     LAYOUT,
@@ -347,17 +346,17 @@ def write_manifest(
 
     about: facts beside those that every manifest has.
     """
-    facts = {**made_by(), **about, "digest": digest_of(parse_yaml(dump_yaml(given), MANIFEST).data)}
+    facts = {**made_by(), **about, "digest": digest_of(yaml.parse_yaml(yaml.dump_yaml(given), MANIFEST).data)}
     if copied := _copy_code(functions, folder / CODE):
         facts["functions"] = copied
-    write_text(folder / MANIFEST, dump_yaml({MANIFEST_KEY: facts, **given}))
+    write_text(folder / MANIFEST, yaml.dump_yaml({MANIFEST_KEY: facts, **given}))
 
 
 def seal(folder: Path, *files: str) -> None:
     """Add the digests of finished ``files`` to the manifest."""
-    data = dict(read_yaml(folder / MANIFEST).data)
+    data = dict(yaml.read_yaml(folder / MANIFEST).data)
     facts = data.pop(MANIFEST_KEY) | {"results": {name: _sha256(folder / name) for name in files}}
-    write_text(folder / MANIFEST, dump_yaml({MANIFEST_KEY: facts, **data}))
+    write_text(folder / MANIFEST, yaml.dump_yaml({MANIFEST_KEY: facts, **data}))
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -366,7 +365,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises ArchsimError that names the digest that is false, or what is not there; SpecError as reading YAML does.
     """
     with manifest_blamed(folder / MANIFEST):
-        data = dict(read_yaml(inside(folder, MANIFEST)).data)
+        data = dict(yaml.read_yaml(inside(folder, MANIFEST)).data)
     facts = data.pop(MANIFEST_KEY, None) or {}
     if not isinstance(facts, dict) or "digest" not in facts:
         raise ArchsimError(f"{folder / MANIFEST}: no digest of the experiment; it was made by an older archsim")
@@ -391,7 +390,7 @@ def damage_told(folder: Path) -> list[str]:
     """
     if not (folder / MANIFEST).is_file():
         return []
-    data = dict(read_yaml(folder / MANIFEST).data)
+    data = dict(yaml.read_yaml(folder / MANIFEST).data)
     facts = data.pop(MANIFEST_KEY, None)
     results = facts.get("results") if isinstance(facts, dict) else None
     if not isinstance(results, dict) or CSV not in results:
@@ -443,12 +442,12 @@ def _copy_code(functions: Iterable[str], folder: Path) -> dict[str, str]:
     """
     files: dict[str, Path] = {}
     for target in dict.fromkeys(functions):
-        import_function(target)
+        own_code.import_function(target)
         name = target.partition(":")[0]
-        module = module_of(name)
+        module = own_code.module_of(name)
         file = getattr(module, "__file__", None)
-        elsewhere = is_ours(name) or name.partition(".")[0] in sys.stdlib_module_names
-        if file and (is_in_folder(module) or (not elsewhere and _INSTALLED not in Path(file).parts)):
+        elsewhere = own_code.is_ours(name) or name.partition(".")[0] in sys.stdlib_module_names
+        if file and (own_code.is_in_folder(module) or (not elsewhere and _INSTALLED not in Path(file).parts)):
             root = Path(file).parents[name.count(".") + (Path(file).name == "__init__.py")]
             files |= {each.relative_to(root).as_posix(): each for each in _with_imports(Path(file), root)}
     copied = {name: _sha256(file) for name, file in sorted(files.items())}

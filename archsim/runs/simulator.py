@@ -11,32 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.own_code import CodeNotImported
+from archsim.base import errors, own_code
 from archsim.engine.demand import RunDemand, RunSum, build_run_demand
 from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
-from archsim.policies.allocation import Plan
-from archsim.policies.heatmap import Predictor
-from archsim.policies.registry import build_policy
-from archsim.runs.columns import Finished, measure_frames, measure_pairs, measure_steps, measured, packed
-from archsim.runs.energy import FULL, Clocks, limited, set_clocks, within_limits
+from archsim.policies import allocation, heatmap, registry
+from archsim.runs import columns, energy
 from archsim.runs.physical_laws import broken_laws, obeyed
 from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
-from archsim.workload import store
+from archsim.workload import store, trace, traffic_presets
 from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
-from archsim.workload.trace import (
-    Derived,
-    StepTokens,
-    TokenSource,
-    Trace,
-    draw_requests,
-    is_first_of,
-    routed_alike,
-    some_layers,
-)
-from archsim.workload.traffic_presets import generated_traffic
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
@@ -46,13 +31,13 @@ _MOST_PLANS = 16  # runs whose plans are kept for machines that differ in rates 
 class Drawn(NamedTuple):
     """The stream of a batch of generated traffic."""
 
-    source: TokenSource
+    source: trace.TokenSource
     requests: np.ndarray
-    pieces: list[StepTokens]
+    pieces: list[trace.StepTokens]
 
 
 @dataclass(frozen=True)
-class Remembered(Derived):
+class Remembered(trace.Derived):
     """Generated traffic whose latest stream is kept in ``streams``, by the ``name`` of the traffic and what else it
     depends on, unless it has more than ``most`` selections: several demands, and heatmaps behind ports, read the same
     one, which takes long to draw. A smaller batch reads its beginning, and draws only requests that are routed
@@ -64,7 +49,7 @@ class Remembered(Derived):
     most: int = _MOST_SELECTIONS
 
     @property
-    def itself(self) -> TokenSource:
+    def itself(self) -> trace.TokenSource:
         """The traffic that is remembered."""
         return self.source
 
@@ -73,7 +58,7 @@ class Remembered(Derived):
             raise AttributeError(name)
         return getattr(self.source, name)
 
-    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
+    def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[trace.StepTokens]:
         """See `archsim.workload.trace.TokenSource.steps`. Pieces are not to be written."""
         named = zlib.crc32(np.ascontiguousarray(requests).data)
         key = self.name, self.source.digest, named, len(requests), decode_steps
@@ -83,7 +68,7 @@ class Remembered(Derived):
         for (name, *_, steps), drawn in self.streams.items():
             is_first = np.array_equal(drawn.requests[: len(requests)], requests)
             if name == self.name and steps == decode_steps and is_first:
-                alike = routed_alike(self.source, drawn.source)[requests]
+                alike = trace.routed_alike(self.source, drawn.source)[requests]
                 if alike.any():
                     yield from self._beginning(drawn, requests, decode_steps, alike)
                     return
@@ -101,7 +86,7 @@ class Remembered(Derived):
 
     def _beginning(
         self, drawn: Drawn, requests: np.ndarray, decode_steps: int, alike: np.ndarray
-    ) -> Iterator[StepTokens]:
+    ) -> Iterator[trace.StepTokens]:
         """The stream of the first requests of what was drawn, of which those that are not ``alike`` are drawn now."""
         others = self.source.steps(requests[~alike], decode_steps)  # in the same order
         left = np.empty((0, len(self.layer_ids), self.top_k), np.int16)
@@ -124,14 +109,14 @@ class Simulator:
     traces: (path, model name) → open trace.
     """
 
-    def __init__(self, traces: dict[tuple[str, str], Trace] | None = None) -> None:
+    def __init__(self, traces: dict[tuple[str, str], trace.Trace] | None = None) -> None:
         self._traces = dict(traces or {})
         self._demand: tuple[Any, RunDemand] | None = None
-        self._traffic: tuple[Any, TokenSource] | None = None
+        self._traffic: tuple[Any, trace.TokenSource] | None = None
         self._streams: dict[tuple, Drawn] = {}  # of `Remembered`
         self._outcomes: dict[str, tuple[RunOutcome, float]] = {}  # by Run.simulation, with its wall time
-        self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
-        self._plans: dict[tuple, dict[tuple[int, int], Plan]] = {}
+        self._clocks: dict[str, energy.Clocks] = {}  # by Run.key, of systems with limits
+        self._plans: dict[tuple, dict[tuple[int, int], allocation.Plan]] = {}
 
     def record(self, run: Run, details: bool = True) -> Record:
         """Simulate; see `archsim.runs.run.Record`. Without ``details``, pairs, frames and steps are not measured,
@@ -145,12 +130,12 @@ class Simulator:
             "host": platform.node(),
             "started": started.isoformat(timespec="seconds"),
         }
-        finished = Finished(run, demand, self._source(run.demand), outcome)
-        row, dies, links = measured(finished)
+        finished = columns.Finished(run, demand, self._source(run.demand), outcome)
+        row, dies, links = columns.measured(finished)
         record = {"run": run.key, "row": row, "host": host, "dies": dies, "links": links}
         if details:
-            record["pairs"], record["frames"] = measure_pairs(outcome), measure_frames(outcome)
-            record["steps"] = packed(measure_steps(finished))
+            record["pairs"], record["frames"] = columns.measure_pairs(outcome), columns.measure_frames(outcome)
+            record["steps"] = columns.packed(columns.measure_steps(finished))
         row["broken_laws"] = obeyed(broken_laws(finished, record), run.name)
         return record if details else {name: record[name] for name in ROW}
 
@@ -161,7 +146,7 @@ class Simulator:
         if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
         begin = time.perf_counter()
-        outcome = self._within_limits(run) if limited(run.system) else self._replay(run, FULL).run()
+        outcome = self._within_limits(run) if energy.limited(run.system) else self._replay(run, energy.FULL).run()
         found = outcome, time.perf_counter() - begin
         if run.cacheable:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
@@ -176,40 +161,40 @@ class Simulator:
             source, 1, 1, 0, routing=spec.routing, origin_dies=spec.origin_dies, predictor=_predictor(spec),
             shaped_by=spec.shaped_by,
         )  # fmt: skip
-        routing = source.steps(draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
+        routing = source.steps(trace.draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
         engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids.tolist())
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> RunOutcome:
         """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
-        outcome, clocks, state = within_limits(run, lambda clocks: self._replay(run, clocks).run())
+        outcome, clocks, state = energy.within_limits(run, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks
         return replace(outcome, power=state)
 
     def replay(self, run: Run) -> Replay:
         """The run, not yet started; its ``demands`` are a ``RunDemand``."""
-        if limited(run.system) and run.key not in self._clocks:
+        if energy.limited(run.system) and run.key not in self._clocks:
             self._within_limits(run)
-        return self._replay(run, self._clocks.get(run.key, FULL))
+        return self._replay(run, self._clocks.get(run.key, energy.FULL))
 
-    def _replay(self, run: Run, clocks: Clocks) -> Replay:
+    def _replay(self, run: Run, clocks: energy.Clocks) -> Replay:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
         engine = engine_of(run.engine)(run, demand.layer_ids.tolist())
-        if clocks != FULL:
-            set_clocks(engine, clocks)
+        if clocks != energy.FULL:
+            energy.set_clocks(engine, clocks)
         elif run.system.drawn is not None:
             engine.plans = self._plans_of(run)
         return Replay(engine, demand, routing)
 
-    def _routing_of(self, run: Run) -> Iterable[StepTokens]:
+    def _routing_of(self, run: Run) -> Iterable[trace.StepTokens]:
         """Tokens of all iterations."""
         source = self._source(run.demand)
-        requests = draw_requests(source.requests, run.batch, run.workload.seed)
+        requests = trace.draw_requests(source.requests, run.batch, run.workload.seed)
         return source.steps(requests, run.workload.decode_steps)
 
-    def _plans_of(self, run: Run) -> dict[tuple[int, int], Plan] | None:
+    def _plans_of(self, run: Run) -> dict[tuple[int, int], allocation.Plan] | None:
         """The plans of a drawn machine, which machines share that differ in rates alone. None for other runs."""
         system = run.system
         built, drawn = system.built, system.drawn
@@ -247,10 +232,10 @@ class Simulator:
         """Build the demands of batches of the same traffic in one pass over it, for later runs and other processes."""
         whole = max(specs, key=lambda each: each.batch)
         source, seed = self._new_source(whole), whole.workload.seed
-        absent: dict[str, tuple[TokenSource, DemandSpec]] = {}
+        absent: dict[str, tuple[trace.TokenSource, DemandSpec]] = {}
         for spec in specs:
             first = self._new_source(spec)
-            if not _is_users(spec) and is_first_of(first, spec.batch, source, whole.batch, seed):
+            if not _is_users(spec) and trace.is_first_of(first, spec.batch, source, whole.batch, seed):
                 absent[_entry_of(first, spec)] = first, spec
         wanted = missing(list(absent))
         if len(wanted) < 2:
@@ -266,15 +251,15 @@ class Simulator:
         self._forget_demand()
         built_together(wanted, build)
 
-    def _source(self, spec: DemandSpec) -> TokenSource:
+    def _source(self, spec: DemandSpec) -> trace.TokenSource:
         if self._traffic is None or self._traffic[0] != spec.key:
             self._traffic = spec.key, self._new_source(spec)
         return self._traffic[1]
 
-    def _new_source(self, spec: DemandSpec) -> TokenSource:
+    def _new_source(self, spec: DemandSpec) -> trace.TokenSource:
         workload = spec.workload
         if not isinstance(workload.trace, str):
-            drawn = generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
+            drawn = traffic_presets.generated_traffic(spec.model, workload.trace.synthetic, spec.batch, workload.layers)
             return Remembered(drawn, spec.key[:2], self._streams)
         key = workload.trace, spec.model.name
         if key not in self._traces:
@@ -283,7 +268,7 @@ class Simulator:
             stored = store.load(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
-        return some_layers(source, workload.layers)
+        return trace.some_layers(source, workload.layers)
 
 
 def _is_users(spec: DemandSpec) -> bool:
@@ -292,7 +277,7 @@ def _is_users(spec: DemandSpec) -> bool:
     return any(policy.prediction.is_function or policy.routing.is_function for policy in own)
 
 
-def _entry_of(source: TokenSource, spec: DemandSpec) -> str:
+def _entry_of(source: trace.TokenSource, spec: DemandSpec) -> str:
     """Names a demand in the cache."""
     traffic, workload = source.digest, spec.workload
     if not isinstance(workload.trace, str):
@@ -300,7 +285,7 @@ def _entry_of(source: TokenSource, spec: DemandSpec) -> str:
     return f"{traffic} {workload.decode_steps} {workload.seed} {spec.key}"
 
 
-def _sum_of(source: TokenSource, spec: DemandSpec, folder: Path | None) -> RunSum:
+def _sum_of(source: trace.TokenSource, spec: DemandSpec, folder: Path | None) -> RunSum:
     return RunSum(
         source, spec.batch, spec.workload.decode_steps, spec.workload.seed, origin_dies=spec.origin_dies,
         predictor=_predictor(spec), routing=spec.routing, shaped_by=spec.shaped_by, folder=folder,
@@ -327,9 +312,9 @@ def refused(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
             known[key] = ""
             try:
                 engine_of(run.engine)(run, list(run.model.moe_layer_ids))
-            except CodeNotImported:
+            except own_code.CodeNotImported:
                 raise
-            except ArchsimError as error:
+            except errors.ArchsimError as error:
                 known[key] = str(error)
         if known[key]:
             yield run, known[key]
@@ -348,5 +333,5 @@ def engine_of(name: str) -> type[EventEngine]:
     return EventEngine
 
 
-def _predictor(spec: DemandSpec) -> Predictor | None:
-    return build_policy(spec.predicting).predictor if spec.predicting else None
+def _predictor(spec: DemandSpec) -> heatmap.Predictor | None:
+    return registry.build_policy(spec.predicting).predictor if spec.predicting else None

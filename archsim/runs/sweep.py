@@ -8,13 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from archsim.base.errors import ArchsimError, FailedRuns
-from archsim.base.files import sole_writer
-from archsim.base.host import available_cores
+from archsim.base import errors, files, host
+from archsim.runs import plan, pool, results
 from archsim.runs import store as cache
-from archsim.runs.plan import Selection, select
-from archsim.runs.pool import AnyJob, Failure, simulate_all, simulate_on_cluster
-from archsim.runs.results import Results
 from archsim.runs.run import ROW, Job, Record, Run, Workspace
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
 from archsim.specs.experiment import ExperimentSpec
@@ -38,7 +34,7 @@ class Watcher(Protocol):
 
     def finished(self, job: Job, record: Record) -> None: ...
 
-    def failed(self, job: Job, failure: Failure) -> None: ...
+    def failed(self, job: Job, failure: pool.Failure) -> None: ...
 
     def at(self, text: str, share: float) -> None:
         """What a long job does, and how much of it is done."""
@@ -59,7 +55,7 @@ class Unwatched:
     def finished(self, job: Job, record: Record) -> None:
         pass
 
-    def failed(self, job: Job, failure: Failure) -> None:
+    def failed(self, job: Job, failure: pool.Failure) -> None:
         pass
 
     def at(self, text: str, share: float) -> None:
@@ -72,7 +68,7 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
-) -> Results:
+) -> results.Results:
     """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
 
     jobs: parallel runs (default: available cores); scheduler: address of a Dask cluster to use instead. The tables in
@@ -80,15 +76,15 @@ def sweep(
     TraceError before anything runs; FailedRuns at the end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
-    selection = select(experiment, watcher.phase)
+    selection = plan.select(experiment, watcher.phase)
     return sweep_selected(selection, report_folder(selection.plan.experiment, out), jobs, watcher, scheduler)
 
 
 def sweep_selected(
-    selection: Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
-) -> Results:
+    selection: plan.Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
+) -> results.Results:
     """Like `sweep`, but for runs that are selected already."""
-    with sole_writer(folder):
+    with files.sole_writer(folder):
         kept = SweepStore(folder, selection)
         workspace = Workspace(watcher.at, selection.maker.traces)
         kept.write_manifest()
@@ -96,25 +92,25 @@ def sweep_selected(
         failures: list[str] = []
         parts = 0
         for points, runs in selection.blocks(PART_RUNS, kept.details):
-            _do_part(parts, points, runs, kept, watcher, failures, jobs or available_cores(), scheduler, workspace)
+            _do_part(parts, points, runs, kept, watcher, failures, jobs or host.available_cores(), scheduler, workspace)
             parts += 1
         cache.remove_oldest()
         refuse_failed(failures, len(selection), folder)
         if parts > 1:
             watcher.phase("writing the tables")
         kept.finish(parts)
-    return Results.load(folder)
+    return results.Results.load(folder)
 
 
 def report_folder(experiment: ExperimentSpec, out: str | Path | None) -> Path:
     """``out``, or a folder named after the experiment. Raises ArchsimError for an empty name."""
     if out == "":
-        raise ArchsimError("--out: an empty name; expected a folder")
+        raise errors.ArchsimError("--out: an empty name; expected a folder")
     return Path("reports") / experiment.name if out is None else Path(out)
 
 
 def complete(
-    jobs: Sequence[AnyJob],
+    jobs: Sequence[pool.AnyJob],
     store: RecordStore | None,
     watcher: Watcher,
     failures: list[str],
@@ -123,7 +119,7 @@ def complete(
     *,
     workspace: Workspace | None = None,
     kept_from_s: float = 0.0,
-    found: Callable[[AnyJob, Record], None] = lambda job, record: None,
+    found: Callable[[pool.AnyJob, Record], None] = lambda job, record: None,
     outdate: Callable[[], None] = lambda: None,
 ) -> dict[str, Record]:
     """Records by key, without details: those of the folder ``store`` (None: there is no folder) or of the cache, or
@@ -151,12 +147,12 @@ def complete(
     if not waiting:
         return records
     replies = (
-        simulate_all(waiting, processes, workspace or Workspace(watcher.at))
+        pool.simulate_all(waiting, processes, workspace or Workspace(watcher.at))
         if scheduler is None
-        else simulate_on_cluster(waiting, scheduler)
+        else pool.simulate_on_cluster(waiting, scheduler)
     )
     for job, reply in replies:
-        if isinstance(reply, Failure):
+        if isinstance(reply, pool.Failure):
             failures.append(f"{job.name}: {reply.message}")
             watcher.failed(job, reply)
             continue
@@ -175,7 +171,7 @@ def refuse_failed(failures: Sequence[str], of: int, folder: Path | None = None) 
         kept = "" if folder is None else f" in {folder}"
         more = [f"and {len(failures) - _MOST_SHOWN} more"] if len(failures) > _MOST_SHOWN else []
         head = f"{len(failures)} of {of} runs failed; the others are kept{kept}"
-        raise FailedRuns("\n".join([head, *failures[:_MOST_SHOWN], *more]))
+        raise errors.FailedRuns("\n".join([head, *failures[:_MOST_SHOWN], *more]))
 
 
 def _do_part(

@@ -6,23 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.iteration.overlap import (
-    DECODES,
-    HOW,
-    MICRO_BATCHES,
-    NONE,
-    PROMPTS,
-    TWO_BATCH,
-    ExpertLayer,
-    Rest,
-    Sms,
-    compose,
-    micro_batched,
-    of_halves,
-)
+from archsim.iteration import overlap
 from archsim.serving.records import ServingState
 
-IN_TURN, HALVES, PARTS = HOW[NONE], HOW[TWO_BATCH], HOW[MICRO_BATCHES]
+IN_TURN, HALVES, PARTS = overlap.HOW[overlap.NONE], overlap.HOW[overlap.TWO_BATCH], overlap.HOW[overlap.MICRO_BATCHES]
 
 OCTAVE = 4  # points of the attention tables
 HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROMPTS = range(6)
@@ -153,7 +140,7 @@ def rank_ns(state: ServingState, table: StepTable, k):
         drafted += state.totals[0].draft_share * (up_to + chunks)
     if table.beside.how == HALVES:
         half = attention_ns(table, rank, 0.5, 0.0)
-        decodes, chunks = of_halves(decodes, half[0]), of_halves(chunks, half[1])
+        decodes, chunks = overlap.of_halves(decodes, half[0]), overlap.of_halves(chunks, half[1])
     if table.beside.how == PARTS:
         parts = table.beside.parts
         part = attention_ns(table, rank, 1.0 / parts, 1.0)
@@ -169,9 +156,9 @@ class RoutedTimes(NamedTuple):
     """
 
     ns: float
-    layer: ExpertLayer
+    layer: overlap.ExpertLayer
     multiply: float
-    sms: tuple[Sms, Sms]
+    sms: tuple[overlap.Sms, overlap.Sms]
     balance: float
 
 
@@ -185,9 +172,11 @@ def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks):
         at = int(math.ceil(tokens / ranks))
         moved = int(math.ceil(more * tokens / ranks))
         parts = looked_up(table.dispatch, moved), more * looked_up(table.experts, at), looked_up(table.combine, moved)
-        layer = ExpertLayer(parts[0], 0.0, parts[1], parts[2])
+        layer = overlap.ExpertLayer(parts[0], 0.0, parts[1], parts[2])
         multiply = table.beside.experts_multiply * at
-        return RoutedTimes(parts[1] + parts[0] + parts[2], layer, multiply, (Sms(0.0, share), Sms(0.0, share)), 0.0)
+        return RoutedTimes(
+            parts[1] + parts[0] + parts[2], layer, multiply, (overlap.Sms(0.0, share), overlap.Sms(0.0, share)), 0.0
+        )
     rows = state.experts[i, 1 if chunks else 0]
     last = rows.shape[0] - 1
     place = min(max(math.log2(tokens), 0.0), float(last))
@@ -197,12 +186,12 @@ def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks):
     dispatch = ns * ((1 - part) * low.dispatch + part * high.dispatch)
     combine = ns * ((1 - part) * low.combine + part * high.combine)
     sms = (
-        Sms(ns * ((1 - part) * low.dispatch_sms + part * high.dispatch_sms), share),
-        Sms(ns * ((1 - part) * low.combine_sms + part * high.combine_sms), share),
+        overlap.Sms(ns * ((1 - part) * low.dispatch_sms + part * high.dispatch_sms), share),
+        overlap.Sms(ns * ((1 - part) * low.combine_sms + part * high.combine_sms), share),
     )
     multiply = ns * ((1 - part) * low.multiply + part * high.multiply)
     balance = (1 - part) * low.balance + part * high.balance
-    return RoutedTimes(ns, ExpertLayer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
+    return RoutedTimes(ns, overlap.ExpertLayer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
 
 
 @inner
@@ -218,7 +207,7 @@ def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest,
     if beside.how == PARTS:
         part = routed_ns(state, table, i, max(tokens / beside.parts, 1.0), chunks, ranks).layer
         own = beside.moe_share * rest
-        both = micro_batched(
+        both = overlap.micro_batched(
             beside.parts, beside.moe_layers, own / beside.parts, part.dispatch, part.experts, part.combine
         )
         return both - own, whole.balance
@@ -226,14 +215,14 @@ def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest,
     rank = state.ranks[k].tokens
     shared, half_shared = looked_up(beside.shared, rank), looked_up(beside.shared, (rank + 1) // 2)
     first = beside.moe_share * before / 2
-    found = compose(
+    found = overlap.compose(
         beside.how,
-        ExpertLayer(whole.layer.dispatch, shared, whole.layer.experts, whole.layer.combine),
-        ExpertLayer(half.layer.dispatch, half_shared, half.layer.experts, half.layer.combine),
+        overlap.ExpertLayer(whole.layer.dispatch, shared, whole.layer.experts, whole.layer.combine),
+        overlap.ExpertLayer(half.layer.dispatch, half_shared, half.layer.experts, half.layer.combine),
         (beside.shared_multiply * rank / 2, half.multiply),
-        Rest(first, max(beside.moe_share * rest / 2 - first, 0.0)),
+        overlap.Rest(first, max(beside.moe_share * rest / 2 - first, 0.0)),
         half.sms if beside.how == HALVES else whole.sms,
-        PROMPTS if chunks else DECODES,
+        overlap.PROMPTS if chunks else overlap.DECODES,
     )
     return found.dispatch + found.shared + found.experts + found.combine, whole.balance
 

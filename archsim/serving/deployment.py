@@ -11,13 +11,11 @@ from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 
+from archsim.base import fields, validation, yaml
 from archsim.base.errors import CapacityError, SpecError
-from archsim.base.fields import Spec
 from archsim.base.quantities import TIME, count, quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.base.validation import validate
-from archsim.base.yaml import read_yaml
 from archsim.engine.cluster.moves import sms_share
 from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
@@ -52,11 +50,9 @@ from archsim.iteration.layers import (
 from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, micro_batched, of_halves
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
-from archsim.laws.gemm import Rates
+from archsim.laws import gemm, scaling, transfers
 from archsim.laws.laws import Laws, not_served
-from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
-from archsim.laws.transfers import NVLINK_BYTES_PER_S
 from archsim.policies.registry import place_experts
 from archsim.serving.clock import OCTAVE, OverlapTimes, StepTable, times_of
 from archsim.serving.groups import DECODES as DECODE_ROW
@@ -74,8 +70,7 @@ from archsim.specs.serving import KvStoreSpec, RoutingSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
-from archsim.workload import open_trace
-from archsim.workload.traffic_presets import preset_digest
+from archsim.workload import open_trace, traffic_presets
 
 # ---- stand_ins
 # Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
@@ -135,13 +130,13 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
     calibration = calibration.model_copy(update={"moe": fused})
     measured = any(table.library in ONE_SHOT for table in calibration.collectives)
-    if calibration.gpu in NVLINK_BYTES_PER_S and not measured:
+    if calibration.gpu in transfers.NVLINK_BYTES_PER_S and not measured:
         calibration, whose = _with_one_shot(calibration)
         notes.append(f"All-reduces on {calibration.gpu} take the times of {whose}'s one-shot kernels.")
     if _lacks_attention(calibration, model):
         base = next(each for each in siblings_of(calibration) if not _lacks_attention(each, model))
         sections = ScaledSections(gpu=base.gpu, sections=("attention",))
-        calibration = with_scaled(calibration.model_copy(update={"scaled": sections}), base)
+        calibration = scaling.with_scaled(calibration.model_copy(update={"scaled": sections}), base)
         notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
     calibration, said = _served(calibration, experts)
     notes += said
@@ -238,7 +233,7 @@ def _with_one_shot(calibration: CalibrationSpec) -> tuple[CalibrationSpec, str]:
     """With all-reduce kernels of engines, bound by latency, from the nearest GPU with NVLink; and whose these are."""
     base = next(
         each for each in siblings_of(calibration)
-        if each.gpu in NVLINK_BYTES_PER_S and any(map(_one_shot, each.collectives))
+        if each.gpu in transfers.NVLINK_BYTES_PER_S and any(map(_one_shot, each.collectives))
     )  # fmt: skip
     added = [table.model_copy(update={"scaled_from": base.gpu}) for table in base.collectives if _one_shot(table)]
     return calibration.model_copy(update={"collectives": (*calibration.collectives, *added)}), base.gpu
@@ -633,7 +628,7 @@ class ServingEngine(NamedTuple):
     routing: str | None = UNIFORM
     library: str | None = None
     utilisation: float = 0.9
-    rates: Rates | None = None
+    rates: gemm.Rates | None = None
     expert_slots: int | None = None
     overlap: Overlap = Overlap()
     mtp_layers: int = 0
@@ -1226,7 +1221,7 @@ def pool_of(serving: Serving) -> TokenPool:
         content = open_trace(str(trace), model).digest
     else:
         like = spec.generated.preset_of(model.name)
-        content = preset_digest(like) if like else ""
+        content = traffic_presets.preset_digest(like) if like else ""
     return _pool(model.model_dump_json(by_alias=True), spec.model_dump_json(by_alias=True), trace, content)
 
 
@@ -1265,7 +1260,7 @@ PREFILL, DECODE = "prefill", "decode"  # engines that only prefill, or only deco
 Time = Annotated[float, quantity(TIME, "0 ns", "1000 s", zero=True)]
 
 
-class HostRow(Spec):
+class HostRow(fields.Spec):
     """Constants of an engine with MoE or dense models. ``iteration``, and ``layer`` for each layer: of every iteration;
     ``eager_layer``: of a layer, in one that no captured graph covers; ``captured``, ``front_end``: as in ``Host``;
     ``first_after``: engines choose an iteration while the one before runs, and send its tokens when the next one is
@@ -1285,7 +1280,7 @@ class HostRow(Spec):
     handoff: Time = 0.0
 
 
-class FactorRow(Spec):
+class FactorRow(fields.Spec):
     """Times relative to their laws, of what has these keys, each a name or ``any``; rows multiply. ``dtype``: of
     experts, or of a dense model's products; ``routed``: of routed experts; ``decodes``, ``prompts``: of all that laws
     give in iterations without and with prompts; ``request``: of the engine's constant of that name.
@@ -1306,7 +1301,7 @@ class FactorRow(Spec):
         return all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
-class PoolRow(Spec):
+class PoolRow(fields.Spec):
     """Engines that prefill and others that decode, of what has these keys, each a name or ``any``; rows multiply.
     ``decodes``: of all of an iteration of those that decode, relative to an engine's that does both; that of a GPU is
     one of its kernels, and of what laws give those that prefill, too. In place of the engine's own, where they are
@@ -1330,7 +1325,7 @@ class PoolRow(Spec):
         return same and all(getattr(self, name) in (value, ANY) for name, value in keys.items())
 
 
-class ResidualRow(Spec):
+class ResidualRow(fields.Spec):
     """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
     (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
     ``pools``: of engines that prefill and others that decode; else of those that do both.
@@ -1346,7 +1341,7 @@ class ResidualRow(Spec):
     pools: bool = False
 
 
-class HostFile(Spec):
+class HostFile(fields.Spec):
     """``groups``: of measurements, as many as the constants were fitted on."""
 
     source: str
@@ -1362,7 +1357,7 @@ def host_file() -> HostFile:
     """The shipped constants. Raises SpecError."""
     for folder in search_folders("serving", None):
         if (folder / "hosts.yaml").is_file():
-            return validate(HostFile, read_yaml(folder / "hosts.yaml", "configs/serving/hosts.yaml"))
+            return validation.validate(HostFile, yaml.read_yaml(folder / "hosts.yaml", "configs/serving/hosts.yaml"))
     raise SpecError("configs/serving/hosts.yaml is missing")
 
 

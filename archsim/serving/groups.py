@@ -17,17 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.causes import Cause
+from archsim.engine import executed_pairs, loop
 from archsim.engine.engine import EventEngine
-from archsim.engine.executed_pairs import count_pairs
-from archsim.engine.loop import load_of
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import History, Rebalanced
 from archsim.policies.routing import Pass
 from archsim.serving.records import EXPERTS
 from archsim.serving.requests import TokenPool
-from archsim.specs.policies import PolicySpec
+from archsim.specs import policies, serving_files
 from archsim.specs.scenario import Scenario
-from archsim.specs.serving_files import refuse_unserved
 from archsim.workload.demand import StepDemand, TokenRouting
 
 Say = Callable[[str], None]
@@ -90,7 +88,7 @@ class ExpertGroup:
     def __init__(
         self, scenario: Scenario, pool: TokenPool, parts: Parts, every: int, instance: int, say: Say = lambda text: None
     ):
-        refuse_unserved(scenario.policy)
+        serving_files.refuse_unserved(scenario.policy)
         self._say = say
         self._engine = EventEngine(scenario, pool.layer_ids.tolist())
         self._pool, self._parts, self._every, self._instance = pool, parts, every, instance
@@ -233,7 +231,7 @@ class ExpertGroup:
         for layer in range(engine.layers):
             times = engine.step(layer, self._demand(drawn[:, layer], layer, prompt), 0.0)
             engine.balancing.end_step(times.step_ns + rest_ns)
-            load = load_of(times.plan, engine.machine.dies)
+            load = loop.load_of(times.plan, engine.machine.dies)
             balance += load.mean() / max(load.max(), 1)
             step_ns += times.step_ns
         spent = Spent(*(now - then for now, then in zip(_spent(engine), before, strict=True)))
@@ -259,7 +257,7 @@ class ExpertGroup:
         if (routing := self._engine.policy.routing) is not None:
             executed = routing.rule(Pass(chosen, model.experts, (self._turn, 0, layer))).experts
         executed, origins = np.ascontiguousarray(executed), np.zeros((dies, model.experts), np.int32)
-        count_pairs(executed, die, origins)
+        executed_pairs.count_pairs(executed, die, origins)
         tokens = origins.sum(axis=0, dtype=np.int32)
         first_seen = np.full(model.experts, -1, np.int16)
         active = np.flatnonzero(tokens)
@@ -305,7 +303,7 @@ class Fixed(ExpertGroup):
         self.table, self.moves = table, []
 
 
-def slots_of(policy: PolicySpec, placement: Placement, layers: int) -> int:
+def slots_of(policy: policies.PolicySpec, placement: Placement, layers: int) -> int:
     """Expert slots of the fullest rank, all layers together: those of the placement, and those that a rebalancing adds
     while serving, which KV may not take.
     """

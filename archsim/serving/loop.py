@@ -3,35 +3,18 @@
 import math
 
 from archsim.base.compiled import inner, kernel, outer, reference, value
-from archsim.serving.clock import StepTable, iteration_ns
-from archsim.serving.kv import cached_pieces, insert, release, stored_pieces, unlink
-from archsim.serving.records import (
-    BINS,
-    DEADLINE,
-    DECODE,
-    FREE,
-    GAP_FIRST_NS,
-    GAP_STEP,
-    GAPS,
-    PREFILL,
-    STORE,
-    TOGETHER,
-    KvTransfer,
-    SchedulerLimits,
-    ServingState,
-)
-from archsim.serving.schedulers import choose, empty, enqueue, is_prompt, preempt_last, sum_up
+from archsim.serving import clock, kv, records, schedulers
 
 ENDED, STUCK, PAUSED, FAILED = 0, 1, 2, 3
 
 
 @kernel
 def run(
-    state: ServingState,
-    table: StepTable,
-    decode_table: StepTable,
-    limits: SchedulerLimits,
-    transfer: KvTransfer,
+    state: records.ServingState,
+    table: clock.StepTable,
+    decode_table: clock.StepTable,
+    limits: records.SchedulerLimits,
+    transfer: records.KvTransfer,
     schedule,
 ):
     """Serve all requests. Returns ENDED; STUCK if requests wait but none can be scheduled; PAUSED before an iteration
@@ -65,7 +48,14 @@ def run(
 
 
 @outer
-def _begin_all(state: ServingState, now, table: StepTable, decode_table: StepTable, limits: SchedulerLimits, schedule):
+def _begin_all(
+    state: records.ServingState,
+    now,
+    table: clock.StepTable,
+    decode_table: clock.StepTable,
+    limits: records.SchedulerLimits,
+    schedule,
+):
     """Begin an iteration of every idle instance; True, and the rest not begun, where one has to pause before, or a
     scheduler failed.
     """
@@ -76,14 +66,14 @@ def _begin_all(state: ServingState, now, table: StepTable, decode_table: StepTab
         if (instance.iterations >= instance.pause_at or now >= instance.pause_ns) and _has_requests(state, i):
             state.totals[0].paused = i
             return True
-        _begin(state, i, now, decode_table if instance.does == DECODE else table, limits, schedule)
+        _begin(state, i, now, decode_table if instance.does == records.DECODE else table, limits, schedule)
         if state.totals[0].failed:
             return True
     return False
 
 
 @inner
-def _has_requests(state: ServingState, i):
+def _has_requests(state: records.ServingState, i):
     for k in range(state.instances[i].first, state.instances[i].last):
         if state.ranks[k].running + state.ranks[k].waiting:
             return True
@@ -91,7 +81,7 @@ def _has_requests(state: ServingState, i):
 
 
 @outer
-def _next(state: ServingState, limits: SchedulerLimits):
+def _next(state: records.ServingState, limits: records.SchedulerLimits):
     """(time, 0 arrival | 1 transfer | 2 end of an iteration | 3 load, instance or rank) of the next event; what is -1
     for none.
     """
@@ -116,44 +106,44 @@ def _next(state: ServingState, limits: SchedulerLimits):
 
 
 @inner
-def _more_at(state: ServingState, now, limits: SchedulerLimits):
+def _more_at(state: records.ServingState, now, limits: records.SchedulerLimits):
     """Whether another event has the same time: instances begin after all of them."""
     later, what, _ = _next(state, limits)
     return what >= 0 and later <= now
 
 
 @inner
-def _through(state: ServingState, limits: SchedulerLimits):
+def _through(state: records.ServingState, limits: records.SchedulerLimits):
     """When the next request is through the front end, which takes one after the other."""
     totals = state.totals[0]
     return max(state.requests[state.line[totals.queued]].arrival_ns, totals.through_ns) + limits.front_end_ns
 
 
 @outer
-def _queue(state: ServingState, limits: SchedulerLimits):
+def _queue(state: records.ServingState, limits: records.SchedulerLimits):
     """The next request in order of arrival waits at a rank."""
     r, does = state.line[state.totals[0].queued], state.instances[0].does
     state.totals[0].through_ns = _through(state, limits)
     state.totals[0].queued += 1
-    if limits.ordered == DEADLINE:
+    if limits.ordered == records.DEADLINE:
         state.requests[r].order += state.requests[r].arrival_ns
-    if does == DECODE:  # it comes with its first token
+    if does == records.DECODE:  # it comes with its first token
         state.requests[r].first_ns = state.requests[r].last_ns = state.totals[0].through_ns
-    k = choose(state, does, r, limits)
+    k = schedulers.choose(state, does, r, limits)
     if not (limits.stored and _loads(state, k, r, limits)):
-        enqueue(state, k, r)
+        schedulers.enqueue(state, k, r)
 
 
 @outer
-def _loads(state: ServingState, k, r, limits: SchedulerLimits):
+def _loads(state: records.ServingState, k, r, limits: records.SchedulerLimits):
     """Whether a store has more of a prompt than its rank: then that is loaded before the request waits for the rank,
     one request after the other.
     """
     rank, request = state.ranks[k], state.requests[r]
     if rank.store < 0:
         return False
-    found, here = cached_pieces(state, k, r, limits)
-    pieces, units = stored_pieces(state, k, r, found, here, limits)
+    found, here = kv.cached_pieces(state, k, r, limits)
+    pieces, units = kv.stored_pieces(state, k, r, found, here, limits)
     if units == here:
         return False
     request.loaded = pieces
@@ -170,18 +160,18 @@ def _loads(state: ServingState, k, r, limits: SchedulerLimits):
 
 
 @outer
-def _loaded(state: ServingState, k):
+def _loaded(state: records.ServingState, k):
     """KV from the store has reached a rank: its request waits there."""
     rank = state.ranks[k]
     r = rank.load_head
     rank.load_head = state.requests[r].next
     if rank.load_head < 0:
         rank.load_tail = -1
-    enqueue(state, k, r)
+    schedulers.enqueue(state, k, r)
 
 
 @outer
-def _arrive(state: ServingState, i, limits: SchedulerLimits):
+def _arrive(state: records.ServingState, i, limits: records.SchedulerLimits):
     """The KV of a request has reached its decode rank: it waits there."""
     instance = state.instances[i]
     r = instance.head
@@ -189,11 +179,11 @@ def _arrive(state: ServingState, i, limits: SchedulerLimits):
     instance.head = request.next
     if instance.head < 0:
         instance.tail = -1
-    enqueue(state, choose(state, DECODE, r, limits), r)
+    schedulers.enqueue(state, schedulers.choose(state, records.DECODE, r, limits), r)
 
 
 @outer
-def _begin(state: ServingState, i, now, table: StepTable, limits: SchedulerLimits, schedule):
+def _begin(state: records.ServingState, i, now, table: clock.StepTable, limits: records.SchedulerLimits, schedule):
     """Start an iteration if there is anything to compute."""
     instance, totals = state.instances[i], state.totals[0]
     tokens, chunks, held = 0, 0, _holds_prompts(state, i, limits)
@@ -201,10 +191,10 @@ def _begin(state: ServingState, i, now, table: StepTable, limits: SchedulerLimit
         state.ranks[k].held = held
         if state.ranks[k].running + state.ranks[k].waiting:
             schedule(value(state), k, now, value(limits))
-            if totals.failed or not sum_up(state, k, limits):
+            if totals.failed or not schedulers.sum_up(state, k, limits):
                 return
         else:
-            empty(state, k)
+            schedulers.empty(state, k)
         tokens += state.ranks[k].tokens
         chunks += state.ranks[k].chunks
         totals.prefill_tokens += state.ranks[k].chunk_tokens
@@ -216,7 +206,7 @@ def _begin(state: ServingState, i, now, table: StepTable, limits: SchedulerLimit
     instance.busy = 1
     instance.iterations += 1
     experts_before = totals.shared_ns
-    ns = iteration_ns(state, table, i) + instance.stall_ns
+    ns = clock.iteration_ns(state, table, i) + instance.stall_ns
     instance.quiet = 0 if chunks else instance.quiet + 1
     if totals.iterations < state.log.shape[0]:
         _note(state, i, now, now + ns, totals.shared_ns - experts_before)
@@ -230,24 +220,24 @@ def _begin(state: ServingState, i, now, table: StepTable, limits: SchedulerLimit
 
 
 @outer
-def _holds_prompts(state: ServingState, i, limits: SchedulerLimits):
+def _holds_prompts(state: records.ServingState, i, limits: records.SchedulerLimits):
     """1 where the prompts of an engine wait: its ranks wait for each other, so one prompt holds all decodes up."""
     instance = state.instances[i]
-    if limits.prefill == FREE or instance.quiet + 1 >= limits.prefill_every:
+    if limits.prefill == records.FREE or instance.quiet + 1 >= limits.prefill_every:
         return 0
     every, decodes = True, False
     for k in range(instance.first, instance.last):
         asks = state.ranks[k].waiting > 0
         for at in range(state.ranks[k].running):
-            prompt = is_prompt(state, state.slots[k, at])
+            prompt = schedulers.is_prompt(state, state.slots[k, at])
             asks = asks or prompt
             decodes = decodes or not prompt
         every = every and asks
-    return 1 if decodes and not (limits.prefill == TOGETHER and every) else 0
+    return 1 if decodes and not (limits.prefill == records.TOGETHER and every) else 0
 
 
 @outer
-def _note(state: ServingState, i, begin, end, experts):
+def _note(state: records.ServingState, i, begin, end, experts):
     """A row of the log, for the timeline."""
     instance, row = state.instances[i], state.log[state.totals[0].iterations]
     row.instance, row.begin_ns, row.end_ns = i, begin, end
@@ -266,7 +256,7 @@ def _note(state: ServingState, i, begin, end, experts):
 
 
 @outer
-def _end(state: ServingState, i, now, limits: SchedulerLimits, transfer: KvTransfer):
+def _end(state: records.ServingState, i, now, limits: records.SchedulerLimits, transfer: records.KvTransfer):
     """Tokens of an iteration are out; requests that have their last one leave."""
     instance = state.instances[i]
     instance.busy = 0
@@ -277,7 +267,7 @@ def _end(state: ServingState, i, now, limits: SchedulerLimits, transfer: KvTrans
             r = state.slots[k, at]
             made = _made(state, r, state.new[k, at], limits)
             if limits.cached and state.new[k, at]:
-                insert(state, k, r, limits)
+                kv.insert(state, k, r, limits)
             if _sampled(state, r, made, now, limits) and _leaves(state, i, k, r, now, limits, transfer):
                 continue
             state.slots[k, kept] = r
@@ -286,12 +276,12 @@ def _end(state: ServingState, i, now, limits: SchedulerLimits, transfer: KvTrans
 
 
 @inner
-def _made(state: ServingState, r, new, limits: SchedulerLimits):
+def _made(state: records.ServingState, r, new, limits: records.SchedulerLimits):
     """Count the tokens with KV. Returns those that are out: the next one, and the drafts before the first that is
     refused.
     """
     request, totals = state.requests[r], state.totals[0]
-    if is_prompt(state, r):
+    if schedulers.is_prompt(state, r):
         request.computed += new
         return 1 if new > 0 and request.computed == request.input + request.made else 0
     made, most = min(new, 1), min(new, 1 + totals.depth)
@@ -308,7 +298,7 @@ def _made(state: ServingState, r, new, limits: SchedulerLimits):
 
 
 @inner
-def _sampled(state: ServingState, r, made, now, limits: SchedulerLimits):
+def _sampled(state: records.ServingState, r, made, now, limits: records.SchedulerLimits):
     """Count the tokens that a request got, all at once."""
     request = state.requests[r]
     if request.behind and request.made:
@@ -319,19 +309,19 @@ def _sampled(state: ServingState, r, made, now, limits: SchedulerLimits):
     if request.made == 0:
         request.first_ns = now
     if request.made:
-        gap = math.log(max((now - request.last_ns) / GAP_FIRST_NS, 1.0)) / GAP_STEP
-        state.gaps[min(int(gap), GAPS - 1)] += 1
+        gap = math.log(max((now - request.last_ns) / records.GAP_FIRST_NS, 1.0)) / records.GAP_STEP
+        state.gaps[min(int(gap), records.GAPS - 1)] += 1
     request.last_ns = now
     request.made += made
     return True
 
 
 @outer
-def _leaves(state: ServingState, i, k, r, now, limits: SchedulerLimits, transfer: KvTransfer):
+def _leaves(state: records.ServingState, i, k, r, now, limits: records.SchedulerLimits, transfer: records.KvTransfer):
     """Whether the request leaves the instance after its token: it ends, or goes on to decode elsewhere."""
     request, totals = state.requests[r], state.totals[0]
     if request.made == request.output:
-        release(state, k, r)
+        kv.release(state, k, r)
         totals.finished += 1
         if request.follower >= 0:
             _issue(state, request.follower, now + request.lag_ns + request.think_ns, limits)
@@ -339,15 +329,15 @@ def _leaves(state: ServingState, i, k, r, now, limits: SchedulerLimits, transfer
             totals.begun += 1
             _issue(state, state.heads[totals.begun - 1], now + request.lag_ns, limits)
         return True
-    if state.instances[i].does == PREFILL:
-        release(state, k, r)
+    if state.instances[i].does == records.PREFILL:
+        kv.release(state, k, r)
         _send(state, i, r, now, limits, transfer)
         return True
     return False
 
 
 @inner
-def _issue(state: ServingState, r, at_ns, limits: SchedulerLimits):
+def _issue(state: records.ServingState, r, at_ns, limits: records.SchedulerLimits):
     """A client that has seen its last token sends the next request. Some clients see their tokens later than others, so
     arrivals are sorted: a turn of a session has its own place, and requests that are alike keep their order.
     """
@@ -366,7 +356,7 @@ def _issue(state: ServingState, r, at_ns, limits: SchedulerLimits):
 
 
 @outer
-def _send(state: ServingState, i, r, now, limits: SchedulerLimits, transfer: KvTransfer):
+def _send(state: records.ServingState, i, r, now, limits: records.SchedulerLimits, transfer: records.KvTransfer):
     """KV leaves an instance one request after the other."""
     instance, request = state.instances[i], state.requests[r]
     begin = max(now, instance.link_free_ns)
@@ -383,23 +373,23 @@ def _send(state: ServingState, i, r, now, limits: SchedulerLimits, transfer: KvT
 
 
 @outer
-def _fill_series(state: ServingState, now):
+def _fill_series(state: records.ServingState, now):
     """Integrate KV use and numbers of requests up to now; bins double when time runs beyond the last."""
     totals = state.totals[0]
     capacity, used, running, waiting = 0, 0, 0, 0
     for k in range(state.ranks.shape[0]):
         rank = state.ranks[k]
-        if state.instances[rank.instance].does == STORE:
+        if state.instances[rank.instance].does == records.STORE:
             continue
         capacity += rank.capacity
         used += rank.capacity - rank.free
         running += rank.running
         waiting += rank.waiting
-    while now >= totals.bin_ns * BINS:
-        for at in range(BINS // 2):
+    while now >= totals.bin_ns * records.BINS:
+        for at in range(records.BINS // 2):
             for column in range(state.series.shape[1]):
                 state.series[at, column] = state.series[2 * at, column] + state.series[2 * at + 1, column]
-        for at in range(BINS // 2, BINS):
+        for at in range(records.BINS // 2, records.BINS):
             for column in range(state.series.shape[1]):
                 state.series[at, column] = 0.0
         totals.bin_ns *= 2
@@ -419,7 +409,7 @@ def _fill_series(state: ServingState, now):
 
 
 @kernel
-def lose(state: ServingState, k, leave, limits: SchedulerLimits):
+def lose(state: records.ServingState, k, leave, limits: records.SchedulerLimits):
     """A rank has lost its KV: its requests compute everything anew, and so do those that wait for KV of its prefixes.
     ``leave``: whether they wait for another rank, of those that do what ``leave`` says; -1: they stay. Returns how many
     requests had KV there.
@@ -427,11 +417,11 @@ def lose(state: ServingState, k, leave, limits: SchedulerLimits):
     state, limits = reference(state), reference(limits)
     rank, lost = state.ranks[k], 0
     while rank.running:
-        preempt_last(state, k)
+        schedulers.preempt_last(state, k)
         lost += 1
     while rank.oldest >= 0:
         piece = rank.oldest
-        unlink(state, k, piece)
+        kv.unlink(state, k, piece)
         state.references[k, piece] = -1
         rank.free += state.sizes[piece]
     if leave < 0:
@@ -444,6 +434,6 @@ def lose(state: ServingState, k, leave, limits: SchedulerLimits):
             r = rank.load_head
             rank.load_head = state.requests[r].next
             state.requests[r].loaded = 0
-        enqueue(state, choose(state, leave, r, limits), r)
+        schedulers.enqueue(state, schedulers.choose(state, leave, r, limits), r)
     rank.tail, rank.load_tail, rank.waiting, rank.received = -1, -1, 0, 0
     return lost

@@ -18,9 +18,8 @@ from archsim.base.quantities import TIME, parse_quantity
 from archsim.base.units import NS_PER_S
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
-from archsim.workload import open_trace
+from archsim.workload import open_trace, traffic_presets
 from archsim.workload.trace import TokenSource, draw_requests, some_layers
-from archsim.workload.traffic_presets import generated_traffic
 
 # ---- requests
 
@@ -915,7 +914,7 @@ def token_pool(model: ModelSpec, spec: RoutingSpec, trace: Path | None) -> Token
     if trace is not None:
         source: TokenSource = some_layers(open_trace(str(trace), model), layers)
     else:
-        source = generated_traffic(model, spec.generated, spec.requests, layers)
+        source = traffic_presets.generated_traffic(model, spec.generated, spec.requests, layers)
     prompts, decodes = [], []
     kept = 0
     for piece in source.steps(draw_requests(source.requests, spec.requests, spec.seed), spec.steps):

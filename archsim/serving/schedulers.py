@@ -15,34 +15,9 @@ import numpy as np
 from numba import float64, int64, njit, typeof, void
 from numba.core.errors import NumbaError
 
+from archsim.base import errors, own_code
 from archsim.base.compiled import inner, outer, pointer, reference
-from archsim.base.errors import ArchsimError
-from archsim.base.own_code import import_function
-from archsim.serving.kv import (
-    available,
-    blocks_of,
-    cached_pieces,
-    grow,
-    held_of,
-    hold,
-    most_of,
-    release,
-    stored_pieces,
-    tokens_of,
-    unheld_of,
-)
-from archsim.serving.records import (
-    CACHE_AWARE,
-    DECODE,
-    NO_BLOCKS,
-    NOT_LACKING,
-    PREFIX_AWARE,
-    ROUND_ROBIN,
-    SESSION,
-    TOO_MANY,
-    SchedulerLimits,
-    ServingState,
-)
+from archsim.serving import kv, records
 from archsim.serving.requests import Requests
 from archsim.specs.schedulers import ARGUMENTS, is_function
 
@@ -51,20 +26,20 @@ from archsim.specs.schedulers import ARGUMENTS, is_function
 
 
 @inner
-def uncomputed(state: ServingState, r):
+def uncomputed(state: records.ServingState, r):
     """Known tokens without KV: 1 of a request that decodes."""
     request = state.requests[r]
     return request.input + request.made - request.computed
 
 
 @inner
-def is_prompt(state: ServingState, r):
+def is_prompt(state: records.ServingState, r):
     """Whether a request has yet to compute what it had when it was admitted: its prompt, or all anew."""
     return state.requests[r].computed < state.requests[r].known
 
 
 @inner
-def lacking(state: ServingState, r):
+def lacking(state: records.ServingState, r):
     """Tokens to compute before the next one is sampled, drafts included; 0 of a prompt where its rank holds prompts."""
     request = state.requests[r]
     if not is_prompt(state, r):
@@ -73,7 +48,7 @@ def lacking(state: ServingState, r):
 
 
 @inner
-def enqueue(state: ServingState, k, r):
+def enqueue(state: records.ServingState, k, r):
     """At the end of a rank's waiting queue, or where ``order`` puts it: behind all with the same or an earlier one."""
     rank = state.ranks[k]
     state.requests[r].rank = k
@@ -86,7 +61,7 @@ def enqueue(state: ServingState, k, r):
 
 
 @inner
-def _put_behind(state: ServingState, k, r, before):
+def _put_behind(state: records.ServingState, k, r, before):
     """Into the waiting queue of a rank, behind a request; -1: at its front."""
     rank = state.ranks[k]
     if before >= 0:
@@ -101,7 +76,7 @@ def _put_behind(state: ServingState, k, r, before):
 
 
 @inner
-def _pop(state: ServingState, k):
+def _pop(state: records.ServingState, k):
     rank = state.ranks[k]
     r = rank.head
     rank.head = state.requests[r].next
@@ -112,12 +87,12 @@ def _pop(state: ServingState, k):
 
 
 @inner
-def preempt_last(state: ServingState, k):
+def preempt_last(state: records.ServingState, k):
     """The last running request loses its KV and goes back ahead of waiting ones with the same or a later ``order``."""
     rank = state.ranks[k]
     rank.running -= 1
     r = state.slots[k, rank.running]
-    release(state, k, r)
+    kv.release(state, k, r)
     state.requests[r].computed = 0
     state.requests[r].preempted += 1
     state.totals[0].preemptions += 1
@@ -130,7 +105,7 @@ def preempt_last(state: ServingState, k):
 
 
 @outer
-def serve_running(state: ServingState, k, budget, limits: SchedulerLimits):
+def serve_running(state: records.ServingState, k, budget, limits: records.SchedulerLimits):
     """Tokens of running requests in order. Returns the budget left; -1 where one was preempted."""
     rank = state.ranks[k]
     i, preempted = 0, False
@@ -139,7 +114,7 @@ def serve_running(state: ServingState, k, budget, limits: SchedulerLimits):
         new = min(lacking(state, r), budget)
         fits = new == 0
         while not fits and i < rank.running:
-            fits = grow(state, k, r, state.requests[r].computed + new, limits)
+            fits = kv.grow(state, k, r, state.requests[r].computed + new, limits)
             if not fits:
                 preempt_last(state, k)
                 preempted = True
@@ -151,7 +126,7 @@ def serve_running(state: ServingState, k, budget, limits: SchedulerLimits):
 
 
 @outer
-def admit(state: ServingState, k, now_ns, new_most, promised, whole, limits: SchedulerLimits):
+def admit(state: records.ServingState, k, now_ns, new_most, promised, whole, limits: records.SchedulerLimits):
     """Admit the first waiting request with up to ``new_most`` tokens, if the blocks of its first ``whole`` tokens and
     ``promised`` others are available.
 
@@ -165,28 +140,28 @@ def admit(state: ServingState, k, now_ns, new_most, promised, whole, limits: Sch
     found, shared, unheld, start = 0, 0, 0, request.computed
     anew = start == 0
     if anew:
-        found, shared = cached_pieces(state, k, r, limits)
-        unheld = unheld_of(state, k, r, found)
-        start = tokens_of(shared, limits)
+        found, shared = kv.cached_pieces(state, k, r, limits)
+        unheld = kv.unheld_of(state, k, r, found)
+        start = kv.tokens_of(shared, limits)
         if limits.stored and request.loaded > found:
-            start = tokens_of(stored_pieces(state, k, r, found, shared, limits)[1], limits)
+            start = kv.tokens_of(kv.stored_pieces(state, k, r, found, shared, limits)[1], limits)
     new = request.input + request.made - start
     if new > new_most:
         if limits.chunked == 0:
             return 0
         new = new_most
     left = min(request.input + request.made - start, limits.budget)
-    own = max(held_of(start, start + new, limits), most_of(whole, left, limits) if whole else 0) - shared
-    if own + promised > available(state, k) - unheld:
+    own = max(kv.held_of(start, start + new, limits), kv.most_of(whole, left, limits) if whole else 0) - shared
+    if own + promised > kv.available(state, k) - unheld:
         return 0
     _pop(state, k)
     request.known = request.input + request.made if anew else 0
     if found:
-        hold(state, k, r, found, shared, limits)
-    if anew and start > tokens_of(shared, limits):
-        state.totals[0].loaded_tokens += start - tokens_of(shared, limits)
+        kv.hold(state, k, r, found, shared, limits)
+    if anew and start > kv.tokens_of(shared, limits):
+        state.totals[0].loaded_tokens += start - kv.tokens_of(shared, limits)
         request.computed = start
-    grow(state, k, r, start + new, limits)
+    kv.grow(state, k, r, start + new, limits)
     if request.scheduled_ns < 0:
         request.scheduled_ns = now_ns
         request.hit = start if request.made == 0 else 0
@@ -202,14 +177,14 @@ def admit(state: ServingState, k, now_ns, new_most, promised, whole, limits: Sch
 
 
 @outer
-def sum_up(state: ServingState, k, limits: SchedulerLimits):
+def sum_up(state: records.ServingState, k, limits: records.SchedulerLimits):
     """The batch of a rank, as ``archsim.iteration.times.batches_of`` counts it. False, and a fault noted, where its
     scheduler gave what cannot be.
     """
     rank = state.ranks[k]
     empty(state, k)
     if rank.running > limits.max_seqs:
-        return _fault(state, TOO_MANY, state.slots[k, 0])
+        return _fault(state, records.TOO_MANY, state.slots[k, 0])
     for i in range(rank.running):
         r, new = state.slots[k, i], state.new[k, i]
         if new == 0:
@@ -217,9 +192,9 @@ def sum_up(state: ServingState, k, limits: SchedulerLimits):
         request = state.requests[r]
         before = request.computed
         if new < 0 or new > lacking(state, r):
-            return _fault(state, NOT_LACKING, r)
-        if held_of(before, before + new, limits) > request.shared + request.blocks:
-            return _fault(state, NO_BLOCKS, r)
+            return _fault(state, records.NOT_LACKING, r)
+        if kv.held_of(before, before + new, limits) > request.shared + request.blocks:
+            return _fault(state, records.NO_BLOCKS, r)
         rank.tokens += new
         if before > 0 and uncomputed(state, r) == 1 and (limits.by_length or not is_prompt(state, r)):
             rank.decodes += 1
@@ -236,13 +211,13 @@ def sum_up(state: ServingState, k, limits: SchedulerLimits):
 
 
 @inner
-def _fault(state: ServingState, fault, r):
+def _fault(state: records.ServingState, fault, r):
     state.totals[0].failed, state.totals[0].failed_at = fault, r
     return False
 
 
 @inner
-def empty(state: ServingState, k):
+def empty(state: records.ServingState, k):
     """No batch."""
     rank = state.ranks[k]
     rank.tokens, rank.decodes, rank.rows, rank.decode_context = 0, 0, 0, 0
@@ -255,7 +230,9 @@ def empty(state: ServingState, k):
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 
 
-def compiled(name: str, params: Mapping[str, float], state: ServingState, limits: SchedulerLimits) -> Compiled:
+def compiled(
+    name: str, params: Mapping[str, float], state: records.ServingState, limits: records.SchedulerLimits
+) -> Compiled:
     """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.
 
     Raises ArchsimError for a function of the user's that numba cannot compile.
@@ -264,10 +241,10 @@ def compiled(name: str, params: Mapping[str, float], state: ServingState, limits
     if not is_function(name):
         return pointer(globals()[name], signature)
     try:
-        own = import_function(name)
+        own = own_code.import_function(name)
         return _of_user(own, _values(own, params), signature)
     except (NumbaError, ValueError) as error:
-        raise ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
+        raise errors.ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
 
 
 @lru_cache(maxsize=16)
@@ -284,7 +261,7 @@ def _values(own: Callable[..., None], params: Mapping[str, float]) -> tuple[floa
 
 def _bound(
     own: Callable[..., None], values: tuple[float, ...]
-) -> Callable[[ServingState, int, float, SchedulerLimits], None]:
+) -> Callable[[records.ServingState, int, float, records.SchedulerLimits], None]:
     """With its parameters. ``failed`` stays set where it raises, which compiled code would pass over."""
     body = njit(boundscheck=True)(getattr(own, "py_func", own))
 
@@ -313,7 +290,7 @@ def _first_lines(error: Exception) -> str:
 MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOKENS there
 
 
-def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
+def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
     """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
     poll_every, kept_share = limits.params[0], limits.params[1]
@@ -324,11 +301,11 @@ def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
     for i in range(rank.running):
         r = state.slots[k, i]
         request = state.requests[r]
-        kept += blocks_of(int(kept_share * min(request.output - request.made, MOST_LATER)), limits)
+        kept += kv.blocks_of(int(kept_share * min(request.output - request.made, MOST_LATER)), limits)
         new = 0
         if is_prompt(state, r) and budget > 0:  # its first chunk is computed
             new = min(lacking(state, r), budget)
-            if not grow(state, k, r, request.computed + new, limits):
+            if not kv.grow(state, k, r, request.computed + new, limits):
                 new = 0
         state.new[k, i] = new
         budget -= new
@@ -342,7 +319,7 @@ def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
             break
         budget -= new
         prompts += new
-        kept += blocks_of(own, limits)
+        kept += kv.blocks_of(own, limits)
         rank.received -= 1
     rank.unpolled = rank.unpolled + 1 if prompts == 0 else poll_every
     if prompts == 0:
@@ -355,7 +332,7 @@ def sglang(state: ServingState, k, now_ns, limits: SchedulerLimits):
 # So nothing is preempted (GUARANTEED_NO_EVICT).
 
 
-def trtllm(state: ServingState, k, now_ns, limits: SchedulerLimits):
+def trtllm(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
     """Running requests, then those whose whole output has room."""
     state, limits = reference(state), reference(limits)
     rank = state.ranks[k]
@@ -364,7 +341,7 @@ def trtllm(state: ServingState, k, now_ns, limits: SchedulerLimits):
         r = state.slots[k, i]
         request = state.requests[r]
         new = min(lacking(state, r), budget)
-        if new and grow(state, k, r, request.computed + new, limits):
+        if new and kv.grow(state, k, r, request.computed + new, limits):
             state.new[k, i] = new
             budget -= new
         else:
@@ -381,12 +358,12 @@ def trtllm(state: ServingState, k, now_ns, limits: SchedulerLimits):
 
 
 @inner
-def _outstanding_blocks(state: ServingState, r, limits: SchedulerLimits):
+def _outstanding_blocks(state: records.ServingState, r, limits: records.SchedulerLimits):
     """Blocks that a request has yet to take until its last token, while it holds most."""
     request = state.requests[r]
     own = request.shared + request.blocks
     at_once = min(uncomputed(state, r) + state.totals[0].drafts, limits.budget)
-    return max(most_of(request.input + request.output, at_once, limits) - own, 0)
+    return max(kv.most_of(request.input + request.output, at_once, limits) - own, 0)
 
 
 # ---- vllm_v1
@@ -397,7 +374,7 @@ def _outstanding_blocks(state: ServingState, r, limits: SchedulerLimits):
 # would fit (``scheduler_reserve_full_isl``, on by default since 2026: vllm-project/vllm#37307; 0: as before).
 
 
-def vllm_v1(state: ServingState, k, now_ns, limits: SchedulerLimits):
+def vllm_v1(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
     """Running requests, then waiting ones."""
     state, limits = reference(state), reference(limits)
     rank, reserves = state.ranks[k], limits.params[0] > 0
@@ -418,17 +395,17 @@ APART, TIMES_APART, ENOUGH_CACHED = 64, 1.5, 0.3
 
 
 @outer
-def choose(state: ServingState, does, r, limits: SchedulerLimits):
+def choose(state: records.ServingState, does, r, limits: records.SchedulerLimits):
     """The rank of request ``r``, of instances that do its work; the first of those with the least score, from the one
     after the last choice on.
     """
     totals, ranks = state.totals[0], state.ranks.shape[0]
-    session = state.sessions[r] if limits.choice == SESSION and does != DECODE else -1
+    session = state.sessions[r] if limits.choice == records.SESSION and does != records.DECODE else -1
     if session >= 0 and state.homes[session] >= 0:
         return state.homes[session]
-    if limits.choice == CACHE_AWARE and does != DECODE:
+    if limits.choice == records.CACHE_AWARE and does != records.DECODE:
         return _most_cached(state, does, r, limits)
-    turn = totals.decode_turn if does == DECODE else totals.turn
+    turn = totals.decode_turn if does == records.DECODE else totals.turn
     best, least = -1, 0.0
     for step in range(ranks):
         k = (turn + step) % ranks
@@ -437,7 +414,7 @@ def choose(state: ServingState, does, r, limits: SchedulerLimits):
         score = _score(state, k, r, does, limits)
         if best < 0 or score < least:
             best, least = k, score
-    if does == DECODE:
+    if does == records.DECODE:
         totals.decode_turn = best + 1
     else:
         totals.turn = best + 1
@@ -447,22 +424,22 @@ def choose(state: ServingState, does, r, limits: SchedulerLimits):
 
 
 @inner
-def _score(state: ServingState, k, r, does, limits: SchedulerLimits):
+def _score(state: records.ServingState, k, r, does, limits: records.SchedulerLimits):
     """Of a rank for a request; the least is chosen. Sessions, and decodes, begin where fewest requests are."""
-    if limits.choice == ROUND_ROBIN:
+    if limits.choice == records.ROUND_ROBIN:
         return 0.0
-    if limits.choice == PREFIX_AWARE and does != DECODE:
+    if limits.choice == records.PREFIX_AWARE and does != records.DECODE:
         return _kv_score(state, k, r, limits)
     return float(_load(state, k))
 
 
 @inner
-def _load(state: ServingState, k):
+def _load(state: records.ServingState, k):
     return state.ranks[k].running + state.ranks[k].waiting
 
 
 @outer
-def _most_cached(state: ServingState, does, r, limits: SchedulerLimits):
+def _most_cached(state: records.ServingState, does, r, limits: records.SchedulerLimits):
     """As SGLang's router (sgl-router's `cache_aware` policy and its defaults): the shortest queue where queues differ
     much; else the rank that has most of the prompt, or, where none has enough of it, the one with the smallest cache.
     """
@@ -471,7 +448,7 @@ def _most_cached(state: ServingState, does, r, limits: SchedulerLimits):
     for k in range(state.ranks.shape[0]):
         if state.instances[state.ranks[k].instance].does != does:
             continue
-        found = tokens_of(cached_pieces(state, k, r, limits)[1], limits)
+        found = kv.tokens_of(kv.cached_pieces(state, k, r, limits)[1], limits)
         if found > cached:
             best, cached = k, found
         if shortest < 0 or _load(state, k) < _load(state, shortest):
@@ -486,13 +463,13 @@ def _most_cached(state: ServingState, does, r, limits: SchedulerLimits):
 
 
 @outer
-def _kv_score(state: ServingState, k, r, limits: SchedulerLimits):
+def _kv_score(state: records.ServingState, k, r, limits: records.SchedulerLimits):
     """As Dynamo's KV router: blocks of prompts that the rank then has to compute, and blocks in use (ai-dynamo/dynamo,
     lib/llm/src/kv_router/scheduler.rs: overlap_score_weight 1, router_temperature 0). Events of the cache arrive at
     once.
     """
     rank = state.ranks[k]
-    tokens = state.requests[r].input - tokens_of(cached_pieces(state, k, r, limits)[1], limits)
+    tokens = state.requests[r].input - kv.tokens_of(kv.cached_pieces(state, k, r, limits)[1], limits)
     waiting = rank.head
     while waiting >= 0:
         tokens += uncomputed(state, waiting)

@@ -10,10 +10,8 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
-from archsim.serving import loop
-from archsim.serving.clock import StepTable
+from archsim.serving import clock, kv, loop, schedulers
 from archsim.serving.groups import DECODES, ExpertGroup, Fixed, MigrationCost, Say
-from archsim.serving.kv import NO_PIECES, pieces_of
 from archsim.serving.records import (
     ARRIVAL,
     BINS,
@@ -50,7 +48,6 @@ from archsim.serving.records import (
     zeros,
 )
 from archsim.serving.requests import Requests, rejected_told, some, without_too_long
-from archsim.serving.schedulers import compiled, sessions_of
 from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
 # ---- progress
@@ -187,7 +184,7 @@ class Pool(NamedTuple):
     instances: int
     ranks: int
     kv_blocks: int
-    table: StepTable
+    table: clock.StepTable
     experts: Callable[[int, Say], ExpertGroup] | None = None
     prefilled: bool = False
     most: int = 0
@@ -281,7 +278,7 @@ def simulate(
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
     moved = transfer or KvTransfer(np.float64(0), np.float64(0))
-    schedule = compiled(scheduler.name, scheduler.params, state, limits)
+    schedule = schedulers.compiled(scheduler.name, scheduler.params, state, limits)
     ended = loop.PAUSED
     while ended == loop.PAUSED:
         ended = loop.run(state, pool.table, (decode or pool).table, limits, moved, schedule)
@@ -448,7 +445,7 @@ def _state(
     """``points``: of the tables of experts; ``failing``: whether ranks may fail."""
     records = zeros(len(requests.input), REQUEST)
     records["arrival_ns"], records["input"], records["output"] = requests.arrival_ns, requests.input, requests.output
-    cached = pieces_of(requests, scheduler.block_tokens) if limits.cached else NO_PIECES
+    cached = kv.pieces_of(requests, scheduler.block_tokens) if limits.cached else kv.NO_PIECES
     if limits.cached:
         records["piece_from"], records["piece_to"] = cached.first[:-1], cached.first[1:]
     records["behind"] = limits.first_after - 1
@@ -488,7 +485,7 @@ def _state(
         np.zeros(1),
         np.zeros((len(instances), 2, points), EXPERTS),
         np.zeros(logged, ITERATION),
-        sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
+        schedulers.sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
         np.full(len(records) if limits.choice == SESSION else 1, -1, np.int64),
         line,
         heads,

@@ -14,16 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec
-from archsim.base.own_code import import_function
-from archsim.base.quantities import count, describe
-from archsim.base.validation import validate
-from archsim.base.yaml import read_yaml
-from archsim.specs.config_files import shipped_configs
+from archsim.base import errors, fields, own_code, quantities, validation, yaml
+from archsim.specs import config_files, policies, system
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PolicySpec
-from archsim.specs.system import Efficiency
 
 # A user's own execution, ``execution: package.module:class``: what it says of itself beside running steps.
 #
@@ -34,7 +27,7 @@ from archsim.specs.system import Efficiency
 
 def own_execution(name: str) -> Any:
     """The class or function that an assumption ``execution`` names; None for a shipped one. Raises ValueError."""
-    return import_function(name) if ":" in name else None
+    return own_code.import_function(name) if ":" in name else None
 
 
 def meaning_of(name: str) -> str:
@@ -50,7 +43,7 @@ def columns_of(name: str) -> Mapping[str, str]:
 
 _TABLE = Path(__file__).with_suffix(".yaml")
 ASSUMPTIONS: MappingProxyType[str, MappingProxyType[str, str]] = MappingProxyType(
-    {field: MappingProxyType(values) for field, values in read_yaml(_TABLE, _TABLE.name).data.items()}
+    {field: MappingProxyType(values) for field, values in yaml.read_yaml(_TABLE, _TABLE.name).data.items()}
 )
 
 # Ways to dispatch that only execution: expert_parallel has.
@@ -60,10 +53,10 @@ GATHERING = MappingProxyType({"all_gather": "reduce_scatter", "all_gather_all_re
 OPEN = ("execution",)  # may also name a user's own package.module:class
 
 
-class AssumptionsSpec(Spec):
+class AssumptionsSpec(fields.Spec):
     """One value of every assumption; ``set`` names the set they started from."""
 
-    set: Name  # that they started from
+    set: fields.Name  # that they started from
     execution: str = "weight_streaming"  # how a layer runs
     contention: str  # how transfers share links and HBM
     arbitration: str  # who gets a shared link
@@ -107,13 +100,13 @@ class AssumptionsSpec(Spec):
             return value
         listed = f"valid: {', '.join(valid)}"
         if not isinstance(value, str):
-            raise ValueError(f"expected one of its values, not {describe(value)}; {listed}")
-        raise ValueError(f"unknown value {value!r}{did_you_mean(value, valid)} ({listed})")
+            raise ValueError(f"expected one of its values, not {quantities.describe(value)}; {listed}")
+        raise ValueError(f"unknown value {value!r}{errors.did_you_mean(value, valid)} ({listed})")
 
     @model_validator(mode="after")
     def _moved_by_the_execution(self) -> "AssumptionsSpec":
         if self.dispatch in ONLY_OF_GROUPS and self.execution == "weight_streaming":
-            raise KeyProblem(
+            raise fields.KeyProblem(
                 ("dispatch",),
                 f"{self.dispatch} needs execution: expert_parallel; with weight_streaming take per_rank or "
                 "per_token_expert",
@@ -132,7 +125,7 @@ class AssumptionsSpec(Spec):
         """Whether the time of a die depends on the distinct tokens that a dispatch brings it, or would bring it."""
         return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
-    def simulated(self, policy: PolicySpec) -> "AssumptionsSpec":
+    def simulated(self, policy: policies.PolicySpec) -> "AssumptionsSpec":
         """The set without what one simulation of a policy serves in the same way: fields that only count its results,
         and those that do nothing under the others or for this policy.
         """
@@ -170,14 +163,14 @@ class AssumptionsSpec(Spec):
         return "+".join([self.set, *changed])
 
 
-class UtilisationSpec(Spec):
+class UtilisationSpec(fields.Spec):
     """Shares of peak that the published simulator assumes for a model; see archsim.specs.assumptions."""
 
     # Of HBM bandwidth.
-    hbm: Efficiency
+    hbm: system.Efficiency
     # Of peak compute: values[i] of a task of up to bounds[i] tokens, the last value of larger ones.
-    bounds: tuple[Annotated[int, count(1, 10_000_000)], ...]
-    values: tuple[Efficiency, ...]
+    bounds: tuple[Annotated[int, quantities.count(1, 10_000_000)], ...]
+    values: tuple[system.Efficiency, ...]
 
     @field_validator("values")
     @classmethod
@@ -199,8 +192,8 @@ class NamedSet(AssumptionsSpec):
 @lru_cache
 def shipped_sets() -> MappingProxyType[str, NamedSet]:
     """Set name → set, from the shipped files in configs/assumptions."""
-    files = sorted((shipped_configs() / "assumptions").glob("*.yaml"))
-    sets = [validate(NamedSet, read_yaml(file)) for file in files]
+    files = sorted((config_files.shipped_configs() / "assumptions").glob("*.yaml"))
+    sets = [validation.validate(NamedSet, yaml.read_yaml(file)) for file in files]
     return MappingProxyType({each.set: each for each in sets})
 
 

@@ -10,8 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_serializer, m
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.own_code import import_function
 from archsim.base.quantities import BANDWIDTH, format_quantity
-from archsim.specs.fabric import Bandwidth
-from archsim.specs.policies import check_parameters
+from archsim.specs import fabric, policies
 
 _KEYS = ("name", "bandwidth")
 BEFORE_ARRAY, REPLACES, NETWORK = "before_array", "replaces", "network"  # kinds of classes
@@ -37,7 +36,7 @@ class BlockSpec(Spec):
     """
 
     name: str
-    bandwidth_bytes_per_s: Bandwidth | None = Field(None, alias="bandwidth")
+    bandwidth_bytes_per_s: fabric.Bandwidth | None = Field(None, alias="bandwidth")
     params: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -62,7 +61,7 @@ class BlockSpec(Spec):
         if info.context:
             named = import_function(self.name)
             kind = kind_of(named)
-            check_parameters(self.name, named, 0 if kind == BEFORE_ARRAY else 1, self.params)
+            policies.check_parameters(self.name, named, 0 if kind == BEFORE_ARRAY else 1, self.params)
             if kind and self.bandwidth_bytes_per_s is not None:
                 raise KeyProblem(("bandwidth",), f"{self.name} is a class, which says its own time. Omit bandwidth")
         return self

@@ -11,9 +11,7 @@ from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.validation import validate
-from archsim.base.yaml import read_yaml
+from archsim.base import errors, validation, yaml
 from archsim.laws.tables import CalibrationSpec, ReferenceRates
 from archsim.specs.calibration_sections import files_of, with_sections
 from archsim.specs.config_files import display, named_files, search_folders, shipped_configs
@@ -54,7 +52,7 @@ def _octaves(one: ReferenceRates, other: ReferenceRates) -> float:
 @lru_cache(maxsize=32)
 def _rates_once(path: Path, changed_ns: int) -> tuple[str, ReferenceRates]:
     """GPU and reference of a file, without its sections."""
-    data = read_yaml(path, display(path)).data
+    data = yaml.read_yaml(path, display(path)).data
     return data["gpu"], ReferenceRates.model_validate(data["reference"])
 
 
@@ -68,7 +66,7 @@ def find_calibration(name: str | Path) -> Path:
             return folder / f"{name}.yaml"
     known = named_files(KIND)
     listed = f" (known: {', '.join(known)}; or the path of a YAML file)"
-    raise SpecError(f"unknown calibration {str(name)!r}{did_you_mean(str(name), known)}{listed}")
+    raise errors.SpecError(f"unknown calibration {str(name)!r}{errors.did_you_mean(str(name), known)}{listed}")
 
 
 def calibration_named(name: str | None) -> CalibrationSpec:
@@ -88,12 +86,12 @@ def _version(name: str | None) -> tuple[Path, tuple[int, ...]]:
         changed_ns = path.stat().st_mtime_ns
         return path, (changed_ns, *(file.stat().st_mtime_ns for file in _sections_once(path, changed_ns)))
     except OSError as error:
-        raise SpecError(f"{display(Path(error.filename))}: no such file") from None
+        raise errors.SpecError(f"{display(Path(error.filename))}: no such file") from None
 
 
 @lru_cache(maxsize=32)
 def _sections_once(path: Path, changed_ns: int) -> tuple[Path, ...]:
-    return tuple(files_of(read_yaml(path, display(path)).data, path.parent))
+    return tuple(files_of(yaml.read_yaml(path, display(path)).data, path.parent))
 
 
 @lru_cache(maxsize=8)
@@ -116,13 +114,13 @@ def _digest_once(path: Path, changed_ns: tuple[int, ...]) -> str:
 
 def _content(path: Path) -> bytes:
     """Of the file and of its sections, which have the digests of the numbers beside them."""
-    files = [path, *files_of(read_yaml(path, display(path)).data, path.parent)]
+    files = [path, *files_of(yaml.read_yaml(path, display(path)).data, path.parent)]
     return b"".join(file.read_bytes() for file in files)
 
 
 def read_calibration(path: Path) -> CalibrationSpec:
     """What a file has itself, without tables of other calibrations. Raises SpecError."""
-    return validate(CalibrationSpec, with_sections(read_yaml(path, display(path)), path.parent))
+    return validation.validate(CalibrationSpec, with_sections(yaml.read_yaml(path, display(path)), path.parent))
 
 
 def load_calibration(name: str | Path) -> CalibrationSpec:

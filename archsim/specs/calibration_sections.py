@@ -10,10 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from archsim.base.errors import SpecError
-from archsim.base.fields import Spec
-from archsim.base.validation import validate
-from archsim.base.yaml import Tree, read_yaml
+from archsim.base import errors, fields, validation, yaml
 from archsim.laws.tables import SECTIONS
 from archsim.specs.config_files import display
 
@@ -21,12 +18,12 @@ TABLES, NUMBERS, STORED = "tables", "numbers", "stored"
 HINT = "fit the section again with `archsim calibrate`, or copy it with its files"
 
 
-class _Numbers(Spec):
+class _Numbers(fields.Spec):
     file: str
     sha256: str
 
 
-class _Section(Spec):
+class _Section(fields.Spec):
     numbers: _Numbers | None = None
     tables: tuple[dict[str, Any], ...]
 
@@ -36,7 +33,7 @@ def files_of(data: Any, folder: Path) -> list[Path]:
     return [folder / data[name] for name in SECTIONS if isinstance(data, dict) and isinstance(data.get(name), str)]
 
 
-def with_sections(tree: Tree, folder: Path, *, numbers: bool = True) -> Tree:
+def with_sections(tree: yaml.Tree, folder: Path, *, numbers: bool = True) -> yaml.Tree:
     """The tree of a calibration with its sections' tables in place of the names of their files.
 
     numbers: with those that are stored beside them. Raises SpecError for a file that is missing, damaged or another.
@@ -47,12 +44,12 @@ def with_sections(tree: Tree, folder: Path, *, numbers: bool = True) -> Tree:
     return tree
 
 
-def _tables(tree: Tree, name: str, folder: Path, numbers: bool) -> Tree:
+def _tables(tree: yaml.Tree, name: str, folder: Path, numbers: bool) -> yaml.Tree:
     file = folder / tree.data[name]
     if not file.is_file():
         raise tree.error((name,), f"no such file: {display(file)}; {HINT}")
-    section = read_yaml(file, display(file))
-    head = validate(_Section, section)
+    section = yaml.read_yaml(file, display(file))
+    head = validation.validate(_Section, section)
     stored = _stored(section, head, file) if numbers else None
     for at, table in enumerate(section.data[TABLES]):
         entries = table.pop(STORED, {})
@@ -63,10 +60,10 @@ def _tables(tree: Tree, name: str, folder: Path, numbers: bool) -> Tree:
                 raise section.error((TABLES, at, STORED, field), f"{entry!r} is no entry of the section's numbers")
             table[field] = stored[entry]
     places = {keys[1:]: place for keys, place in section.places.items() if keys[:1] == (TABLES,)}
-    return Tree(section.data[TABLES], places)
+    return yaml.Tree(section.data[TABLES], places)
 
 
-def _stored(section: Tree, head: _Section, file: Path) -> list[Any]:
+def _stored(section: yaml.Tree, head: _Section, file: Path) -> list[Any]:
     from archsim.laws.stored import DamagedNumbers, load  # here, as it imports numpy
 
     if head.numbers is None:
@@ -77,4 +74,4 @@ def _stored(section: Tree, head: _Section, file: Path) -> list[Any]:
     except FileNotFoundError:
         raise section.error((NUMBERS, "file"), f"no such file: {display(beside)}; {HINT}") from None
     except (DamagedNumbers, OSError) as error:
-        raise SpecError(f"{section.place((NUMBERS, 'sha256'))}: {display(beside)} {error}; {HINT}") from None
+        raise errors.SpecError(f"{section.place((NUMBERS, 'sha256'))}: {display(beside)} {error}; {HINT}") from None

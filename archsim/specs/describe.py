@@ -5,20 +5,14 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from archsim.base.errors import aligned
-from archsim.base.fields import Spec
-from archsim.base.quantities import BANDWIDTH, COMPUTE, SIZE, TIME, format_quantity
-from archsim.base.yaml import read_yaml
-from archsim.specs.assumptions import ASSUMPTIONS, shipped_sets
+from archsim.base import errors, fields, quantities, yaml
+from archsim.specs import assumptions, config_files, library, policies
 from archsim.specs.calibration_sections import with_sections
-from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.fabric import LinkSpec
 from archsim.specs.file_kinds import SPECS
-from archsim.specs.library import load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
-from archsim.specs.policies import NEUTRAL, PRESET_MEANINGS, PRESETS, RULE_TYPES, RULES
 from archsim.specs.rules import NamedChoice, Parameter, Text
 from archsim.specs.serving_files import Serving
 from archsim.specs.system import SystemSpec
@@ -32,7 +26,7 @@ def listing(what: str) -> str:
     return LISTINGS[what]()
 
 
-def summary(spec: Spec) -> str:
+def summary(spec: fields.Spec) -> str:
     """The content of a valid file in one line; for a system, also its links, and what a model's memory holds."""
     if isinstance(spec, SystemSpec):
         nodes = [f"  {_nodes(spec)}"] if _nodes(spec) else []
@@ -127,8 +121,8 @@ def _link(system: SystemSpec, own: LinkSpec) -> str:
     bandwidth = system.d2d.bandwidth_bytes_per_s if own.bandwidth_bytes_per_s is None else own.bandwidth_bytes_per_s
     latency_ns = system.d2d.hop_latency_ns if own.hop_latency_ns is None else own.hop_latency_ns
     law = f", law {own.law}" if own.law else ""
-    latency = format_quantity(latency_ns, TIME).replace("us", "µs")
-    return f"{format_quantity(bandwidth, BANDWIDTH)}, {latency} per link{law}"
+    latency = quantities.format_quantity(latency_ns, quantities.TIME).replace("us", "µs")
+    return f"{quantities.format_quantity(bandwidth, quantities.BANDWIDTH)}, {latency} per link{law}"
 
 
 def summary_of_sweep(plan: SweepPlan) -> str:
@@ -146,22 +140,22 @@ def _counted(number: int, noun: str) -> str:
 
 def _systems() -> str:
     rows: list[tuple[str, ...]] = [("name", "dies", "HBM", "capacity", "D2D", "NIC", "compute", "dtype", "file")]
-    for name, file in named_files("systems").items():
-        system = load_system(name)
+    for name, file in config_files.named_files("systems").items():
+        system = library.load_system(name)
         rows.append(
             (
                 name,
                 system.shape,
-                format_quantity(system.hbm.bandwidth_bytes_per_s, BANDWIDTH),
-                format_quantity(system.hbm.capacity_bytes, SIZE),
-                format_quantity(system.d2d.bandwidth_bytes_per_s, BANDWIDTH),
+                quantities.format_quantity(system.hbm.bandwidth_bytes_per_s, quantities.BANDWIDTH),
+                quantities.format_quantity(system.hbm.capacity_bytes, quantities.SIZE),
+                quantities.format_quantity(system.d2d.bandwidth_bytes_per_s, quantities.BANDWIDTH),
                 _nic(system),
-                format_quantity(system.compute.peak_flop_per_s, COMPUTE),
+                quantities.format_quantity(system.compute.peak_flop_per_s, quantities.COMPUTE),
                 system.compute.dtype,
-                display(file),
+                config_files.display(file),
             )
         )
-    return aligned(rows)
+    return errors.aligned(rows)
 
 
 def _nic(system: SystemSpec) -> str:
@@ -170,29 +164,29 @@ def _nic(system: SystemSpec) -> str:
         return ""
     outer = system.fabric.levels[1]
     bandwidth = system.d2d.bandwidth_bytes_per_s if outer.bandwidth_bytes_per_s is None else outer.bandwidth_bytes_per_s
-    return f"{format_quantity(bandwidth, BANDWIDTH)} a {'GPU' if outer.per == 'gpu' else 'node'}"
+    return f"{quantities.format_quantity(bandwidth, quantities.BANDWIDTH)} a {'GPU' if outer.per == 'gpu' else 'node'}"
 
 
 def _models() -> str:
     rows: list[tuple[str, ...]] = [("name", "MoE layers", "hidden", "expert FFN", "experts", "top-k", "shared", "file")]
-    for name, file in named_files("models").items():
-        model = load_model(name)
+    for name, file in config_files.named_files("models").items():
+        model = library.load_model(name)
         layers = f"{len(model.moe_layer_ids)} of {model.layers}"
         shape = (model.hidden, model.expert_ffn, model.experts, model.top_k, model.shared_experts)
-        rows.append((name, layers, *map(str, shape), display(file)))
-    return aligned(rows)
+        rows.append((name, layers, *map(str, shape), config_files.display(file)))
+    return errors.aligned(rows)
 
 
 def _policies() -> str:
-    presets = aligned([("name", "meaning"), *PRESET_MEANINGS.items()])
-    parts = aligned([("name", "parts"), *((name, _parts(preset)) for name, preset in PRESETS.items())])
+    presets = errors.aligned([("name", "meaning"), *policies.PRESET_MEANINGS.items()])
+    parts = errors.aligned([("name", "parts"), *((name, _parts(preset)) for name, preset in policies.PRESETS.items())])
     rules = (
         "These are the rules, with their parameters and defaults. Your own function is named package.module:function."
     )
     lines = [presets, "", parts, "", rules]
-    for rule_type in RULE_TYPES:
+    for rule_type in policies.RULE_TYPES:
         lines += ["", f"{rule_type}:"]
-        for name, rule in RULES[rule_type].items():
+        for name, rule in policies.RULES[rule_type].items():
             lines.append(f"  {name}: {rule.meaning}")
             lines += [f"      {key}: {_default(parameter)}" for key, parameter in rule.parameters.items()]
     return "\n".join(lines)
@@ -201,7 +195,9 @@ def _policies() -> str:
 def _parts(preset: Mapping[str, str]) -> str:
     """The rules of a preset: placement and allocation, and others where they do something."""
     always = "placement", "allocation"
-    return ", ".join(f"{part} {rule}" for part, rule in preset.items() if part in always or rule != NEUTRAL[part])
+    return ", ".join(
+        f"{part} {rule}" for part, rule in preset.items() if part in always or rule != policies.NEUTRAL[part]
+    )
 
 
 def _default(parameter: Parameter | NamedChoice | Text) -> str:
@@ -215,10 +211,10 @@ def _assumptions() -> str:
         "These are the fields and their values, with [the named sets that use them]. Any field can be set separately:",
         "    assumptions: {set: physical, contention: reserved}",
     ]
-    for field, values in ASSUMPTIONS.items():
+    for field, values in assumptions.ASSUMPTIONS.items():
         lines += ["", f"{field}:"]
         for value, meaning in values.items():
-            sets = [name for name, each in shipped_sets().items() if getattr(each, field) == value]
+            sets = [name for name, each in assumptions.shipped_sets().items() if getattr(each, field) == value]
             label = f"  {value}{' [' + ', '.join(sets) + ']' if sets else ''}: "
             lines.append(textwrap.fill(label + meaning, _WIDTH, subsequent_indent=" " * 6))
     return "\n".join(lines)
@@ -226,19 +222,19 @@ def _assumptions() -> str:
 
 def _calibrations() -> str:
     rows: list[tuple[str, ...]] = [("name", "tables", "file")]
-    for name, file in named_files("calibrations").items():
-        data = with_sections(read_yaml(file), file.parent, numbers=False).data
+    for name, file in config_files.named_files("calibrations").items():
+        data = with_sections(yaml.read_yaml(file), file.parent, numbers=False).data
         tables = {key: len(value) for key, value in data.items() if isinstance(value, list)}
-        rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), display(file)))
-    return aligned(rows)
+        rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), config_files.display(file)))
+    return errors.aligned(rows)
 
 
 def _experiments() -> str:
     rows: list[tuple[str, ...]] = [("name", "file", "what it asks")]
-    for name, file in named_files("").items():
+    for name, file in config_files.named_files("").items():
         first, *others = textwrap.wrap(_opening(file), _OPENING_WIDTH) or [""]
-        rows += [(name, display(file), first), *(("", "", line) for line in others)]
-    return aligned(rows)
+        rows += [(name, config_files.display(file), first), *(("", "", line) for line in others)]
+    return errors.aligned(rows)
 
 
 def _opening(file: Path) -> str:
@@ -250,12 +246,12 @@ def _opening(file: Path) -> str:
 
 def _traffic() -> str:
     rows: list[tuple[str, ...]] = [("name", "made of", "licence of what it was fitted to", "file")]
-    for name, file in named_files("traffic").items():
-        head = read_yaml(file).data
+    for name, file in config_files.named_files("traffic").items():
+        head = yaml.read_yaml(file).data
         recorded = "tables" in head or "subjects" in head
         basis = "a recorded trace" if recorded else "recorded loads" if "loads" in head else "statistics"
-        rows.append((name, basis, head.get("licence", "not stated"), display(file)))
-    return aligned(rows)
+        rows.append((name, basis, head.get("licence", "not stated"), config_files.display(file)))
+    return errors.aligned(rows)
 
 
 LISTINGS = {

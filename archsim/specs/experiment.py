@@ -15,8 +15,8 @@ from pydantic import (
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
+from archsim.specs import config_files, system
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
-from archsim.specs.config_files import named_files
 from archsim.specs.deployment import (
     DeploymentSpec,
     ParallelSpec,
@@ -24,7 +24,6 @@ from archsim.specs.deployment import (
 )
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec
-from archsim.specs.system import SystemSpec
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 
@@ -32,7 +31,7 @@ class ExperimentSpec(Spec):
     """What ``archsim sweep`` runs, with every reference resolved."""
 
     name: Name  # of the experiment
-    systems: tuple[SystemSpec, ...] = Field(min_length=1)  # machines
+    systems: tuple[system.SystemSpec, ...] = Field(min_length=1)  # machines
     models: tuple[ModelSpec, ...] = Field(min_length=1)  # MoE models
     workload: WorkloadSpec  # traffic, batches and steps
     policies: tuple[PolicySpec, ...] = Field(min_length=1)  # each is run
@@ -96,7 +95,7 @@ class ExperimentSpec(Spec):
                 raise KeyProblem(("models", at, key), f"{model.name}: {UNMODELLED}")
         trace = self.workload.trace
         if not isinstance(trace, str) and trace.synthetic.like == OF_MODEL:
-            known = named_files("traffic")
+            known = config_files.named_files("traffic")
             for model in self.models:
                 if model.name not in known:
                     problem = f"no traffic preset has the name of model {model.name!r}{did_you_mean(model.name, known)}"

@@ -20,9 +20,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator
 
-from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec, refuse_duplicates
-from archsim.base.quantities import count, describe
+from archsim.base import errors, fields, quantities
 from archsim.specs.constraints import Constraint, parse_constraint, parse_expression
 
 EXPLORE_KEY = "explore"
@@ -84,7 +82,7 @@ def risk_of(objective: str) -> Risk | None:
     if name is None:
         return None
     if name not in RISKY:
-        hint = did_you_mean(name, RISKY)
+        hint = errors.did_you_mean(name, RISKY)
         raise ValueError(f"objective {objective!r}: {name!r} is not drawn{hint} (drawn: {', '.join(RISKY)})")
     if quantile:
         if not 1 <= int(quantile[2]) <= 99:
@@ -136,7 +134,7 @@ def with_expressions(values: Mapping[str, float], objectives: Iterable[str], slo
 
 def _near(name: str) -> str:
     known = f"known: {', '.join(OBJECTIVES)}, and expressions such as throughput / area"
-    return f"{did_you_mean(name, OBJECTIVES)} ({known})"
+    return f"{errors.did_you_mean(name, OBJECTIVES)} ({known})"
 
 
 def _sense(tree: tuple, text: str) -> str | None:
@@ -159,16 +157,16 @@ _MOST_RUNS = 1_000_000
 
 def _read_constraint(text: Any) -> str:
     if not isinstance(text, str):
-        raise ValueError(f"expected a constraint such as 'cost <= 40000', not {describe(text)}")
+        raise ValueError(f"expected a constraint such as 'cost <= 40000', not {quantities.describe(text)}")
     for name in parse_constraint(text).names:
         if name not in OBJECTIVES:
             raise ValueError(
-                f"unknown result {name!r}{did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})"
+                f"unknown result {name!r}{errors.did_you_mean(name, OBJECTIVES)} (known: {', '.join(OBJECTIVES)})"
             )
     return text
 
 
-class ExploreSpec(Spec):
+class ExploreSpec(fields.Spec):
     """What ``archsim sweep --search`` optimises."""
 
     objectives: tuple[str, ...] = Field(min_length=1, max_length=4)  # measures or expressions to optimise
@@ -177,14 +175,14 @@ class ExploreSpec(Spec):
     # Maximum runs of the event engine: a share of the points, or a number.
     event_runs: float | int = 0.15
     # Maximum runs of the analytical engine; of more points, a screen or optuna decides. Twenty thousand take minutes.
-    analytical_runs: Annotated[int, count(1, _MOST_RUNS)] = 20_000
+    analytical_runs: Annotated[int, quantities.count(1, _MOST_RUNS)] = 20_000
     # Points of a screened space, on and nearest to its front, that the analytical engine runs whole.
-    screened_runs: Annotated[int, count(1, _MOST_RUNS)] = 1000
+    screened_runs: Annotated[int, quantities.count(1, _MOST_RUNS)] = 1000
     # Worlds in which an objective such as throughput.p10 is found (`archsim sure`), and how many designs are drawn.
-    samples: Annotated[int, count(16, 4096)] = 64
-    drawn_designs: Annotated[int, count(1, 10_000)] = 64  # designs that are drawn
+    samples: Annotated[int, quantities.count(16, 4096)] = 64
+    drawn_designs: Annotated[int, quantities.count(1, 10_000)] = 64  # designs that are drawn
     coefficients: dict[str, float] = Field(default_factory=dict)  # of energy, area and price
-    seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
+    seed: Annotated[int, quantities.count(0, 2**31)] = 0  # of the draws
 
     @field_validator("objectives")
     @classmethod
@@ -193,20 +191,20 @@ class ExploreSpec(Spec):
             try:
                 sense_of(name)
             except ValueError as error:
-                raise KeyProblem((place,), str(error)) from None
-        refuse_duplicates("objective", list(names))
+                raise fields.KeyProblem((place,), str(error)) from None
+        fields.refuse_duplicates("objective", list(names))
         return names
 
     @field_validator("where", "budgets", mode="before")
     @classmethod
     def _readable(cls, texts: Any) -> Any:
         if not isinstance(texts, list | tuple):
-            raise ValueError(f"expected a list of constraints, not {describe(texts)}")
+            raise ValueError(f"expected a list of constraints, not {quantities.describe(texts)}")
         for place, text in enumerate(texts):
             try:
                 _read_constraint(text)
             except ValueError as error:
-                raise KeyProblem((place,), str(error)) from None
+                raise fields.KeyProblem((place,), str(error)) from None
         return texts
 
     @field_validator("event_runs", mode="before")
@@ -217,9 +215,9 @@ class ExploreSpec(Spec):
             try:
                 value = float(value.strip()[:-1] if value.isascii() else "") / 100
             except ValueError:
-                raise ValueError(f"{expected}, not {describe(value)}") from None
+                raise ValueError(f"{expected}, not {quantities.describe(value)}") from None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{expected}, not {describe(value)}")
+            raise ValueError(f"{expected}, not {quantities.describe(value)}")
         if isinstance(value, float) and not 0 < value <= 1:
             raise ValueError(f"{value!r}: a share must be above 0 and at most 1; {expected}")
         if isinstance(value, int) and not 0 <= value <= _MOST_RUNS:

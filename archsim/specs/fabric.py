@@ -32,8 +32,7 @@ from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.own_code import import_function
 from archsim.base.quantities import BANDWIDTH, TIME, count, describe, format_quantity, quantity
-from archsim.specs.config_files import known_calibration
-from archsim.specs.policies import check_parameters
+from archsim.specs import config_files, policies
 
 Bandwidth = Annotated[float, quantity(BANDWIDTH, "1 GB/s", "1 PB/s")]
 Latency = Annotated[float, quantity(TIME, "1e-6 ns", "1 ms", zero=True)]
@@ -91,7 +90,7 @@ class LinkSpec(Spec):
             calibration, _, kind = law.rpartition("/")
             if not calibration or not kind.isidentifier():
                 raise ValueError(f"expected a calibration and a kind of law, such as h100/intra_node, not {law!r}")
-            known_calibration(calibration)
+            config_files.known_calibration(calibration)
         return law
 
     @model_serializer
@@ -270,7 +269,7 @@ class TopologySpec(Spec):
     def _keys_belong(self, info: ValidationInfo) -> TopologySpec:
         if info.context and ":" in self.name:
             try:
-                check_parameters(self.name, import_function(self.name), 1, self.params)
+                policies.check_parameters(self.name, import_function(self.name), 1, self.params)
             except KeyProblem as problem:
                 keys = problem.keys if problem.keys == ("name",) else ("params", *problem.keys)
                 raise KeyProblem(keys, str(problem)) from None

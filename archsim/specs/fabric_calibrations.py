@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import yaml
 from pydantic import Field
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Name, Spec
-from archsim.base.quantities import count, number
-from archsim.base.validation import validate
+from archsim.base import errors, fields, quantities, validation
 from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
 
@@ -24,20 +21,20 @@ if TYPE_CHECKING:
     from archsim.laws.mesh import EndpointLaw, HopLatency, LawResiduals, LinkRate
 
 FABRIC_KIND = "fabrics"
-_Ns = Annotated[float, number(0, 1e12)]
-_Share = Annotated[float, number(0, 1e6)]
+_Ns = Annotated[float, quantities.number(0, 1e12)]
+_Share = Annotated[float, quantities.number(0, 1e6)]
 
 
-class ResidualsSpec(Spec):
-    points: Annotated[int, count(1, 1_000_000)]  # measured values of the fit
-    cases: Annotated[int, count(1, 1_000_000)]  # distinct cases among them
+class ResidualsSpec(fields.Spec):
+    points: Annotated[int, quantities.count(1, 1_000_000)]  # measured values of the fit
+    cases: Annotated[int, quantities.count(1, 1_000_000)]  # distinct cases among them
     mean: _Share  # relative error of the fit
     most: _Share  # its largest relative error
     held_out_mean: _Share | None = None  # error of cases left out of the fit
     held_out_most: _Share | None = None  # largest error of cases left out of the fit
 
 
-class NsPerVectorSpec(Spec):
+class NsPerVectorSpec(fields.Spec):
     """ns of a vector on the busiest chip, by term."""
 
     tokens: _Ns | None = None
@@ -45,13 +42,13 @@ class NsPerVectorSpec(Spec):
     experts: _Ns | None = None
 
 
-class EndpointSpec(Spec):
+class EndpointSpec(fields.Spec):
     kernel: Literal["dispatch", "combine"]  # of an exchange of tokens
-    version: Name  # of the kernel
+    version: fields.Name  # of the kernel
     topologies: tuple[Literal["linear", "ring", "mesh", "full"], ...] = Field(min_length=1)  # that it was measured on
-    links: Annotated[int, count(1, 64)]  # of a direction between neighbours
-    link_bytes_per_s: Annotated[float, number(1e6, 1e15)]  # nominal rate of each link
-    vector_bytes: Annotated[float, number(1, 1e9)]  # of a token
+    links: Annotated[int, quantities.count(1, 64)]  # of a direction between neighbours
+    link_bytes_per_s: Annotated[float, quantities.number(1e6, 1e15)]  # nominal rate of each link
+    vector_bytes: Annotated[float, quantities.number(1, 1e9)]  # of a token
     fixed_ns: _Ns = 0.0  # of a call
     ns_per_vector: NsPerVectorSpec = NsPerVectorSpec()  # by term, on the busiest chip
     link_ns_per_byte: _Ns = 0.0  # of all links of a direction
@@ -61,15 +58,15 @@ class EndpointSpec(Spec):
     note: str = ""  # what to know of it
 
 
-class LinkRateSpec(Spec):
+class LinkRateSpec(fields.Spec):
     machine: str  # that was measured
     pattern: str  # of traffic
-    packet_ns: Annotated[float, number(1e-3, 1e9)]  # of a packet
-    bytes_per_s: Annotated[float, number(1e3, 1e15)]  # of a link
+    packet_ns: Annotated[float, quantities.number(1e-3, 1e9)]  # of a packet
+    bytes_per_s: Annotated[float, quantities.number(1e3, 1e15)]  # of a link
     residuals: ResidualsSpec | None = None  # errors of the fit
 
 
-class HopLatencySpec(Spec):
+class HopLatencySpec(fields.Spec):
     machine: str  # that was measured
     ns: _Ns  # of a hop
     ns_per_byte: _Ns = 0.0  # of a hop
@@ -77,7 +74,7 @@ class HopLatencySpec(Spec):
     residuals: ResidualsSpec | None = None  # errors of the fit
 
 
-class MeasuredBlockSpec(Spec):
+class MeasuredBlockSpec(fields.Spec):
     """ns of a whole block of a transformer on one fabric of the machine's mesh, as measured."""
 
     mesh: str
@@ -85,8 +82,8 @@ class MeasuredBlockSpec(Spec):
     ns: _Ns
 
 
-class FabricFile(Spec):
-    machine: Name  # its name
+class FabricFile(fields.Spec):
+    machine: fields.Name  # its name
     source: str = Field(min_length=1)  # of the measurements
     endpoint: tuple[EndpointSpec, ...] = ()  # laws of kernels
     link_rate: tuple[LinkRateSpec, ...] = ()  # laws of links
@@ -118,7 +115,7 @@ def fabric_calibration(name: str | Path) -> FabricCalibration:
     try:
         return _read(path, path.stat().st_mtime_ns)
     except OSError as error:
-        raise SpecError(f"{path}: not readable ({error.strerror})") from None
+        raise errors.SpecError(f"{path}: not readable ({error.strerror})") from None
 
 
 def fabric_file(name: str | Path) -> Path:
@@ -128,8 +125,8 @@ def fabric_file(name: str | Path) -> Path:
         return path
     known = named_files(FABRIC_KIND)
     if str(name) not in known:
-        raise SpecError(
-            f"unknown calibration of a fabric {str(name)!r}{did_you_mean(str(name), known)} (known: "
+        raise errors.SpecError(
+            f"unknown calibration of a fabric {str(name)!r}{errors.did_you_mean(str(name), known)} (known: "
             f"{', '.join(known)}; or the path of a YAML file)"
         )
     return known[str(name)]
@@ -144,7 +141,7 @@ def shipped_fabrics() -> list[FabricCalibration]:
 def _read(path: Path, changed_ns: int) -> FabricCalibration:
     from archsim.laws.mesh import EndpointLaw, HopLatency, LinkRate
 
-    given = validate(FabricFile, read_yaml(path))
+    given = validation.validate(FabricFile, read_yaml(path))
     laws = tuple(
         EndpointLaw(
             machine=given.machine, kernel=each.kernel, version=each.version, topologies=each.topologies,

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from archsim.base.errors import SpecError
-from archsim.base.fields import Spec
-from archsim.base.validation import keys_of
+from archsim.base import errors, fields, validation
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.axes import SWEEP_KEY
@@ -20,7 +18,7 @@ from archsim.specs.uncertainty import UncertaintySpec
 
 EXPERIMENT, TRAFFIC, SERVE = "experiment", "traffic preset", "deployment"
 # Kind → class; traffic files have none here, as archsim.workload reads them, nor deployments, which name others.
-SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
+SPECS: MappingProxyType[str, type[fields.Spec]] = MappingProxyType(
     {
         EXPERIMENT: ExperimentSpec,
         "system": SystemSpec,
@@ -32,7 +30,7 @@ SPECS: MappingProxyType[str, type[Spec]] = MappingProxyType(
         "file of widths": UncertaintySpec,
     }
 )
-EXPERIMENT_KEYS = (*keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
+EXPERIMENT_KEYS = (*validation.keys_of(ExperimentSpec), SWEEP_KEY, EXPLORE_KEY)
 # Keys common to all files of configs/traffic, and keys of its three variants.
 _TRAFFIC_KEYS = (
     "name",
@@ -71,9 +69,9 @@ def kind_of(data: Mapping[str, Any]) -> str:
         return EXPERIMENT
     from archsim.specs.serving import ServeSpec
 
-    known: dict[str, Sequence[str]] = {name: keys_of(kind) for name, kind in SPECS.items()}
+    known: dict[str, Sequence[str]] = {name: validation.keys_of(kind) for name, kind in SPECS.items()}
     known["system"] = (*known["system"], "like")
-    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: keys_of(ServeSpec)}
+    known |= {EXPERIMENT: EXPERIMENT_KEYS, TRAFFIC: _TRAFFIC_KEYS, SERVE: validation.keys_of(ServeSpec)}
     return max(known, key=lambda kind: len(set(data) & set(known[kind])))
 
 
@@ -82,4 +80,4 @@ def refuse_other_kinds(path: object, data: Mapping[str, Any], expected: str = EX
     kind = kind_of(data)
     if kind != expected and (kind != EXPERIMENT or len(set(data) & set(EXPERIMENT_KEYS)) > 2):
         article = "an" if kind[0] in "aeiou" else "a"
-        raise SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")
+        raise errors.SpecError(f"{path}: this is {article} {kind}; {_BELONGS[kind]}")

@@ -10,26 +10,18 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import Name, Spec
-from archsim.base.validation import validate
-from archsim.base.yaml import Place, Tree, read_yaml
+from archsim.base import errors, fields, validation, yaml
 from archsim.laws.tables import CalibrationSpec
-from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs import assumptions, calibration_paths, calibration_sections, config_files, model, variants
 from archsim.specs.axes import SWEEP_KEY, Axis, canonical, read_sweep, with_wafers
-from archsim.specs.calibration_paths import find_calibrations
-from archsim.specs.calibration_sections import with_sections
-from archsim.specs.config_files import display, named_files
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, ExploreSpec
 from archsim.specs.file_kinds import EXPERIMENT_KEYS, SPECS, kind_of, refuse_other_kinds
-from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides
 from archsim.specs.plan import SweepPlan, plan_without_axes
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, References, folders_around, is_path
 from archsim.specs.system import SystemSpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_keys
-from archsim.specs.variants import PLURAL
 
 # The file of a report that holds its experiment, and the keys it records beside it, which are skipped here.
 MANIFEST, MANIFEST_KEY = "manifest.yaml", "manifest"
@@ -64,10 +56,10 @@ def load_exploration(source: Source, overrides: Sequence[str] = ()) -> tuple[Swe
     """The experiment in a file with its ``sweep:`` and its ``explore:``. Raises SpecError, also if it lacks either."""
     read = read_experiment(source, overrides)
     if read.plan is None:
-        raise SpecError(f"{label_of(source)}: an exploration needs {SWEEP_KEY}:, which says what may vary")
+        raise errors.SpecError(f"{label_of(source)}: an exploration needs {SWEEP_KEY}:, which says what may vary")
     if read.explore is None:
         needed = f"{EXPLORE_KEY}: {{objectives: [throughput, cost]}}, or others"
-        raise SpecError(f"{label_of(source)}: an exploration needs {needed}")
+        raise errors.SpecError(f"{label_of(source)}: an exploration needs {needed}")
     return read.plan, read.explore
 
 
@@ -101,13 +93,13 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
     references = References(tree, folder)
     apply_overrides(tree, overrides, references.expand)
     sweep = read_sweep(tree) if SWEEP_KEY in tree.data else None
-    explore = validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
+    explore = validation.validate(ExploreSpec, tree, (EXPLORE_KEY,)) if EXPLORE_KEY in tree.data else None
     tree.data.pop(SWEEP_KEY, None)
     tree.data.pop(EXPLORE_KEY, None)
     written = WrittenKeys.of(tree, made is not None)
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
-    experiment = validate(ExperimentSpec, tree, problems=references.expand_all())
+    experiment = validation.validate(ExperimentSpec, tree, problems=references.expand_all())
     sweep = with_wafers(sweep, experiment.systems, tree.place(("systems",)))
     plan = SweepPlan(tree, sweep, experiment, folder) if sweep else None
     written, recorded = written.with_files(tree), recorded_unread(made)
@@ -154,13 +146,13 @@ def manifest_blamed(source: Source) -> Iterator[None]:
     """While the manifest of a report is read: a SpecError first says so where the manifest was cut off or changed."""
     try:
         yield
-    except SpecError as error:
+    except errors.SpecError as error:
         if not (damage := _damage(source, error)):
             raise
-        raise SpecError(damage) from None
+        raise errors.SpecError(damage) from None
 
 
-def _damage(source: Source, error: SpecError) -> str:
+def _damage(source: Source, error: errors.SpecError) -> str:
     """What is wrong with a report's manifest as a whole; '' if nothing is, and for other sources. ``error``: what is
     wrong with a part, which follows from a cut, but may be of interest after a change.
     """
@@ -169,7 +161,7 @@ def _damage(source: Source, error: SpecError) -> str:
     try:
         file = file_of(source)
         text = file.read_text(encoding="utf-8") if file.is_file() else ""  # a pipe would be waited for
-    except (SpecError, OSError, ValueError):
+    except (errors.SpecError, OSError, ValueError):
         return ""
     if not text.startswith(f"{MANIFEST_KEY}:\n"):
         return ""
@@ -177,8 +169,8 @@ def _damage(source: Source, error: SpecError) -> str:
     if not text.endswith("\n"):
         return f"{file}: looks cut off, as its last line does not end: `{text.splitlines()[-1].strip()}`. {again}"
     try:
-        data = dict(read_yaml(file).data)
-    except SpecError:
+        data = dict(yaml.read_yaml(file).data)
+    except errors.SpecError:
         return ""
     facts = data.pop(MANIFEST_KEY)
     if not isinstance(facts, dict) or facts.get("digest") in (None, digest_of(data)):
@@ -186,19 +178,19 @@ def _damage(source: Source, error: SpecError) -> str:
     return f"{file}: the experiment is not that of its digest: it was cut off or changed afterwards. {again}\n{error}"
 
 
-def tree_of(source: Source) -> Tree:
+def tree_of(source: Source) -> yaml.Tree:
     """A file or named experiment, or a copy of a mapping, in which places read ``mapping: key.path``.
     Raises SpecError.
     """
     if isinstance(source, Mapping):
         try:
-            return Tree(_plain(source), {(): Place(label_of(source))})
+            return yaml.Tree(_plain(source), {(): yaml.Place(label_of(source))})
         except RecursionError:
-            raise SpecError("mapping: contains itself, or is nested too deeply") from None
+            raise errors.SpecError("mapping: contains itself, or is nested too deeply") from None
     file, given = file_of(source), os.fspath(source)
     if is_path(given) and file.name == MANIFEST:
-        return read_yaml(file, str(file), _INSTEAD)  # also of a report by its folder
-    return read_yaml(file, given if given == str(file) or is_path(given) else display(file), _INSTEAD)
+        return yaml.read_yaml(file, str(file), _INSTEAD)  # also of a report by its folder
+    return yaml.read_yaml(file, given if given == str(file) or is_path(given) else config_files.display(file), _INSTEAD)
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
@@ -208,21 +200,21 @@ def file_of(source: str | os.PathLike[str]) -> Path:
     Raises SpecError for a name that is neither, and for what is no path.
     """
     if not isinstance(source, str | os.PathLike):
-        raise SpecError(
+        raise errors.SpecError(
             f"{_short(source)} is of type {type(source).__name__}; expected the path of a YAML file, the name of an "
             "experiment, a mapping with the keys of such a file, or an experiment from ar.load"
         )
     text = os.fspath(source)
-    known = named_files("")
+    known = config_files.named_files("")
     if is_path(text) or os.path.exists(text):
         name = Path(text).stem
         if name in known and not Path(text).parent.is_dir():
-            raise SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
+            raise errors.SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
         report = Path(text, MANIFEST)
         return report if report.is_file() else Path(text)
     if text not in known:
-        hint = f"{did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
-        raise SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
+        hint = f"{errors.did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
+        raise errors.SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
     return known[text]
 
 
@@ -244,12 +236,12 @@ def _plain(value: Any) -> Any:
     """Mappings, sequences and paths as YAML would give them. Raises SpecError for a key that is no text."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise SpecError(f"mapping: key {wrong[0]!r}: a key must be text")
+            raise errors.SpecError(f"mapping: key {wrong[0]!r}: a key must be text")
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, int) and not -_MOST_INTEGER < value < _MOST_INTEGER:
-        raise SpecError("mapping: an integer of over 99 digits; expected one that a spec has a use for")
+        raise errors.SpecError("mapping: an integer of over 99 digits; expected one that a spec has a use for")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -263,18 +255,18 @@ def _refuse_short_paths(overrides: Sequence[str]) -> None:
             root, *rest = canonical(path)
         except ValueError:
             continue  # reported when the tree is validated
-        begin = f"{PLURAL[root]}.0" if root in PLURAL and root != "assumptions" else root
-        raise SpecError(
+        begin = f"{variants.PLURAL[root]}.0" if root in variants.PLURAL and root != "assumptions" else root
+        raise errors.SpecError(
             f"--set {text}: an experiment has no key {path.split('.')[0]!r}; did you mean {'.'.join([begin, *rest])!r}?"
         )
 
 
-def _stand_in(tree: Tree, axis: Axis) -> None:
+def _stand_in(tree: yaml.Tree, axis: Axis) -> None:
     if axis.path == ("workload", "batch") and isinstance(tree.find(("workload",)), dict):
         tree.data["workload"].setdefault("batch", axis.values[0])
-    elif len(axis.path) == 1 and axis.path[0] in PLURAL:
-        if tree.data.setdefault(PLURAL[axis.path[0]], [axis.values[0]]) == [axis.values[0]]:
-            tree.places.setdefault((PLURAL[axis.path[0]], 0), axis.places[0])
+    elif len(axis.path) == 1 and axis.path[0] in variants.PLURAL:
+        if tree.data.setdefault(variants.PLURAL[axis.path[0]], [axis.values[0]]) == [axis.values[0]]:
+            tree.places.setdefault((variants.PLURAL[axis.path[0]], 0), axis.places[0])
 
 
 def load_system(name: str | os.PathLike[str]) -> SystemSpec:
@@ -284,31 +276,31 @@ def load_system(name: str | os.PathLike[str]) -> SystemSpec:
     25
     """
     tree = _reference("systems", os.fspath(name))
-    return validate(SystemSpec, tree, ("systems", 0))
+    return validation.validate(SystemSpec, tree, ("systems", 0))
 
 
-def load_model(name: str | os.PathLike[str]) -> ModelSpec:
+def load_model(name: str | os.PathLike[str]) -> model.ModelSpec:
     """Load a model by name or path, as in an experiment's ``models``. Raises SpecError.
 
     >>> ar.load_model("olmoe-1b-7b").experts
     64
     """
     tree = _reference("models", os.fspath(name))
-    return validate(ModelSpec, tree, ("models", 0))
+    return validation.validate(model.ModelSpec, tree, ("models", 0))
 
 
-def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> AssumptionsSpec:
+def load_assumptions(name: str = DEFAULT_ASSUMPTIONS, **changes: str) -> assumptions.AssumptionsSpec:
     """Load a named assumption set with some fields changed. Raises SpecError.
 
     >>> ar.load_assumptions("physical").label
     'physical'
     """
-    tree = Tree({"assumptions": [{"set": name, **changes}]}, {(): Place("assumptions")})
+    tree = yaml.Tree({"assumptions": [{"set": name, **changes}]}, {(): yaml.Place("assumptions")})
     References(tree, None).expand_all()
-    return validate(AssumptionsSpec, tree, ("assumptions", 0))
+    return validation.validate(assumptions.AssumptionsSpec, tree, ("assumptions", 0))
 
 
-def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
+def check_file(source: Source, overrides: Sequence[str] = ()) -> fields.Spec:
     """The spec in a file: an experiment, or what its keys tell it to be; see
     ``archsim.specs.library.SPECS``.
 
@@ -319,18 +311,18 @@ def check_file(source: Source, overrides: Sequence[str] = ()) -> Spec:
     if kind is ExperimentSpec:
         return load_experiment(source, overrides)
     if kind is CalibrationSpec:
-        with_sections(tree, folder_of(source) or Path())
+        calibration_sections.with_sections(tree, folder_of(source) or Path())
     if kind is SystemSpec:
         References(tree, folder_of(source)).complete_system(())
     apply_overrides(tree, overrides, lambda keys: None)
     if kind is SystemSpec:
-        find_calibrations(tree, (), folders_around(folder_of(source)))
-    return validate(kind, tree)
+        calibration_paths.find_calibrations(tree, (), folders_around(folder_of(source)))
+    return validation.validate(kind, tree)
 
 
-def _reference(kind: str, name: str) -> Tree:
+def _reference(kind: str, name: str) -> yaml.Tree:
     keys = (kind, 0)
-    tree = Tree({kind: [name]}, {(): Place(kind), keys: Place(name)})
+    tree = yaml.Tree({kind: [name]}, {(): yaml.Place(kind), keys: yaml.Place(name)})
     References(tree, None).expand(keys)
     return tree
 
@@ -343,9 +335,9 @@ _FOLDER = Path(__file__).resolve().parent / "starting"
 def starting_text(kind: str, name: str) -> str:
     """A commented file. kind: system, model or experiment. Raises SpecError for text that is no name."""
     try:
-        TypeAdapter(Name).validate_python(name)
+        TypeAdapter(fields.Name).validate_python(name)
     except ValidationError as error:
-        raise SpecError(str(error.errors()[0]["ctx"]["error"])) from None
+        raise errors.SpecError(str(error.errors()[0]["ctx"]["error"])) from None
     return (_FOLDER / f"{kind}.yaml").read_text(encoding="utf-8").replace("name: NAME\n", f"name: {name}\n", 1)
 
 
@@ -355,6 +347,6 @@ def write_new(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise SpecError(f"{file}: exists already. Give another file with --out") from None
+        raise errors.SpecError(f"{file}: exists already. Give another file with --out") from None
     except OSError as error:
-        raise SpecError(f"{file}: cannot be written: {error.strerror}") from None
+        raise errors.SpecError(f"{file}: cannot be written: {error.strerror}") from None

@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archsim.base.errors import SpecError
-from archsim.base.fields import KeyProblem, Spec
-from archsim.base.quantities import BANDWIDTH, format_quantity
+from archsim.base import errors, fields, quantities
 from archsim.laws.tables import HBM, Axis, CalibrationSpec, Numbers, Positive
-from archsim.specs.calibration_files import calibration_named
-from archsim.specs.fabric import Bandwidth
+from archsim.specs import calibration_files, fabric
 
 
 class FromCalibration(NamedTuple):
@@ -32,7 +29,7 @@ class FromCalibration(NamedTuple):
     why: str = ""
 
 
-class CopyLaw(Spec):
+class CopyLaw(fields.Spec):
     """Measured time of copies between two GPUs: latency_ns[i] + bytes ns_per_byte[i] from from_bytes[i] on,
     float64[piece].
 
@@ -43,7 +40,7 @@ class CopyLaw(Spec):
     from_bytes: Axis  # float64[piece], where a piece begins
     latency_ns: Numbers  # float64[piece]
     ns_per_byte: Numbers  # float64[piece]
-    bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of the measured link
+    bandwidth_bytes_per_s: fabric.Bandwidth = Field(alias="bandwidth")  # nominal, of the measured link
     first_bytes: Positive | None = None  # smallest measured size; None: not known
     last_bytes: Positive | None = None  # largest measured size; None: not known
 
@@ -80,7 +77,7 @@ def hbm_measured(calibration: CalibrationSpec) -> FromCalibration:
         values["efficiency"] = float(f"{min(efficiency, 1.0):.4g}")
     note, reference = ", ".join(values), calibration.reference
     if efficiency is not None and HBM in reference.fitted:
-        note += f" (of {format_quantity(reference.hbm_bytes_per_s, BANDWIDTH)}, which was fitted)"
+        note += f" (of {quantities.format_quantity(reference.hbm_bytes_per_s, quantities.BANDWIDTH)}, which was fitted)"
     return FromCalibration(values, note, "no HBM measurements, neither latency nor reads (memory.csv)")
 
 
@@ -92,7 +89,7 @@ def link_measured(calibration: CalibrationSpec) -> FromCalibration:
     link = Laws(calibration).link()
     if link.table is None:
         return FromCalibration({}, "", link.why)
-    rate = format_quantity(link.nominal_bytes_per_s, BANDWIDTH)
+    rate = quantities.format_quantity(link.nominal_bytes_per_s, quantities.BANDWIDTH)
     pieces = {
         key: " ".join(f"{value:.12g}" for value in getattr(link.table, key))
         for key in ("from_bytes", "latency_ns", "ns_per_byte")
@@ -116,11 +113,11 @@ def with_measured(given: Any, measured: Callable[[CalibrationSpec], FromCalibrat
     if not isinstance(name, str):
         return given
     try:
-        calibration = calibration_named(name)
-    except (SpecError, OSError) as error:
-        raise KeyProblem(("calibration",), str(error)) from None
+        calibration = calibration_files.calibration_named(name)
+    except (errors.SpecError, OSError) as error:
+        raise fields.KeyProblem(("calibration",), str(error)) from None
     found = measured(calibration)
     if not found.values:
-        raise KeyProblem(("calibration",), f"{name!r} has {found.why}")
+        raise fields.KeyProblem(("calibration",), f"{name!r} has {found.why}")
     rest = {key: value for key, value in given.items() if key not in ("calibration", "latency_ns")}
     return rest | found.values | {"source": f"calibration {name}: {found.note}"}

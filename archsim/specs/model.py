@@ -12,10 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from archsim.base.errors import SpecError
-from archsim.base.fields import KeyProblem, Name, Spec
-from archsim.base.quantities import count
-from archsim.base.sums import sum
+from archsim.base import errors, fields, quantities, sums
 from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer, count_of_layers
 
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
@@ -26,58 +23,60 @@ UNMODELLED = (
 )
 
 
-class ModelSpec(Spec):
+class ModelSpec(fields.Spec):
     """Shape of a mixture-of-experts model. An expert is three slices (gate, up, down) of hidden ×
     expert_ffn weights.
     """
 
-    name: Name  # of the model
+    name: fields.Name  # of the model
     source: str = Field(min_length=1)  # of its numbers
     # Other names of the model that traces may use.
     aliases: tuple[str, ...] = ()
-    layers: Annotated[int, count(1, MOST_LAYERS)]  # in all
+    layers: Annotated[int, quantities.count(1, MOST_LAYERS)]  # in all
     # Layers with experts: {first: 3, last: 60, every: 1}, or a list.
     moe_layers: LayerSet
-    hidden: Annotated[int, count(1, 1_000_000)]  # values of a hidden vector
-    expert_ffn: Annotated[int, count(1, 1_000_000)]  # inner width of an expert
+    hidden: Annotated[int, quantities.count(1, 1_000_000)]  # values of a hidden vector
+    expert_ffn: Annotated[int, quantities.count(1, 1_000_000)]  # inner width of an expert
     # Expert ids are int16 in traces.
-    experts: Annotated[int, count(1, 32767)]
-    top_k: Annotated[int, count(1, 32767)]  # experts that a token is sent to
+    experts: Annotated[int, quantities.count(1, 32767)]
+    top_k: Annotated[int, quantities.count(1, 32767)]  # experts that a token is sent to
     # A router limited to the experts of top_groups of the expert_groups groups, which are of equal size, in order of id
     # (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); 1 and 1: not limited.
-    expert_groups: Annotated[int, count(1, 32767)] = 1
-    top_groups: Annotated[int, count(1, 32767)] = 1  # groups that a router chooses from
-    shared_experts: Annotated[int, count(0, 1024)] = 0  # experts that every token passes
+    expert_groups: Annotated[int, quantities.count(1, 32767)] = 1
+    top_groups: Annotated[int, quantities.count(1, 32767)] = 1  # groups that a router chooses from
+    shared_experts: Annotated[int, quantities.count(0, 1024)] = 0  # experts that every token passes
     # FFN width of one shared expert.
-    shared_ffn: Annotated[int, count(1, 1_000_000)] = Field(default_factory=lambda given: given["expert_ffn"])
+    shared_ffn: Annotated[int, quantities.count(1, 1_000_000)] = Field(
+        default_factory=lambda given: given["expert_ffn"]
+    )
     # Experts that return a token as it is, or nothing, and have no weights (LongCat-Flash): the router chooses among
     # them, too.
-    zero_experts: Annotated[int, count(0, 32767)] = 0
+    zero_experts: Annotated[int, quantities.count(0, 32767)] = 0
     # Size of the vectors that routed experts work on, where two products a layer go there and back (LatentMoE of
     # Nemotron 3); null: hidden.
-    expert_hidden: Annotated[int | None, count(1, 1_000_000, none=True)] = None
+    expert_hidden: Annotated[int | None, quantities.count(1, 1_000_000, none=True)] = None
     # False: experts and dense FFNs have no gate matrix, up and down alone (ReLU squared).
     gated: bool = True
     # Null: unknown, as for a model without these keys; what they would hold in memory is then not counted.
     attention: Attention = None
     # FFN width of the dense layers; needed if there are any.
-    dense_ffn: Annotated[int | None, count(1, 1_000_000, none=True)] = None
+    dense_ffn: Annotated[int | None, quantities.count(1, 1_000_000, none=True)] = None
     # Layers with a dense FFN; null: those without experts.
     dense_in: LayerSet | None = None
     # Dense FFNs in each of those layers, one after the other.
-    dense_per_layer: Annotated[int, count(1, 16)] = 1
+    dense_per_layer: Annotated[int, quantities.count(1, 16)] = 1
     # Copies of the hidden vector that pass between layers (hyper-connections of DeepSeek-V4).
-    streams: Annotated[int, count(1, 64)] = 1
+    streams: Annotated[int, quantities.count(1, 64)] = 1
     # Rows of the embedding, and of the output layer unless both are one matrix.
-    vocabulary: Annotated[int | None, count(1, 100_000_000, none=True)] = None
+    vocabulary: Annotated[int | None, quantities.count(1, 100_000_000, none=True)] = None
     tied_embeddings: bool = False  # embedding and output layer are one matrix
     # Further weights of the embedding: tables of n-grams.
-    more_embedding_weights: Annotated[int, count(0, 10_000_000_000_000)] = 0
+    more_embedding_weights: Annotated[int, quantities.count(0, 10_000_000_000_000)] = 0
     # The longest prompt with its answer, in tokens, that the model takes as published, scaling of its positions
     # included; null: unknown, and no length is refused.
-    positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
+    positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
     # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
-    extended_positions: Annotated[int | None, count(1, 1_000_000_000, none=True)] = None
+    extended_positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 
@@ -86,8 +85,8 @@ class ModelSpec(Spec):
         if self.attention:
             try:
                 by_layer(self.attention, self.layers)
-            except KeyProblem as problem:
-                raise KeyProblem(("attention", *problem.keys), str(problem)) from None
+            except fields.KeyProblem as problem:
+                raise fields.KeyProblem(("attention", *problem.keys), str(problem)) from None
         return self
 
     @field_validator("moe_layers", "extended_positions", "top_k", "top_groups")
@@ -178,25 +177,25 @@ class ModelSpec(Spec):
 
     def kv_bytes_per_token(self, value_bytes: int = 2) -> float:
         """KV cache of one token in all layers, at 2 bytes a value (BF16) unless said otherwise; windows are ignored."""
-        return sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
+        return sums.sum(layers * kind.kv_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kept_bytes_per_token(self, value_bytes: int = 2) -> float:
         """The part of it that is kept for good, without layers with a window."""
-        return sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
+        return sums.sum(layers * kind.kept_bytes_per_token(value_bytes) for kind, layers in self.attention_layers)
 
     def kv_bytes(self, context: int, value_bytes: int = 2) -> int:
         """KV cache of a request of ``context`` tokens; layers with a window keep no more than that."""
-        return sum(layers * kind.kv_bytes(context, value_bytes) for kind, layers in self.attention_layers)
+        return sums.sum(layers * kind.kv_bytes(context, value_bytes) for kind, layers in self.attention_layers)
 
     @property
     def state_bytes(self) -> int:
         """What linear attention keeps of a request, in all layers, however long it is."""
-        return sum(layers * kind.state_bytes for kind, layers in self.attention_layers)
+        return sums.sum(layers * kind.state_bytes for kind, layers in self.attention_layers)
 
     @property
     def attention_weights(self) -> int:
         """Weights of attention in all layers."""
-        return sum(layers * kind.weights(self.hidden) for kind, layers in self.attention_layers)
+        return sums.sum(layers * kind.weights(self.hidden) for kind, layers in self.attention_layers)
 
     @property
     def dense_weights(self) -> int:
@@ -257,9 +256,9 @@ class ModelSpec(Spec):
     @property
     def _attention(self) -> tuple[AttentionKind, ...]:
         if self.attention is None:
-            raise SpecError(f"{self.name}: without `attention:` its KV cache and attention weights are unknown")
+            raise errors.SpecError(f"{self.name}: without `attention:` its KV cache and attention weights are unknown")
         return self.attention
 
     def _refuse_missing(self) -> None:
         if self.missing_geometry:
-            raise SpecError(f"{self.name}: the model lacks {', '.join(self.missing_geometry)}")
+            raise errors.SpecError(f"{self.name}: the model lacks {', '.join(self.missing_geometry)}")

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from archsim.base.errors import SpecError
-from archsim.base.quantities import describe
-from archsim.base.yaml import Key, Keys, Place, Tree, parse_value
+from archsim.base import errors, quantities, yaml
 
 
-def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys], None]) -> None:
+def apply_overrides(tree: yaml.Tree, overrides: Sequence[str], expand: Callable[[yaml.Keys], None]) -> None:
     """Apply ``key.path=value`` texts in order; list items are addressed by number.
 
     ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
@@ -20,29 +18,29 @@ def apply_overrides(tree: Tree, overrides: Sequence[str], expand: Callable[[Keys
         path, equals, value = text.partition("=")
         names = tuple(name.strip() for name in path.split("."))
         if not equals or not value.strip() or not all(names):
-            raise SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
-        put(tree, names, parse_value(value, head), head, expand)
+            raise errors.SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
+        put(tree, names, yaml.parse_value(value, head), head, expand)
 
 
-def put(tree: Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[Keys], None]) -> None:
+def put(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[yaml.Keys], None]) -> None:
     """Put a value at a path of keys; ``head`` names it in messages."""
-    keys: Keys = ()
-    key: Key
+    keys: yaml.Keys = ()
+    key: yaml.Key
     for depth, name in enumerate(names):
         container, key, shown = tree.get(keys), name, ".".join(names[:depth])
         if isinstance(container, list):
             if not (name.isascii() and name.isdecimal()):
-                raise SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
+                raise errors.SpecError(f"{head}: {shown} is a list; say which item: {shown}.0.{name}")
             if int(name) >= len(container):
-                raise SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
+                raise errors.SpecError(f"{head}: {shown} has no item {name}; it has {len(container)}, numbered from 0")
             key = int(name)
         elif not isinstance(container, dict):
-            raise SpecError(f"{head}: {shown} is {describe(container)}; it has no key {name!r}")
+            raise errors.SpecError(f"{head}: {shown} is {quantities.describe(container)}; it has no key {name!r}")
         keys += (key,)
         if depth == len(names) - 1:
-            tree.graft(keys, Tree(value, {(): Place(head)}))
+            tree.graft(keys, yaml.Tree(value, {(): yaml.Place(head)}))
         elif isinstance(container, dict) and name not in container:
             container[name] = {}
-            tree.places[keys] = Place(head, keys)
+            tree.places[keys] = yaml.Place(head, keys)
         else:
             expand(keys)

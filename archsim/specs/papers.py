@@ -14,15 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec
-from archsim.base.quantities import number
-from archsim.base.sums import sum
-from archsim.base.validation import validate
-from archsim.base.yaml import read_yaml
-from archsim.specs.config_files import named_files, shipped_configs
-from archsim.specs.constraints import Expression, parse_expression
-from archsim.specs.references import is_path
+from archsim.base import errors, fields, quantities, sums, validation, yaml
+from archsim.specs import config_files, constraints, references
 
 NO_ROOM = "OOM"  # published or simulated: it does not fit
 OTHER = "other"  # in a quantity: columns of the row that a run is compared with
@@ -31,7 +24,7 @@ _RANGE = re.compile(r"h([0-9]{3})-h([0-9]{3})")
 Text = Annotated[str, Field(min_length=1)]
 
 
-class PublishedBound(Spec):
+class PublishedBound(fields.Spec):
     """A published inequality: ``{less_than: 20}`` or ``{more_than: 3}``."""
 
     less_than: float | None = None
@@ -51,9 +44,9 @@ class PublishedBound(Spec):
 Published = float | tuple[float, float] | PublishedBound | str
 
 
-def parsed_quantity(text: str) -> Expression:
+def parsed_quantity(text: str) -> constraints.Expression:
     """A quantity: numbers, columns, ``other.column`` and + - * /. Raises ValueError for anything else."""
-    found = parse_expression(text)
+    found = constraints.parse_expression(text)
     for name in found.names:
         if "." in name.removeprefix(f"{OTHER}."):
             raise ValueError(f"{text!r}: {name}: expected columns, other.column, numbers and + - * /")
@@ -71,14 +64,14 @@ def listed_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class PaperField(Spec):
+class PaperField(fields.Spec):
     """A field of the set-up. ``place``: where the paper says it."""
 
     value: Text = Field(alias="is")
     place: Text
 
 
-class PaperDifference(Spec):
+class PaperDifference(fields.Spec):
     """What the paper does otherwise than ``physical``. ``runs``: name of a run → overrides, as of ``--set``.
 
     ``ends``: the same for both ends of the interval that a constant has which was fitted on a rounded number.
@@ -93,14 +86,14 @@ class PaperDifference(Spec):
     ends: tuple[dict[str, tuple[Text, ...]], dict[str, tuple[Text, ...]]] | None = None
 
 
-class TableSpec(Spec):
+class TableSpec(fields.Spec):
     """Rows that a function of Python gives: ``function`` (``package.module:function``), called with ``given``."""
 
     function: Text
     given: dict[str, Any] = Field(default_factory=dict)
 
 
-class RunSpec(Spec):
+class RunSpec(fields.Spec):
     """An experiment of ``archsim sweep``, a file of ``archsim serve``, or a table of a function."""
 
     sweep: dict[str, Any] | None = None
@@ -114,7 +107,7 @@ class RunSpec(Spec):
         return self
 
 
-class ClaimRow(Spec):
+class ClaimRow(fields.Spec):
     """A number. ``published``: a value, [low, high], an inequality ({less_than: 20}), or text such as OOM; ``at``:
     values of columns of its runs.
     """
@@ -126,7 +119,7 @@ class ClaimRow(Spec):
     guess: float | Text | None = None
     # By how much the published value was rounded, at most, in its unit: half of its last printed digit; 0 for a count
     # and for what is no number of its own. Null: that of the group.
-    rounded: Annotated[float, number(0, 1e9)] | None = None
+    rounded: Annotated[float, quantities.number(0, 1e9)] | None = None
     # Of all values: null, that of the group.
     take: Literal["mean", "most", "least", "total"] | None = None
     # Its value was used to fit a rule's constant or the traffic, so that it is not judged.
@@ -135,7 +128,7 @@ class ClaimRow(Spec):
     why: Text | None = None
 
 
-class SignSpec(Spec):
+class SignSpec(fields.Spec):
     """Which of two rows that differ in these values of columns is larger. ``guess``: what a reader would say of the
     first without archsim: that it is ``below`` the other, ``above`` or ``equal``.
     """
@@ -145,7 +138,7 @@ class SignSpec(Spec):
     guess: Literal["below", "equal", "above"]
 
 
-class NullSpec(Spec):
+class NullSpec(fields.Spec):
     """A further null model, whose met numbers the page counts. ``by``: a column of ``at``, for whose values ``guesses``
     has arithmetic as ``guess`` of a group.
     """
@@ -155,7 +148,7 @@ class NullSpec(Spec):
     guesses: dict[str, float | Text] = Field(min_length=1)
 
 
-class ClaimGroup(Spec):
+class ClaimGroup(fields.Spec):
     """Numbers with one quantity. ``at``, ``against``: values of columns of its rows, and of the rows that they are
     compared with, all else equal; null: that column may differ. ``within`` (of the unit), ``within_percent``: how far
     off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows; ``total``: the quantity
@@ -172,8 +165,8 @@ class ClaimGroup(Spec):
     at: dict[str, Any] = Field(default_factory=dict)  # column → value of its rows
     # Column → value of the rows that they are compared with; null: may differ.
     against: dict[str, Any] = Field(default_factory=dict)
-    within: Annotated[float, number(0, 1e9)] | None = None  # how far off is met, in the unit
-    within_percent: Annotated[float, number(0, 100)] | None = None  # how far off is met
+    within: Annotated[float, quantities.number(0, 1e9)] | None = None  # how far off is met, in the unit
+    within_percent: Annotated[float, quantities.number(0, 100)] | None = None  # how far off is met
     sign: bool = False  # whether that of the change must be right, too
     take: Literal["mean", "most", "least", "total"] = "mean"  # of the values of all rows
     why: Text | None = None  # a run may not show it
@@ -181,7 +174,7 @@ class ClaimGroup(Spec):
     # What the guess is, in words; the page prints it.
     guessed: Text | None = None
     nulls: tuple[NullSpec, ...] = ()  # further null models
-    rounded: Annotated[float, number(0, 1e9)] = 0.0  # half of the last printed digit
+    rounded: Annotated[float, quantities.number(0, 1e9)] = 0.0  # half of the last printed digit
     signs: tuple[SignSpec, ...] = ()  # pairs of rows whose order is judged
     rows: tuple[ClaimRow, ...] = Field(min_length=1)  # its numbers
 
@@ -200,7 +193,7 @@ class ClaimGroup(Spec):
     def _guessed(self) -> ClaimGroup:
         for at, row in enumerate(self.rows):
             if row.guess is None and self.guess is None:
-                raise KeyProblem(
+                raise fields.KeyProblem(
                     ("rows", at),
                     f"{row.id} has no guess: say what a reader would expect without archsim, so that the row can count "
                     "(guess: 1 for equal times, or arithmetic on published ids and values of `at`)",
@@ -214,7 +207,7 @@ class ClaimGroup(Spec):
         return self
 
 
-class Answer(Spec):
+class Answer(fields.Spec):
     """A question that the page answers first: a quantity by the values of a column, against several rows. ``says``: the
     sentence; of a name X of ``against``, ``{paper_X}`` are the values under the paper's rules, ``{physical_X_mean}`` is
     the mean under ``physical``.
@@ -230,17 +223,17 @@ class Answer(Spec):
     says: Text  # the sentence, with names in braces
 
 
-class Outside(Spec):
+class Outside(fields.Spec):
     """Numbers without a row, and why."""
 
     ids: tuple[Text, ...] = Field(min_length=1)
     why: Text
 
 
-class PaperSpec(Spec):
+class PaperSpec(fields.Spec):
     """A file of ``configs/papers``. ``numbers``: ids of all that the paper publishes."""
 
-    paper: Name  # its short name
+    paper: fields.Name  # its short name
     title: Text  # of the publication
     source: Text  # where it is published
     numbers: tuple[Text, ...] = Field(min_length=1)  # ids of all that the paper publishes
@@ -262,11 +255,11 @@ class PaperSpec(Spec):
         for key in ("claims", "answers"):
             for at, each in enumerate(getattr(self, key)):
                 if each.run not in self.runs:
-                    raise KeyProblem((key, at, "run"), f"no run {each.run!r}; it has {', '.join(self.runs)}")
+                    raise fields.KeyProblem((key, at, "run"), f"no run {each.run!r}; it has {', '.join(self.runs)}")
         for at, rule in enumerate(self.rules):
             for name in rule.runs:
                 if name not in self.runs:
-                    raise KeyProblem(("rules", at, "runs", name), f"no such run; it has {', '.join(self.runs)}")
+                    raise fields.KeyProblem(("rules", at, "runs", name), f"no such run; it has {', '.join(self.runs)}")
         return self
 
     @model_validator(mode="after")
@@ -289,7 +282,7 @@ class PaperSpec(Spec):
                     for null in (None, *group.nulls):
                         self.guess_of(group, row, null)
                 except ValueError as error:
-                    raise KeyProblem(("claims", at, "rows", place), f"{row.id}: guess: {error}") from None
+                    raise fields.KeyProblem(("claims", at, "rows", place), f"{row.id}: guess: {error}") from None
         return self
 
     def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str:
@@ -307,12 +300,12 @@ class PaperSpec(Spec):
         def lookup(name: str) -> float | None:
             found = published.get(name, at.get(name))
             if isinstance(found, tuple):
-                return sum(found) / 2
+                return sums.sum(found) / 2
             if isinstance(found, PublishedBound):
                 return found.value
             return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
 
-        expression = parse_expression(guess)
+        expression = constraints.parse_expression(guess)
         for name in expression.names:
             if lookup(name) is None:
                 raise ValueError(f"{name} is neither a published number of this file nor a number of `at`")
@@ -358,20 +351,22 @@ class PaperSpec(Spec):
 
 def paper_names() -> tuple[str, ...]:
     """The names of all papers that ship with archsim or lie in ``./configs/papers``."""
-    return tuple(named_files("papers"))
+    return tuple(config_files.named_files("papers"))
 
 
 def load_paper(name: str | os.PathLike[str]) -> PaperSpec:
     """Raises SpecError for an unknown name, and with one line per problem of the file."""
     text = os.fspath(name)
-    if is_path(text):
-        return validate(PaperSpec, read_yaml(text))
-    known = named_files("papers")
+    if references.is_path(text):
+        return validation.validate(PaperSpec, yaml.read_yaml(text))
+    known = config_files.named_files("papers")
     if text not in known:
-        raise SpecError(f"{text}: no paper of this name{did_you_mean(text, known)} (known: {', '.join(known)})")
-    return validate(PaperSpec, read_yaml(known[text]))
+        raise errors.SpecError(
+            f"{text}: no paper of this name{errors.did_you_mean(text, known)} (known: {', '.join(known)})"
+        )
+    return validation.validate(PaperSpec, yaml.read_yaml(known[text]))
 
 
 def recorded_values() -> dict[str, Any]:
     """Paper → id → values, as they were simulated with this version (`archsim compare --papers` writes such a file)."""
-    return json.loads((shipped_configs() / "papers" / "recorded.json").read_text(encoding="utf-8"))
+    return json.loads((config_files.shipped_configs() / "papers" / "recorded.json").read_text(encoding="utf-8"))

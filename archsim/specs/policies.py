@@ -14,20 +14,8 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
-from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Name, Spec
-from archsim.base.own_code import import_function
-from archsim.base.quantities import describe
-from archsim.specs.balancers import (
-    ALLOCATION,
-    BALANCER_PRESETS,
-    NEEDS_SPEEDS,
-    PLACEMENT,
-    REBALANCING,
-    REPLICATION,
-    ROUTING,
-    SHARED,
-)
+from archsim.base import errors, fields, own_code, quantities
+from archsim.specs import balancers
 from archsim.specs.rules import NamedChoice, Parameter, Rule
 
 # ruff: noqa: E501  (one row a rule: a table is read across)
@@ -42,7 +30,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "linear": Rule("⌊E/D⌋ experts per die in order of id, the rest one each; the same in every layer"),
         "balanced": Rule("expert e on die ⌊e·D/E⌋: contiguous, and die counts differ by at most one"),
         "padded": Rule("as balanced, and every die has ⌈E/D⌉ slots in every layer, of which those over are empty"),
-        **PLACEMENT,
+        **balancers.PLACEMENT,
     },
     "allocation": {
         "first_seen": Rule("experts in order of first appearance in the demand, the i-th on die (i + offset) mod D", {
@@ -52,20 +40,20 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "isca26": Rule("published simulator: a block goes where the larger of the executor's and the data source's time grows least", {
             "block_tokens": Parameter(512, 1, 1e9, _BLOCK),
             "candidates": Parameter(5, 1, 4096, "minimum number of dies considered: holders of the expert and neighbours of its home"),
-            **NEEDS_SPEEDS,
+            **balancers.NEEDS_SPEEDS,
         }),
         "paper": Rule("paper's text: blocks of an expert go to the least loaded die near a holder", {
             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
             "distance": Parameter(1, 0, 126, "most hops from a holder at which another die may run the expert"),
-            **NEEDS_SPEEDS,
+            **balancers.NEEDS_SPEEDS,
         }),
         "copy_aware": Rule("blocks of an expert go to dies that hold it or a copy; to another only if those finish late", {
             "block_tokens": Parameter(128, 1, 1e9, _BLOCK),
             "slack": Parameter(0.05, 0, 100, "how much later than the mean die a holder may finish", float),
-            **NEEDS_SPEEDS,
+            **balancers.NEEDS_SPEEDS,
         }),
-        "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost", NEEDS_SPEEDS),
-        **ALLOCATION,
+        "lp": Rule("shares of experts by linear programming, rounded; shows the remaining gain and its cost", balancers.NEEDS_SPEEDS),
+        **balancers.ALLOCATION,
     },
     "prediction": {
         "none": Rule("no copies"),
@@ -75,10 +63,10 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "admission": NamedChoice(None, ("reread",), "which predicted experts are copied; reread: those that save a read for their write before they are evicted; all, if not given"),
         }),
     },
-    "rebalancing": {"none": Rule("experts stay where the placement put them"), **REBALANCING},
-    "routing": ROUTING,
-    "replication": REPLICATION,
-    "shared": SHARED,
+    "rebalancing": {"none": Rule("experts stay where the placement put them"), **balancers.REBALANCING},
+    "routing": balancers.ROUTING,
+    "replication": balancers.REPLICATION,
+    "shared": balancers.SHARED,
 }  # fmt: skip
 RULE_TYPES = tuple(RULES)
 # Parameter of a user's own rebalancing that the loop consumes: iterations between two calls.
@@ -126,13 +114,13 @@ _PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"allocation": "first_seen", "prediction": "heatmap"},
     ),
     ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
-    *BALANCER_PRESETS,
+    *balancers.BALANCER_PRESETS,
 )
 PRESETS: Mapping[str, Mapping[str, Any]] = {name: {**NEUTRAL, **parts} for name, _, parts in _PRESETS}
 PRESET_MEANINGS: Mapping[str, str] = {name: meaning for name, meaning, _ in _PRESETS}
 
 
-class RuleSpec(Spec):
+class RuleSpec(fields.Spec):
     """A rule by name, with all its parameters. In YAML: a name, or ``{name: ..., parameter: value, ...}``."""
 
     name: str
@@ -158,12 +146,12 @@ class RuleSpec(Spec):
         return ":" in self.name
 
 
-class PolicySpec(Spec):
+class PolicySpec(fields.Spec):
     """A policy: where experts live, which die runs which of their tokens, which copies are made, when experts move,
     which of the router's choices are executed, what is replicated for one layer, and where shared experts run.
     """
 
-    name: Name  # of the policy
+    name: fields.Name  # of the policy
     placement: RuleSpec = RuleSpec(name="linear")  # where experts live
     allocation: RuleSpec  # which die runs which of their tokens
     prediction: RuleSpec = RuleSpec(name="none")  # which copies are made
@@ -205,21 +193,21 @@ class PolicySpec(Spec):
                 _check_function(rule_type, rule)
             every = rule.params.get(EVERY_STEPS)
             if rule_type == "rebalancing" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-                raise KeyProblem(
+                raise fields.KeyProblem(
                     (EVERY_STEPS,),
-                    f"expected the number of iterations between two calls, 1 or more, not {describe(every)}",
+                    f"expected the number of iterations between two calls, 1 or more, not {quantities.describe(every)}",
                 )
             if NEEDS in rule.params and rule_type in ("allocation", "rebalancing"):
                 try:
-                    NEEDS_SPEEDS[NEEDS].read(rule.params[NEEDS])
+                    balancers.NEEDS_SPEEDS[NEEDS].read(rule.params[NEEDS])
                 except ValueError as error:
-                    raise KeyProblem((NEEDS,), str(error)) from None
+                    raise fields.KeyProblem((NEEDS,), str(error)) from None
             return rule
         rules = RULES[rule_type]
         if rule.name not in rules:
-            raise KeyProblem(
+            raise fields.KeyProblem(
                 ("name",),
-                f"unknown {rule_type} {rule.name!r}{did_you_mean(rule.name, rules)} "
+                f"unknown {rule_type} {rule.name!r}{errors.did_you_mean(rule.name, rules)} "
                 f"(known: {', '.join(rules)}; or your own function as package.module:function)",
             )
         return rule.model_copy(update={"params": _complete(rules[rule.name], rule.params)})
@@ -227,9 +215,9 @@ class PolicySpec(Spec):
 
 def _check_function(rule_type: str, rule: RuleSpec) -> None:
     try:
-        function = import_function(rule.name)
+        function = own_code.import_function(rule.name)
     except ValueError as error:
-        raise KeyProblem(("name",), str(error)) from None
+        raise fields.KeyProblem(("name",), str(error)) from None
     consumed = _CONSUMED.get(rule_type, ())
     arguments = arguments_of(rule_type, function, rule.params)
     check_parameters(rule.name, function, arguments, {key for key in rule.params if key not in consumed})
@@ -255,16 +243,16 @@ def _complete(rule: Rule, given: dict[str, Any]) -> dict[str, int | float | str]
     """The given parameters, checked, with defaults for the others."""
     for key in given:
         if key not in rule.parameters:
-            raise KeyProblem((key,), f"unknown parameter{did_you_mean(key, rule.parameters)}")
+            raise fields.KeyProblem((key,), f"unknown parameter{errors.did_you_mean(key, rule.parameters)}")
     if all(key in given for key in _EXCLUSIVE):
-        raise KeyProblem((_EXCLUSIVE[1],), f"give either {_EXCLUSIVE[0]} or {_EXCLUSIVE[1]}, not both")
+        raise fields.KeyProblem((_EXCLUSIVE[1],), f"give either {_EXCLUSIVE[0]} or {_EXCLUSIVE[1]}, not both")
     complete: dict[str, int | float | str] = {}
     for key, parameter in rule.parameters.items():
         if key in given:
             try:
                 complete[key] = parameter.read(given[key])
             except ValueError as error:
-                raise KeyProblem((key,), str(error)) from None
+                raise fields.KeyProblem((key,), str(error)) from None
         elif parameter.default is not None and not (key in _EXCLUSIVE and any(other in given for other in _EXCLUSIVE)):
             complete[key] = parameter.default
     return complete
@@ -287,7 +275,7 @@ def check_parameters(target: str, function: Callable[..., Any], arguments: int, 
     for key in given:
         if key not in known:
             listed = f"; it has {', '.join(known)}" if known else "; it has none"
-            raise KeyProblem((key,), f"unknown parameter of {target}{did_you_mean(key, known) or listed}")
+            raise fields.KeyProblem((key,), f"unknown parameter of {target}{errors.did_you_mean(key, known) or listed}")
     for each in by_name:
         if each.name in known and each.default is each.empty and each.name not in given:
-            raise KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")
+            raise fields.KeyProblem(("name",), f"{target} needs a parameter {each.name!r}")

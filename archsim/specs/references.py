@@ -14,9 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.quantities import describe
-from archsim.base.yaml import Keys, Place, Tree, read_yaml
+from archsim.base import errors, quantities, yaml
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.config_files import display, named_files, searched
@@ -27,20 +25,20 @@ DEFAULT_ASSUMPTIONS = "physical"
 _PARENTS_SEARCHED = 2
 
 
-def resolve(kind: str, value: Any, place: Place, folder: Path | None) -> Tree:
+def resolve(kind: str, value: Any, place: yaml.Place, folder: Path | None) -> yaml.Tree:
     """Expand one reference, at ``(kind, 0)`` of a separate tree. kind: systems, models, policies or assumptions.
 
     Raises SpecError; its messages, and those of later validation, name ``place`` for values that are not in a file.
     """
     keys = (kind, 0)
-    tree = Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
+    tree = yaml.Tree({kind: [deepcopy(value)]}, {(): place, (kind,): place, keys: place})
     References(tree, folder).complete(keys)
     return tree
 
 
-def found_trace(path: str, place: Place, folder: Path | None) -> str:
+def found_trace(path: str, place: yaml.Place, folder: Path | None) -> str:
     """A trace's path relative to the current directory. Raises SpecError if it does not exist."""
-    tree = Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
+    tree = yaml.Tree({"workload": {"trace": path}}, {(): place, ("workload",): place, ("workload", "trace"): place})
     References(tree, folder).find_trace()
     return tree.data["workload"]["trace"]
 
@@ -56,11 +54,11 @@ def folders_around(folder: Path | None) -> list[Path]:
 class References:
     """Expands the references of one tree; ``folder`` is that of the experiment file (None: no file)."""
 
-    def __init__(self, tree: Tree, folder: Path | None) -> None:
+    def __init__(self, tree: yaml.Tree, folder: Path | None) -> None:
         self._tree = tree
         self._folder = folder
 
-    def expand(self, keys: Keys) -> None:
+    def expand(self, keys: yaml.Keys) -> None:
         """Replace a reference at ``keys``, if there is one, by a mapping that paths can enter. Raises SpecError."""
         value = self._tree.get(keys)
         if keys[:1] == ("systems",) and len(keys) == 2:
@@ -75,37 +73,37 @@ class References:
                 self._check_known("policy", value, PRESETS, keys, own)
                 self._tree.graft(
                     keys,
-                    Tree(
+                    yaml.Tree(
                         {"name": value} | {rule_type: {"name": PRESETS[value][rule_type]} for rule_type in RULE_TYPES}
                     ),
                 )
             case ("policies", int(), rule_type) if rule_type in RULE_TYPES:
-                self._tree.graft(keys, Tree({"name": value}))
+                self._tree.graft(keys, yaml.Tree({"name": value}))
             case ("assumptions",) | ("assumptions", int()):
                 self._expand_assumptions(keys, value)
 
-    def expand_all(self) -> dict[Keys, str]:
+    def expand_all(self) -> dict[yaml.Keys, str]:
         """Expand every reference and fill in what a preset, a set or a folder implies; returns problems by keys."""
         self._tree.data.setdefault("assumptions", DEFAULT_ASSUMPTIONS)
-        listed: tuple[Keys, ...] = ("assumptions",), ("workload", "batch")
+        listed: tuple[yaml.Keys, ...] = ("assumptions",), ("workload", "batch")
         for place in listed:
             if not isinstance(self._tree.find(place), list | NoneType):
                 self._tree.wrap(place)
-        problems: dict[Keys, str] = {}
+        problems: dict[yaml.Keys, str] = {}
         for kind in ("systems", "models", "policies", "assumptions"):
             items = self._tree.find((kind,))
             for keys in [(kind, index) for index in range(len(items) if isinstance(items, list) else 0)]:
                 try:
                     self.complete(keys)
-                except SpecError as error:
+                except errors.SpecError as error:
                     problems[keys] = str(error)
         try:
             self.find_trace()
-        except SpecError as error:
+        except errors.SpecError as error:
             problems["workload", "trace"] = str(error)
         return problems
 
-    def complete(self, keys: Keys) -> None:
+    def complete(self, keys: yaml.Keys) -> None:
         """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
         self.expand(keys)
         complete = {
@@ -116,7 +114,7 @@ class References:
         if complete is not None and isinstance(self._tree.get(keys), dict):
             complete(keys)
 
-    def complete_system(self, keys: Keys, above: tuple[Path, ...] = ()) -> None:
+    def complete_system(self, keys: yaml.Keys, above: tuple[Path, ...] = ()) -> None:
         """Fill in a mapping's missing keys from the system that it is ``like``, if it is any. ``above``: files that are
         like it. Raises SpecError.
         """
@@ -124,7 +122,7 @@ class References:
         if not isinstance(given, dict) or "like" not in given:
             return
         if not isinstance(given["like"], str):
-            raise self._tree.error(like, f"expected a name (system), not {describe(given['like'])}")
+            raise self._tree.error(like, f"expected a name (system), not {quantities.describe(given['like'])}")
         if "name" not in given:
             raise self._tree.error(keys, f"needs its own name, as it changes system {given['like']!r}")
         file = self._file("systems", given["like"], like)
@@ -133,7 +131,7 @@ class References:
         del given["like"]
         self._tree.underlay(keys, _read_file("systems", file, above))
 
-    def _file(self, kind: str, name: str, keys: Keys) -> Path:
+    def _file(self, kind: str, name: str, keys: yaml.Keys) -> Path:
         if kind == "models" and name.endswith((".json", ".onnx")):
             made = f"`archsim new --from {name} --out model.yaml` makes one"
             raise self._tree.error(keys, f"{name!r} is no model file, which is YAML. {made}; then give its path")
@@ -151,15 +149,16 @@ class References:
         self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
         return files[name]
 
-    def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: Keys, otherwise: str) -> None:
+    def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: yaml.Keys, otherwise: str) -> None:
         if not isinstance(name, str):
-            raise self._tree.error(keys, f"expected a name ({kind}), not {describe(name)}")
+            raise self._tree.error(keys, f"expected a name ({kind}), not {quantities.describe(name)}")
         if name not in known:
             raise self._tree.error(
-                keys, f"unknown {kind} {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})"
+                keys,
+                f"unknown {kind} {name!r}{errors.did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})",
             )
 
-    def _expand_assumptions(self, keys: Keys, value: str) -> None:
+    def _expand_assumptions(self, keys: yaml.Keys, value: str) -> None:
         if is_path(value):
             self._tree.graft(keys, _read_file("assumptions", self._file("assumptions", value, keys)))
             given = self._tree.get(keys)
@@ -168,9 +167,9 @@ class References:
                 given.pop(key, None)
             return
         self._check_known("assumption set", value, shipped_sets(), keys, "or a mapping {set: ..., field: value}")
-        self._tree.graft(keys, Tree({"set": value}))
+        self._tree.graft(keys, yaml.Tree({"set": value}))
 
-    def _complete_policy(self, keys: Keys) -> None:
+    def _complete_policy(self, keys: yaml.Keys) -> None:
         """Fill in a mapping's missing rules from the preset that it names."""
         given = self._tree.get(keys)
         placement = given.get("placement")
@@ -189,7 +188,7 @@ class References:
             if isinstance(given.setdefault(rule_type, {}), dict):
                 given[rule_type].setdefault("name", PRESETS[preset][rule_type])
 
-    def _complete_assumptions(self, keys: Keys) -> None:
+    def _complete_assumptions(self, keys: yaml.Keys) -> None:
         """Fill in a mapping's missing fields from its set; of a user's own set, those that have a default."""
         given = self._tree.get(keys)
         name = given.setdefault("set", DEFAULT_ASSUMPTIONS)
@@ -217,9 +216,9 @@ class References:
         find_traffic(self._tree, (*keys, "synthetic", "like"), self._folder)
 
 
-def _read_file(kind: str, file: Path, above: tuple[Path, ...] = ()) -> Tree:
+def _read_file(kind: str, file: Path, above: tuple[Path, ...] = ()) -> yaml.Tree:
     """The file of a system, a model or assumptions; of a system that is like another, with the keys of that."""
-    tree = read_yaml(file, display(file))
+    tree = yaml.read_yaml(file, display(file))
     tree.data.setdefault("name", file.stem)
     find_calibrations(tree, (), [file.parent], all_found=False)
     if kind == "systems":
@@ -227,7 +226,7 @@ def _read_file(kind: str, file: Path, above: tuple[Path, ...] = ()) -> Tree:
     return tree
 
 
-def find_traffic(tree: Tree, keys: Keys, folder: Path | None) -> None:
+def find_traffic(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None) -> None:
     """Like `find_file`, for a key that may be the name of a traffic preset."""
     like = tree.find(keys)
     if isinstance(like, str) and like.endswith((".yaml", ".yml")):
@@ -235,7 +234,7 @@ def find_traffic(tree: Tree, keys: Keys, folder: Path | None) -> None:
         find_file(tree, keys, folder, hint)
 
 
-def find_file(tree: Tree, keys: Keys, folder: Path | None, hint: str = "") -> None:
+def find_file(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None, hint: str = "") -> None:
     """Make the path of a file or directory at ``keys`` relative to the current directory; search there, then around
     ``folder``, that of the file that names it. Raises SpecError, with ``hint`` at the end, if it does not exist.
     """
@@ -258,4 +257,4 @@ def is_path(name: str) -> bool:
 
 def _aliases(file: Path) -> list[str]:
     """The other names of the model in a file, in lower case."""
-    return [str(each).lower() for each in read_yaml(file, display(file)).data.get("aliases") or ()]
+    return [str(each).lower() for each in yaml.read_yaml(file, display(file)).data.get("aliases") or ()]

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.base.errors import did_you_mean
-from archsim.base.quantities import FRACTION, describe, parse_quantity
+from archsim.base import errors, quantities
 
 
 class Parameter(NamedTuple):
@@ -20,7 +19,7 @@ class Parameter(NamedTuple):
 
     def read(self, value: Any) -> int | float:
         if self.kind is float and isinstance(value, str):
-            value = float(parse_quantity(value, FRACTION))
+            value = float(quantities.parse_quantity(value, quantities.FRACTION))
         whole = "an integer" if self.kind is int else "a number"
         if (
             isinstance(value, bool)
@@ -28,7 +27,7 @@ class Parameter(NamedTuple):
             or not math.isfinite(value)
             or self.kind(value) != value
         ):
-            raise ValueError(f"expected {whole}, not {describe(value)}")
+            raise ValueError(f"expected {whole}, not {quantities.describe(value)}")
         if not self.low <= value <= self.high:
             raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
         return self.kind(value)
@@ -43,8 +42,8 @@ class NamedChoice(NamedTuple):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.names:
-            hint = did_you_mean(value, self.names) if isinstance(value, str) else ""
-            raise ValueError(f"expected {' or '.join(self.names)}, not {describe(value)}{hint}")
+            hint = errors.did_you_mean(value, self.names) if isinstance(value, str) else ""
+            raise ValueError(f"expected {' or '.join(self.names)}, not {quantities.describe(value)}{hint}")
         return value
 
 
@@ -56,7 +55,7 @@ class Text(NamedTuple):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or not value:
-            raise ValueError(f"expected text, not {describe(value)}")
+            raise ValueError(f"expected text, not {quantities.describe(value)}")
         return value
 
 

@@ -15,9 +15,7 @@ from pydantic import (
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import BANDWIDTH, SIZE, TIME, count, describe, fraction, number, quantity
 from archsim.base.sums import sum
-from archsim.specs.deployment import ParallelSpec, PrecisionSpec
-from archsim.specs.schedulers import BY_HASHES, SchedulerSpec
-from archsim.specs.workload import OF_MODEL, SyntheticSpec, known_preset
+from archsim.specs import deployment, schedulers, workload
 
 Time = Annotated[float, quantity(TIME, "1 ns", "1000 s", zero=True)]
 _RATE = re.compile(r"(\d+\.?\d*(?:[eE][-+]?\d+)?)\s*/\s*(s|min|h)", re.ASCII)
@@ -221,7 +219,7 @@ class SideSpec(Spec):
 
     # Its machine, where it is not that of the file: by name, file or mapping.
     system: Any | None = None
-    parallel: ParallelSpec = ParallelSpec()  # sizes of an engine of the side
+    parallel: deployment.ParallelSpec = deployment.ParallelSpec()  # sizes of an engine of the side
     instances: Annotated[int, count(1, 10_000)] = 1  # engines of the side
     max_num_seqs: Annotated[int, count(1, 65_536)] | None = None  # of a rank; null: as the scheduler's
     # Null: every device has its share of the experts.
@@ -277,7 +275,7 @@ class SearchSpec(Spec):
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
     # Empty: that of the file.
-    precision: tuple[PrecisionSpec, ...] = ()
+    precision: tuple[deployment.PrecisionSpec, ...] = ()
     # disaggregated: engines alike, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
     # prefill and DP 8 that decode.
     pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
@@ -299,7 +297,7 @@ class RoutingSpec(Spec):
     """
 
     like: str | None = None  # a preset of configs/traffic, a file, or ``model``
-    synthetic: SyntheticSpec | None = None  # generated routing
+    synthetic: workload.SyntheticSpec | None = None  # generated routing
     trace: str | None = None  # recorded routing
     # MoE layers that are simulated, those that represent all; the others take their mean. More are more exact, and
     # slower.
@@ -314,7 +312,7 @@ class RoutingSpec(Spec):
     @field_validator("like")
     @classmethod
     def _known(cls, like: str | None) -> str | None:
-        return known_preset(like)
+        return workload.known_preset(like)
 
     @model_validator(mode="after")
     def _one(self) -> "RoutingSpec":
@@ -324,9 +322,9 @@ class RoutingSpec(Spec):
         return self
 
     @property
-    def generated(self) -> SyntheticSpec:
+    def generated(self) -> workload.SyntheticSpec:
         """The traffic that is not recorded."""
-        return self.synthetic or SyntheticSpec(like=self.like or OF_MODEL, seed=self.seed)
+        return self.synthetic or workload.SyntheticSpec(like=self.like or workload.OF_MODEL, seed=self.seed)
 
 
 class SpeculationSpec(Spec):
@@ -471,10 +469,10 @@ class ServeSpec(Spec):
 
     system: Any  # name, path or mapping
     model: Any  # name, path or mapping
-    parallel: ParallelSpec = ParallelSpec()  # sizes of an engine
+    parallel: deployment.ParallelSpec = deployment.ParallelSpec()  # sizes of an engine
     # Engines alike.
     instances: Annotated[int, count(1, 10_000)] = 1
-    precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV
+    precision: deployment.PrecisionSpec = deployment.PrecisionSpec()  # of weights, activations and KV
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
     host: EngineHostSpec | None = None  # in place of fitted constants
@@ -489,7 +487,7 @@ class ServeSpec(Spec):
     # All requests prefill at once, in one pass, and their buffers count in HBM; none: as they come.
     static_batch: StaticBatchSpec | None = None
     requests: RequestSpec  # that arrive
-    scheduler: SchedulerSpec = SchedulerSpec()  # fills iterations
+    scheduler: schedulers.SchedulerSpec = schedulers.SchedulerSpec()  # fills iterations
     speculation: SpeculationSpec | Literal["none"] = "none"  # drafted tokens
     disaggregated: DisaggregatedSpec | Literal["none"] = "none"  # sides of prefill and decode
     # KV of prompts that HBM has no room for; none: it is computed again.
@@ -521,7 +519,7 @@ class ServeSpec(Spec):
     @model_validator(mode="after")
     def _loaded(self) -> "ServeSpec":
         drawn = self.requests.trace is None and self.requests.prefixes is None and self.requests.sessions is None
-        if self.scheduler.balance in BY_HASHES and drawn:
+        if self.scheduler.balance in schedulers.BY_HASHES and drawn:
             what = (
                 f"{self.scheduler.balance} asks for shared prefixes, of a trace with hash ids or of requests.prefixes; "
                 "give least_loaded"

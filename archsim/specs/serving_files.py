@@ -6,9 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.base.errors import SpecError
-from archsim.base.validation import validate
-from archsim.base.yaml import Keys, Place, Tree
+from archsim.base import errors, validation, yaml
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
@@ -86,18 +84,18 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     apply_overrides(tree, overrides, lambda keys: None)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
-    axes = validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
+    axes = validation.validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
         head = f"{tree.place(('sweep',))}: {path}: {value}"
         put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
     written = WrittenKeys.of(tree, made is not None)
     _find_traffic(tree, folder)
-    spec = validate(ServeSpec, tree)
+    spec = validation.validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
-    system = validate(SystemSpec, machine, ("systems", 0))
-    model = validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
+    system = validation.validate(SystemSpec, machine, ("systems", 0))
+    model = validation.validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
     policies = tuple(
-        validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
+        validation.validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
         for each in spec.policies
     )
     if isinstance(spec.routing, RoutingSpec):
@@ -105,14 +103,14 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     spec, recipe = with_recipe(spec, system, model)
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
-        raise SpecError(f"{tree.place(('policies',))}: two have the same name: {', '.join(names)}")
+        raise errors.SpecError(f"{tree.place(('policies',))}: two have the same name: {', '.join(names)}")
     if not isinstance(spec.routing, RoutingSpec) and names != [DEFAULT_POLICY]:
-        raise SpecError(
+        raise errors.SpecError(
             f"{tree.place(('policies',))}: {', '.join(names)} need routing from traffic: give routing: "
             f"{{like: model}}; with routing: {spec.routing} no expert is more popular than another"
         )
     if not isinstance(spec.routing, RoutingSpec) and (others := set(spec.assumptions or {}) - {"overlap"}):
-        raise SpecError(
+        raise errors.SpecError(
             f"{tree.place(('assumptions',))}: {', '.join(sorted(map(str, others)))}: are of routing from "
             "traffic: give routing: {like: model}, or leave them out; overlap alone goes with other routings"
         )
@@ -120,15 +118,15 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
         for at, policy in enumerate(policies):  # of an axis, points that cannot run are rows that say why
             refuse_unserved(policy, tree.place(("policies", at)))
     if isinstance(spec.routing, RoutingSpec) and model.experts == 1:
-        raise SpecError(f"{tree.place(('routing',))}: {model.name} has no experts. Give routing: uniform")
+        raise errors.SpecError(f"{tree.place(('routing',))}: {model.name} has no experts. Give routing: uniform")
     set_ = resolve("assumptions", _assumptions(spec, system), tree.place(("assumptions",)), folder)
-    assumptions = validate(AssumptionsSpec, set_, ("assumptions", 0))
+    assumptions = validation.validate(AssumptionsSpec, set_, ("assumptions", 0))
     machines = {}
     for side, keys, name in _other_systems(spec):
         found = resolve("systems", name, tree.place(keys), folder)
-        other = validate(SystemSpec, found, ("systems", 0))
+        other = validation.validate(SystemSpec, found, ("systems", 0))
         own = resolve("assumptions", _assumptions(spec, other), tree.place(("assumptions",)), folder)
-        machines[side] = DeployedMachine(other, validate(AssumptionsSpec, own, ("assumptions", 0)))
+        machines[side] = DeployedMachine(other, validation.validate(AssumptionsSpec, own, ("assumptions", 0)))
         there: Any = given
         for key in keys[:-1]:
             there = there.get(key) if isinstance(there, dict) else None
@@ -163,7 +161,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     )  # fmt: skip
 
 
-def refuse_unserved(policy: PolicySpec, place: Place | str = "policies") -> None:
+def refuse_unserved(policy: PolicySpec, place: yaml.Place | str = "policies") -> None:
     """Raise SpecError for rules that need more than tokens as they are drawn. ``place``: where the policy is named."""
     for rule_type, why in (
         ("prediction", "predicts from the steps before"),
@@ -174,13 +172,13 @@ def refuse_unserved(policy: PolicySpec, place: Place | str = "policies") -> None
         served = {"prediction": ("none",), "replication": ("none", "libra"), "shared": ("local",)}[rule_type]
         if rule.name not in served and not (rule.name == "lina" and rule.params["accuracy"]):
             with_accuracy = ", or {name: lina, accuracy: 0.4}" if rule.name == "lina" else ""
-            raise SpecError(
+            raise errors.SpecError(
                 f"{place}: {policy.name}: {rule_type}: {rule.name} {why}. Give {rule_type}: {' or '.join(served)}"
                 f"{with_accuracy}, or leave this policy to a sweep (archsim sweep), which runs it step by step"
             )
 
 
-def _find_traffic(tree: Tree, folder: Path | None) -> None:
+def _find_traffic(tree: yaml.Tree, folder: Path | None) -> None:
     for keys in (("routing", "like"), ("routing", "synthetic", "like")):
         find_traffic(tree, keys, folder)
 
@@ -222,7 +220,7 @@ def _assumptions(spec: ServeSpec, system: SystemSpec):
 
 
 def _found(
-    name: str | None, tree: Tree, keys: Keys, folder: Path | None, is_there: Callable[[Path], bool]
+    name: str | None, tree: yaml.Tree, keys: yaml.Keys, folder: Path | None, is_there: Callable[[Path], bool]
 ) -> Path | None:
     """``is_there``: recorded routing may be a folder."""
     if name is None:
@@ -230,5 +228,5 @@ def _found(
     places = [Path(name), *(each / name for each in folders_around(folder))]
     found = next((path for path in places if is_there(path)), None)
     if found is None:
-        raise SpecError(f"{tree.place(keys)}: no such file: {name!r}")
+        raise errors.SpecError(f"{tree.place(keys)}: no such file: {name!r}")
     return found

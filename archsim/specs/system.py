@@ -30,20 +30,19 @@ from archsim.base.quantities import (
 )
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
+from archsim.specs import config_files, measured
 from archsim.specs.as_built import DiesAsBuiltSpec, DrawnSpec, LinksAsBuiltSpec, SparesSpec
 from archsim.specs.blocks import BlockSpec
 from archsim.specs.built import AsBuilt, as_built, places_of, refuse_impossible
-from archsim.specs.config_files import known_calibration
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
-from archsim.specs.measured import CopyLaw, hbm_measured, link_measured, with_measured
 
 if TYPE_CHECKING:
     from archsim.laws.gemm import Rates
 
 
 Efficiency = Annotated[float, fraction(zero=False)]
-Calibration = Annotated[str | None, AfterValidator(known_calibration)]
+Calibration = Annotated[str | None, AfterValidator(config_files.known_calibration)]
 
 
 class HbmSpec(Spec):
@@ -70,7 +69,7 @@ class HbmSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return with_measured(given, hbm_measured)
+        return measured.with_measured(given, measured.hbm_measured)
 
 
 class OffCarrierSpec(Spec):
@@ -97,7 +96,7 @@ class D2DSpec(Spec):
     # A name or path: copies are those measured on that GPU, and are stored as numbers.
     calibration: str | None = Field(None, exclude=True)
     # Measured copies: latency and efficiency are those at the model's slice size, and override given values.
-    copies: CopyLaw | None = None
+    copies: measured.CopyLaw | None = None
     # Time of measured kernels of dispatch and combine, of collectives and of copies over that of their laws.
     measured_factor: Annotated[float, number(0.02, 50)] = 1.0
     source: str | None = None  # of these numbers
@@ -111,7 +110,7 @@ class D2DSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _calibrated(cls, given: Any) -> Any:
-        return with_measured(given, link_measured)
+        return measured.with_measured(given, measured.link_measured)
 
     def of_slices(self, size_bytes: int) -> D2DSpec:
         """This link with the latency and efficiency for slices of this size."""

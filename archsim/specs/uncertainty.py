@@ -8,11 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from archsim.base.errors import did_you_mean
-from archsim.base.fields import KeyProblem, Spec
-from archsim.base.quantities import count, number
-from archsim.base.validation import validate
-from archsim.base.yaml import read_yaml
+from archsim.base import errors, fields, quantities, validation, yaml
 from archsim.specs.config_files import display, search_folders
 from archsim.uncertainty.quantities import KNOTS, Distribution, Quantiles
 
@@ -20,12 +16,12 @@ KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "pric
 TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches")
 KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
-Factor = Annotated[float, number(0.001, 1000)]
+Factor = Annotated[float, quantities.number(0.001, 1000)]
 Range = tuple[Factor, Factor]
 FiveFactors = tuple[Factor, Factor, Factor, Factor, Factor]
 
 
-class WidthSpec(Spec):
+class WidthSpec(fields.Spec):
     """A range relative to a value, its shape and its source."""
 
     range: Range
@@ -43,7 +39,7 @@ class WidthSpec(Spec):
         return Distribution(self.distribution, low * value, value, high * value)
 
 
-class LevelsSpec(Spec):
+class LevelsSpec(fields.Spec):
     """Measured over predicted, of both levels: ``common`` to a table, and of a ``shape``. Two factors are the central
     90 %, five the quantiles `KNOTS` (5, 25, 50, 75 and 95 %).
 
@@ -52,7 +48,7 @@ class LevelsSpec(Spec):
 
     common: Range | FiveFactors
     shape: Range | FiveFactors
-    points: Annotated[int, count(0, 100_000_000)] = 0
+    points: Annotated[int, quantities.count(0, 100_000_000)] = 0
     source: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -60,7 +56,7 @@ class LevelsSpec(Spec):
         for key in ("common", "shape"):
             given = getattr(self, key)
             if list(given) != sorted(given):
-                raise KeyProblem((key,), f"{list(given)}: expected ascending factors")
+                raise fields.KeyProblem((key,), f"{list(given)}: expected ascending factors")
             _checked("lognormal", (given[0], given[-1]), key)
         return self
 
@@ -73,22 +69,22 @@ class LevelsSpec(Spec):
         return Distribution("lognormal", low, min(max(1.0, low), high), high)
 
 
-class SlowestSpec(Spec):
+class SlowestSpec(fields.Spec):
     """Share of the roofline that measured kernels of GPUs reach at least, most of them."""
 
-    slowest: Annotated[float, number(0.001, 1)]
+    slowest: Annotated[float, quantities.number(0.001, 1)]
     source: str = Field(min_length=1)
 
 
-class CommandSpec(Spec):
+class CommandSpec(fields.Spec):
     """What one command measures. ``of``: in words."""
 
     run: str = Field(min_length=1)
-    minutes: Annotated[float, number(0.1, 100_000)]
+    minutes: Annotated[float, quantities.number(0.1, 100_000)]
     of: str = Field(min_length=1)
 
 
-class UncertaintySpec(Spec):
+class UncertaintySpec(fields.Spec):
     """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels.
     ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``. ``traffic``: how many draws of the traffic are
     run, of which each world has one, 0: its own.
@@ -97,7 +93,7 @@ class UncertaintySpec(Spec):
     defaults: dict[str, WidthSpec]
     measured: dict[str, dict[str, LevelsSpec]]
     kernels: dict[str, SlowestSpec]
-    traffic: Annotated[int, count(0, 64)] = 0
+    traffic: Annotated[int, quantities.count(0, 64)] = 0
     commands: dict[str, CommandSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -107,10 +103,10 @@ class UncertaintySpec(Spec):
         _refuse_unknown(("kernels",), self.kernels, KERNELS)
         for kind in KINDS_OF_NUMBERS:
             if kind not in self.defaults:
-                raise KeyProblem(("defaults", kind), "required key is missing")
+                raise fields.KeyProblem(("defaults", kind), "required key is missing")
         for kind in KERNELS:
             if kind not in self.kernels:
-                raise KeyProblem(("kernels", kind), "required key is missing")
+                raise fields.KeyProblem(("kernels", kind), "required key is missing")
         for table, ways in self.measured.items():
             _refuse_unknown(("measured", table), ways, SUBSTITUTIONS)
         return self
@@ -124,21 +120,23 @@ def load_widths() -> UncertaintySpec:
 
 @lru_cache(maxsize=4)
 def _read(file: Path, changed: int) -> UncertaintySpec:
-    return validate(UncertaintySpec, read_yaml(file, display(file)))
+    return validation.validate(UncertaintySpec, yaml.read_yaml(file, display(file)))
 
 
 def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            raise KeyProblem((*at, key), f"unknown key{did_you_mean(key, known)} (known: {', '.join(known)})")
+            raise fields.KeyProblem(
+                (*at, key), f"unknown key{errors.did_you_mean(key, known)} (known: {', '.join(known)})"
+            )
 
 
 def _checked(shape: str, ends: Range, key: str) -> None:
     """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
     low, high = ends
     if low > high:
-        raise KeyProblem((key,), f"{low:g} to {high:g}: expected the lower end first")
+        raise fields.KeyProblem((key,), f"{low:g} to {high:g}: expected the lower end first")
     try:
         Distribution(shape, low, min(max(1.0, low), high), high)
     except ValueError as error:
-        raise KeyProblem(("distribution",), str(error)) from None
+        raise fields.KeyProblem(("distribution",), str(error)) from None

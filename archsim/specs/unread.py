@@ -16,9 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from archsim.base.errors import SpecError
-from archsim.base.fields import without_range
-from archsim.base.yaml import Keys, Place, Tree
+from archsim.base import errors, fields, yaml
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.experiment import ExperimentSpec
@@ -251,23 +249,23 @@ class WrittenKeys(NamedTuple):
     ``of_manifest``: only overrides count, since a manifest writes all defaults out.
     """
 
-    keys: frozenset[Keys]
+    keys: frozenset[yaml.Keys]
     of_manifest: bool
 
     @classmethod
-    def of(cls, tree: Tree, of_manifest: bool = False) -> WrittenKeys:
+    def of(cls, tree: yaml.Tree, of_manifest: bool = False) -> WrittenKeys:
         """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
         return cls(
             frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest
         )
 
-    def with_files(self, tree: Tree) -> WrittenKeys:
+    def with_files(self, tree: yaml.Tree) -> WrittenKeys:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
         own = (keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest))
         return self._replace(keys=self.keys | {keys for keys in own if not _below_value(tree.data, keys)})
 
 
-def _is_own(place: Place, of_manifest: bool) -> bool:
+def _is_own(place: yaml.Place, of_manifest: bool) -> bool:
     """Whether a place is an override; or, unless it is ``of_manifest``, not in a shipped file of systems, models or
     assumptions.
     """
@@ -277,9 +275,9 @@ def _is_own(place: Place, of_manifest: bool) -> bool:
     return not (file.is_relative_to(configs) and file.parent != configs)
 
 
-def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
+def _leaves(value: Any, keys: yaml.Keys) -> Iterator[yaml.Keys]:
     """Keys of all values below mappings, and below the lists of an experiment's parts; a number with its range is one."""
-    if isinstance(value, dict) and value and without_range(value) is value:
+    if isinstance(value, dict) and value and fields.without_range(value) is value:
         for key, each in value.items():
             yield from _leaves(each, (*keys, key))
     elif isinstance(value, list) and len(keys) == 1 and keys[0] in _KINDS:
@@ -289,11 +287,11 @@ def _leaves(value: Any, keys: Keys) -> Iterator[Keys]:
         yield keys
 
 
-def _below_value(value: Any, keys: Keys) -> bool:
+def _below_value(value: Any, keys: yaml.Keys) -> bool:
     """Whether keys lead to what a file says of a number beside its value, or to that."""
     for key in keys[:-1]:
         value = value.get(key) if isinstance(value, dict) else value[key] if isinstance(value, list) else None  # type: ignore[index]
-        if without_range(value) is not value:
+        if fields.without_range(value) is not value:
             return True
     return False
 
@@ -301,7 +299,7 @@ def _below_value(value: Any, keys: Keys) -> bool:
 def unread_keys(plan: SweepPlan, written: WrittenKeys, engine: str | None = None) -> tuple[str, ...]:
     """Sentences that name the written keys, axes included, that no run of a plan reads, and say why. ``engine``: in place of its own."""
     replaced = {axis.path[0] for axis in plan.sweep.axes if len(axis.path) == 1}
-    asked: list[tuple[str, int | None, Keys]] = []  # kind, number in its list, and path below
+    asked: list[tuple[str, int | None, yaml.Keys]] = []  # kind, number in its list, and path below
     for keys in sorted(written.keys, key=str):
         kind = _KINDS.get(str(keys[0]), str(keys[0]))
         if kind in replaced:
@@ -321,7 +319,7 @@ def unread_of_serving(
     model: ModelSpec,
     assumptions: AssumptionsSpec,
     policies: Sequence[PolicySpec],
-    written: Iterable[Keys],
+    written: Iterable[yaml.Keys],
 ) -> tuple[str, ...]:
     """Sentences that name the keys that a file of ``archsim serve`` reads under none of its policies, and say why."""
     asked = [(str(keys[0]), None, keys[1:]) for keys in sorted(written, key=str)]
@@ -335,7 +333,7 @@ def _runs_of(plan: SweepPlan, engine: str | None) -> Iterator[tuple[Chosen, Mapp
     for number in _looked_at(plan):
         try:
             point = plan.point(number)
-        except SpecError:  # values that do not go together: no run
+        except errors.SpecError:  # values that do not go together: no run
             continue
         places, rest = {}, number
         for kind, size in zip(
@@ -361,21 +359,21 @@ def _looked_at(plan: SweepPlan) -> Iterable[int]:
     return map(plan.index_of, product(*few)) if count <= _MOST_POINTS else ()
 
 
-def _may_choose(path: Keys) -> bool:
+def _may_choose(path: yaml.Keys) -> bool:
     return len(path) == 1 or path[0] not in ("system", "workload") or path[1] not in _RATES
 
 
 _RATES = ("hbm", "d2d", "llc", "compute", "mesh", "batch", "decode_steps", "context")  # no row asks for these
 
 
-def _rows_of(asked: tuple[str, Any, Keys], rows: Sequence[UnreadKeys]) -> list[UnreadKeys]:
+def _rows_of(asked: tuple[str, Any, yaml.Keys], rows: Sequence[UnreadKeys]) -> list[UnreadKeys]:
     kind, _, path = asked
     key = ".".join((kind, *map(str, path)))
     return [row for row in rows if any(fnmatchcase(key, pattern) for pattern in row.keys)]
 
 
 def _messages(
-    wanted: Sequence[tuple[str, int | None, Keys]],
+    wanted: Sequence[tuple[str, int | None, yaml.Keys]],
     rows: Sequence[UnreadKeys],
     runs: Iterable[tuple[Chosen, Mapping[str, int]]],
     experiment: ExperimentSpec | None = None,
@@ -403,7 +401,7 @@ def _messages(
         yield f"{', '.join(first)} and {last} are not read: {why}" if first else f"{last} is not read: {why}"
 
 
-def _named(asked: tuple[str, int | None, Keys], experiment: ExperimentSpec | None) -> str:
+def _named(asked: tuple[str, int | None, yaml.Keys], experiment: ExperimentSpec | None) -> str:
     """``system.compute.efficiency``, or ``system mine: compute.efficiency`` of several systems."""
     kind, at, path = asked
     written = ".".join(map(str, path))

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from archsim.base.errors import SpecError, did_you_mean
-from archsim.base.quantities import describe
-from archsim.base.validation import validate
-from archsim.base.yaml import Place, Tree, dump_yaml
+from archsim.base import errors, quantities, validation, yaml
 from archsim.specs.axes import KINDS, WAFER, Axis
 from archsim.specs.calibration_paths import with_calibrations_found
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
@@ -98,21 +95,21 @@ class Maker:
                 variants += [
                     self._new(base, [(axis, at)]) for base in range(1 if len(axis.path) == 1 else len(self._raw))
                 ]
-            except SpecError as error:
+            except errors.SpecError as error:
                 problems.append(str(error))
         if problems:
-            raise SpecError("\n".join(dict.fromkeys(problems)))
+            raise errors.SpecError("\n".join(dict.fromkeys(problems)))
         if variants and all(axis.name in variant.absent for variant in variants) and not self._whole:
             known = {key for variant in RULES.get(axis.path[1], {}).values() for key in variant.parameters}
-            raise SpecError(
+            raise errors.SpecError(
                 f"{axis.place}: no policy of the experiment has the parameter "
-                f"{axis.path[-1]!r}{did_you_mean(axis.path[-1], known)}"
+                f"{axis.path[-1]!r}{errors.did_you_mean(axis.path[-1], known)}"
             )
 
     def _new(self, base: int, changes: list[tuple[Axis, int]]) -> Variant:
         raw: dict[str, Any] = self._raw[base] if base < len(self._raw) else {}
         changed, absent = False, set()
-        places: dict[tuple, Place] = {}
+        places: dict[tuple, yaml.Place] = {}
         for axis, at in changes:
             if len(axis.path) == 1:
                 raw = self._reference(axis, at)
@@ -142,8 +139,10 @@ class Maker:
             kind = PLURAL[self._kind]
             tree = resolve(kind, axis.values[at], axis.places[at], self._folder)
             if not isinstance(tree.get((kind, 0)), dict):
-                raise SpecError(f"{axis.places[at]}: expected a name or a mapping, not {describe(axis.values[at])}")
-            validate(KINDS[self._kind], tree, (kind, 0))
+                raise errors.SpecError(
+                    f"{axis.places[at]}: expected a name or a mapping, not {quantities.describe(axis.values[at])}"
+                )
+            validation.validate(KINDS[self._kind], tree, (kind, 0))
             self._references[at] = tree.get((kind, 0))
         return self._references[at]
 
@@ -158,7 +157,7 @@ class Maker:
         rule = RULES[path[0]].get(str(name))
         return rule is None or path[1] in rule.parameters
 
-    def _spec(self, raw: dict, places: dict[tuple, Place], place: Place) -> Any:
+    def _spec(self, raw: dict, places: dict[tuple, yaml.Place], place: yaml.Place) -> Any:
         """The validated spec; equal data is validated once."""
         content = json.dumps(raw, sort_keys=True)
         spec = self._specs.get(content)
@@ -166,23 +165,23 @@ class Maker:
             try:
                 spec = KINDS[self._kind].model_validate(raw, context={"from_yaml": True}, by_alias=True, by_name=False)
             except ValidationError:
-                validate(KINDS[self._kind], Tree(raw, {(): place} | places))
+                validation.validate(KINDS[self._kind], yaml.Tree(raw, {(): place} | places))
                 raise
             self._specs[content] = spec
         return spec
 
 
-def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
+def _put(raw: Any, path: tuple[str, ...], value: Any, place: yaml.Place) -> Any:
     """A copy with a value at a path; the rest is shared. Raises SpecError for a path through something without keys."""
     if not path:
         return value
     key, rest = path[0], path[1:]
     if isinstance(raw, list):
         if not key.isdecimal() or int(key) >= len(raw):
-            raise SpecError(f"{place}: a list of {len(raw)} has no item {key!r}; items are numbered from 0")
+            raise errors.SpecError(f"{place}: a list of {len(raw)} has no item {key!r}; items are numbered from 0")
         return [_put(each, rest, value, place) if index == int(key) else each for index, each in enumerate(raw)]
     if not isinstance(raw, dict):
-        raise SpecError(f"{place}: leads into {describe(raw)}, which has no key {key!r}")
+        raise errors.SpecError(f"{place}: leads into {quantities.describe(raw)}, which has no key {key!r}")
     below = raw.get(key)
     if rest and (below is None or (isinstance(below, str) and key in _SHORT_FORMS)):
         below = {} if below is None else {"name": below}
@@ -191,7 +190,7 @@ def _put(raw: Any, path: tuple[str, ...], value: Any, place: Place) -> Any:
 
 def written(value: Any) -> str:
     """Text unchanged; anything else as YAML on one line."""
-    return value if isinstance(value, str) else dump_yaml([value], flow=True)[1:-1]
+    return value if isinstance(value, str) else yaml.dump_yaml([value], flow=True)[1:-1]
 
 
 def in_words(value: Any) -> str:

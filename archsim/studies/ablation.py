@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import ArchsimError, did_you_mean
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, csv_text
-from archsim.report.page import rendered
-from archsim.report.plots import Bars, PlotAxis, waterfall
+from archsim.report import page, plots
 from archsim.report.units import factor, listed
 from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran, layers_told
 from archsim.runs.sweep import Watcher, sweep
+from archsim.specs import library, unread
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import AXIS_UNREAD, load_assumptions, with_unread
-from archsim.specs.unread import WrittenKeys
 
 if TYPE_CHECKING:
     import pandas
@@ -156,7 +154,7 @@ def assumptions_named(experiment: ExperimentSpec, name: str) -> AssumptionsSpec:
     if name not in shipped_sets():
         known = list(dict.fromkeys([*shipped_sets(), *own]))
         raise ArchsimError(f"unknown assumption set {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
-    return load_assumptions(name)
+    return library.load_assumptions(name)
 
 
 def links_between(start: AssumptionsSpec, end: AssumptionsSpec) -> tuple[AblatedField, ...]:
@@ -194,10 +192,10 @@ def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: Assumptions
     alone = [link.alone for link in links if link.alone != link.chain]
     whole = (start, *alone, *(link.chain for link in links), end)
     every = experiment.model_copy(update={"assumptions": (*whole, *((more.alone, more.chain) if more else ()))})
-    written: WrittenKeys = experiment.__dict__.get("written", WrittenKeys(frozenset(), of_manifest=False))
+    written: unread.WrittenKeys = experiment.__dict__.get("written", unread.WrittenKeys(frozenset(), of_manifest=False))
     kept = written._replace(keys=frozenset(keys for keys in written.keys if keys[0] != "assumptions"))
-    axes = [each for each in experiment.unread if AXIS_UNREAD in each]
-    return with_unread(every, axes, kept)
+    axes = [each for each in experiment.unread if library.AXIS_UNREAD in each]
+    return library.with_unread(every, axes, kept)
 
 
 def ablate(
@@ -268,7 +266,7 @@ class Waterfalls:
 
     heading: str
     sentence: str
-    panels: tuple[tuple[str, Bars], ...]  # policy, its waterfall
+    panels: tuple[tuple[str, plots.Bars], ...]  # policy, its waterfall
 
 
 def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
@@ -302,7 +300,7 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
             for link in _links_of(found)
         ],
     }
-    return rendered("ablation.html.j2", context, {"factor": factor})
+    return page.rendered("ablation.html.j2", context, {"factor": factor})
 
 
 def _links_of(found: Ablation) -> list[AblatedField]:
@@ -320,7 +318,7 @@ def groups_of(found: Ablation) -> Iterator[Waterfalls]:
         )
 
 
-def drawing(fall: Waterfall, found: Ablation) -> Bars:
+def drawing(fall: Waterfall, found: Ablation) -> plots.Bars:
     changes = []
     for effect in fall.effects:
         by = effect.speedup_after - effect.speedup_before
@@ -329,9 +327,9 @@ def drawing(fall: Waterfall, found: Ablation) -> Bars:
         link, by_then = effect.link, f"{factor(effect.speedup_before)} → {factor(effect.speedup_after)}"
         told = f"{link.field}: {link.before} → {link.after}: {by_then}; changed alone: {factor(effect.speedup_alone)}"
         changes.append((link.field, by, colour, {"told": told}))
-    return waterfall(
+    return plots.waterfall(
         f"{fall.policy}: how does each assumption change its speed-up?", changes,
-        PlotAxis("value", "decode throughput relative to base under the same assumptions, ×"),
+        plots.PlotAxis("value", "decode throughput relative to base under the same assumptions, ×"),
         first=(found.start.label, fall.start), total=(found.end.label, ".2f"), reference=1.0,
         tips=(("name", "assumption"), ("label", "change"), ("told", "in words")),
     )  # fmt: skip

@@ -26,36 +26,14 @@ from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_S
 from archsim.laws.gemm import dense_product
 from archsim.laws.laws import Laws
-from archsim.policies.allocation import Plan, StepView, lplb
-from archsim.policies.libra import libra_plan
-from archsim.policies.lina import lina_fit, prediction_accuracy
-from archsim.policies.replication import look_ahead
-from archsim.report.page import rendered
-from archsim.report.plots import Colours, PlotAxis, Points
-from archsim.report.units import NO_BREAK, significant
+from archsim.policies import allocation, libra, lina, replication
+from archsim.report import page, plots, units
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
-from archsim.specs.calibration_files import calibration_named
-from archsim.specs.constraints import Expression, Lookup
-from archsim.specs.decision import HostSpec
-from archsim.specs.library import load_model, load_planned
-from archsim.specs.papers import (
-    NO_ROOM,
-    OTHER,
-    Answer,
-    ClaimGroup,
-    ClaimRow,
-    PaperSpec,
-    PublishedBound,
-    SignSpec,
-    listed_ids,
-    parsed_quantity,
-)
-from archsim.specs.workload import SyntheticSpec
+from archsim.specs import calibration_files, constraints, decision, library, papers, workload
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
-from archsim.workload import profile
-from archsim.workload.generated import collect, popularity, traffic_of
+from archsim.workload import generated, profile
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_model import QUANTILES, TrafficModel
 from archsim.workload.traffic_presets import expected_loads, fitted_skew, load_traffic, mapped, of_layers
@@ -82,7 +60,7 @@ _TAKE: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
 _IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
 
 
-def value_of(group: ClaimGroup, row: ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
+def value_of(group: papers.ClaimGroup, row: papers.ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
     """The value of the rows that are meant. None where there are none or the runs lack a column. NO_ROOM where all of
     them were refused.
     """
@@ -98,10 +76,10 @@ def taken(
     take: str = "mean",
 ) -> Value:
     """Like `value_of`, but for a quantity."""
-    expression = parsed_quantity(quantity)
+    expression = papers.parsed_quantity(quantity)
     wanted = [row for row in rows if _agrees(row, at)]
     if wanted and all(row.get("refused") for row in wanted):
-        return NO_ROOM
+        return papers.NO_ROOM
     keys = [key for key in (*_IDENTITY, *axes) if key not in against]
     pairs = [(row, _other(row, rows, keys, against)) for row in wanted]
     # what does not fit has no time, and takes no part in a mean over others
@@ -113,9 +91,9 @@ def taken(
     return _TAKE[take](found) if found and not any(map(math.isnan, found)) else None
 
 
-def _added(rows: Sequence[Row | None], expression: Expression) -> Row:
+def _added(rows: Sequence[Row | None], expression: constraints.Expression) -> Row:
     """Sums over rows of the columns of an expression; one that a row lacks is left out."""
-    columns = {name.removeprefix(f"{OTHER}.") for name in expression.names}
+    columns = {name.removeprefix(f"{papers.OTHER}.") for name in expression.names}
     values = {column: [_number(row, column) for row in rows] for column in columns}
     there = {column: [each for each in of if each is not None] for column, of in values.items()}
     return {column: sum(each) for column, each in there.items() if len(each) == len(rows)}
@@ -131,9 +109,11 @@ def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[
     return next((e for e in rows if _agrees(e, meant) and all(e.get(key) == row.get(key) for key in keys)), None)
 
 
-def _lookup(row: Row, other: Row | None) -> Lookup:
+def _lookup(row: Row, other: Row | None) -> constraints.Lookup:
     """Value of a quantity's name; None where the row has no number of it."""
-    return lambda name: _number(other if name.startswith(f"{OTHER}.") else row, name.removeprefix(f"{OTHER}."))
+    return lambda name: _number(
+        other if name.startswith(f"{papers.OTHER}.") else row, name.removeprefix(f"{papers.OTHER}.")
+    )
 
 
 def _agrees(row: Row, wanted: Mapping[str, Any]) -> bool:
@@ -155,8 +135,8 @@ class JudgedClaim(NamedTuple):
     rounded number, empty where there is none; ``place``: what it is of, beside its group, in words.
     """
 
-    group: ClaimGroup
-    row: ClaimRow
+    group: papers.ClaimGroup
+    row: papers.ClaimRow
     values: Mapping[int, Value]
     steps: Mapping[int, str]
     guess: Value = None
@@ -197,7 +177,7 @@ class JudgedClaim(NamedTuple):
         assert nearest is not None
         room = self._room(nearest)
         # an inequality is met or it is not
-        if isinstance(self.row.published, PublishedBound):
+        if isinstance(self.row.published, papers.PublishedBound):
             room = 0.0
         return abs(value - nearest) <= room and not (self.group.sign and value * nearest < 0)
 
@@ -217,7 +197,7 @@ class JudgedClaim(NamedTuple):
         published = self.row.published
         if not isinstance(value, float) or isinstance(published, str):
             return None
-        if isinstance(published, PublishedBound):
+        if isinstance(published, papers.PublishedBound):
             low = -math.inf if published.less_than is not None else published.value
             high = math.inf if published.more_than is not None else published.value
             return min(max(value, low), high)
@@ -267,9 +247,9 @@ class JudgedSign(NamedTuple):
     None: the runs show no value for one of them. ``place``: what is compared, in words.
     """
 
-    group: ClaimGroup
-    one: ClaimRow
-    other: ClaimRow
+    group: papers.ClaimGroup
+    one: papers.ClaimRow
+    other: papers.ClaimRow
     published: str
     simulated: str | None
     guess: str
@@ -313,7 +293,7 @@ def _against(one: JudgedClaim, other: JudgedClaim, called: Callable[[str, Any], 
     return ", ".join([" against ".join(sides), *(called(key, first[key]) for key in first if key not in differ)])
 
 
-def _pairs(one: JudgedClaim, other: JudgedClaim, sign: SignSpec) -> bool:
+def _pairs(one: JudgedClaim, other: JudgedClaim, sign: papers.SignSpec) -> bool:
     """Whether two rows differ in what ``sign`` says and in nothing else."""
     first, second = one.group.at | one.row.at, other.group.at | other.row.at
     return first.items() >= sign.of.items() and second == first | sign.over
@@ -328,12 +308,12 @@ def _order(one: Any, other: Any) -> str | None:
 class Answered(NamedTuple):
     """``rows``: (what, value for every value of the column, mean)."""
 
-    answer: Answer
+    answer: papers.Answer
     columns: tuple[Any, ...]
     rows: tuple[tuple[str, tuple[Value, ...], Value], ...]
 
 
-def answered(answer: Answer, runs: Mapping[str, Sequence[Row]], axes: Iterable[str]) -> Answered:
+def answered(answer: papers.Answer, runs: Mapping[str, Sequence[Row]], axes: Iterable[str]) -> Answered:
     """``runs``: name of a set of assumptions → rows."""
     columns = tuple(sorted({row[answer.by] for rows in runs.values() for row in rows}))
     found = []
@@ -354,7 +334,7 @@ PHYSICAL, OWN = "under physical", "under the paper's rules"
 class Claims(Shown):
     """A paper's numbers beside its runs. ``runs``: how many there are in all."""
 
-    paper: PaperSpec
+    paper: papers.PaperSpec
     judged: tuple[JudgedClaim, ...]
     answers: tuple[Answered, ...]
     runs: int
@@ -388,11 +368,11 @@ class Claims(Shown):
         return tuple(judged_signs(self.judged, self.paper.called))
 
     @cached_property
-    def groups(self) -> list[tuple[ClaimGroup, list[JudgedClaim]]]:
+    def groups(self) -> list[tuple[papers.ClaimGroup, list[JudgedClaim]]]:
         """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
-    def nulls_of(self, group: ClaimGroup, rows: Sequence[JudgedClaim]) -> list[tuple[str, int]]:
+    def nulls_of(self, group: papers.ClaimGroup, rows: Sequence[JudgedClaim]) -> list[tuple[str, int]]:
         """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
         is simulated; numbers that were fitted count, too.
         """
@@ -413,12 +393,12 @@ class Claims(Shown):
     @property
     def numbers(self) -> int:
         """How many the paper publishes."""
-        return len(listed_ids(self.paper.numbers))
+        return len(papers.listed_ids(self.paper.numbers))
 
     @property
     def outside(self) -> tuple[str, ...]:
         """Ids of those that are out of scope."""
-        return tuple(name for part in self.paper.outside for name in listed_ids(part.ids))
+        return tuple(name for part in self.paper.outside for name in papers.listed_ids(part.ids))
 
 
 class _Made(NamedTuple):
@@ -426,7 +406,7 @@ class _Made(NamedTuple):
     axes: tuple[str, ...]
 
 
-def judge_paper(paper: PaperSpec, folder: Path, jobs: int | None, watcher: Watcher) -> Claims:
+def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher: Watcher) -> Claims:
     """Runs that ``folder`` has are kept. Raises SpecError, CapacityError, TraceError; FailedRuns."""
     last = len(paper.rules)
     used = dict.fromkeys([*(group.run for group in paper.claims), *(each.run for each in paper.answers)])
@@ -453,7 +433,7 @@ def judge_paper(paper: PaperSpec, folder: Path, jobs: int | None, watcher: Watch
     return Claims(paper, tuple(judged), tuple(answers), runs)
 
 
-def judge_recorded(paper: PaperSpec, recorded: Mapping[str, Any]) -> Claims:
+def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims:
     """Like `judge_paper`, but for values that were simulated before (`Claims.recorded`). A row that was not simulated
     has no value.
     """
@@ -471,7 +451,11 @@ _OF_ALL = MappingProxyType(
 
 
 def _judged(
-    paper: PaperSpec, group: ClaimGroup, row: ClaimRow, values: Mapping[int, Value], ends: tuple[Value, ...]
+    paper: papers.PaperSpec,
+    group: papers.ClaimGroup,
+    row: papers.ClaimRow,
+    values: Mapping[int, Value],
+    ends: tuple[Value, ...],
 ) -> JudgedClaim:
     place = ", ".join(paper.called(key, value) for key, value in row.at.items())
     if not place and len(group.rows) > 1:
@@ -480,7 +464,7 @@ def _judged(
 
 
 def _make(
-    paper: PaperSpec, name: str, rules: int, end: int | None, folder: Path, jobs: int | None, watcher: Watcher
+    paper: papers.PaperSpec, name: str, rules: int, end: int | None, folder: Path, jobs: int | None, watcher: Watcher
 ) -> _Made:
     """The rows of a run under the first ``rules`` rules, with constants at an ``end`` of their interval."""
     spec, overrides = paper.runs[name], paper.overrides(name, rules, end)
@@ -493,7 +477,7 @@ def _make(
         given = spec.table.given | {key: safe_load(value) for key, _, value in changed}
         return _Made(import_function(spec.table.function)(**given), ())
     if spec.sweep:
-        selection = select(load_planned(spec.sweep, overrides), watcher.phase)
+        selection = select(library.load_planned(spec.sweep, overrides), watcher.phase)
         rows = sweep_selected(selection, where, jobs, watcher).runs.rows
         # an axis is named as in the file, as it is in tables of serving
         named = [{key.removeprefix(_AXIS): value for key, value in row.items()} for row in rows]
@@ -606,7 +590,7 @@ def write_claims(claims: Claims, folder: Path) -> Path:
         "sentence": summary_sentence([claims]), "picture": picture_of(claims),
         "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
-    write_text(folder / "index.html", rendered("claims.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", page.rendered("claims.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 
@@ -614,7 +598,7 @@ _LEAST, _MOST = 0.1, 10.0  # ends of the figure's axis; what lies beyond is draw
 _DOT = MappingProxyType({"better": "--p4", "as null": "--p0", "missed": "--p7", "fit": "--p6"})
 
 
-def picture_of(claims: Claims) -> Points | None:
+def picture_of(claims: Claims) -> plots.Points | None:
     """Simulated over published, a row for each group of values; None where no value is a positive number."""
     rows: list[dict[str, Any]] = []
     for judged in (each for _, of_group in claims.groups for each in of_group if each.kind in _DOT):
@@ -627,11 +611,11 @@ def picture_of(claims: Claims) -> Points | None:
             })  # fmt: skip
     if not rows:
         return None
-    return Points(
+    return plots.Points(
         question="How near are simulated values to published ones?", rows=rows, named="group",
-        x=PlotAxis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST),
-        y=PlotAxis("group", ""),
-        colours=Colours("kind", _DOT, "against the null model"),
+        x=plots.PlotAxis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST),
+        y=plots.PlotAxis("group", ""),
+        colours=plots.Colours("kind", _DOT, "against the null model"),
         tips=(
             ("row", "value"), ("published", "published"), ("simulated", "simulated"), ("kind", "verdict"),
             ("null", "null model"),
@@ -657,7 +641,7 @@ def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
         "misses": largest_misses(claims),
         "answers": [(answer, answer_sentence(answer)) for each in claims for answer in each.answers],
     }
-    write_text(folder / "index.html", rendered("claims_summary.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", page.rendered("claims_summary.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 
@@ -703,7 +687,7 @@ def as_json(claims: Sequence[Claims]) -> dict[str, Any]:
 def shown(value: Value, unit: str) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
-    return f"{significant(value)}{_gap(unit)}"
+    return f"{units.significant(value)}{_gap(unit)}"
 
 
 def published(judged: JudgedClaim, unit: str = "") -> str:
@@ -711,7 +695,7 @@ def published(judged: JudgedClaim, unit: str = "") -> str:
     value = judged.row.published
     if isinstance(value, str):
         return value
-    if isinstance(value, PublishedBound):
+    if isinstance(value, papers.PublishedBound):
         return f"{'less' if value.less_than is not None else 'more'} than {value.value:g}{_gap(unit)}"
     low, high = value if isinstance(value, tuple) else (value, None)
     rounded = f" ± {judged.rounded:g}" if judged.rounded else ""
@@ -721,14 +705,14 @@ def published(judged: JudgedClaim, unit: str = "") -> str:
 def moved(judged: JudgedClaim) -> str:
     """The assumptions that take most of the difference between ``physical`` and the paper's rules."""
     found = [(name, change) for name, change in judged.moved if change][:_SHOWN_STEPS]
-    return "; ".join(f"{name} {'+' if change > 0 else '−'}{significant(abs(change))}" for name, change in found)
+    return "; ".join(f"{name} {'+' if change > 0 else '−'}{units.significant(abs(change))}" for name, change in found)
 
 
 def ends(judged: JudgedClaim, unit: str) -> str:
     """The values for both ends of a fitted constant's interval, OOM first; empty where it has none."""
     found = interval(judged)
     texts = dict.fromkeys(each for each in (judged.simulated, *judged.ends) if isinstance(each, str) and judged.ends)
-    values = dict.fromkeys(significant(each) for each in (*found[:1], *found[-1:]))
+    values = dict.fromkeys(units.significant(each) for each in (*found[:1], *found[-1:]))
     return f"{' to '.join([*texts, *values])}{_gap(unit)}" if texts or found else ""
 
 
@@ -744,11 +728,11 @@ def verdict(judged: JudgedClaim | JudgedSign) -> str:
     if judged.meets(judged.simulated):
         return "not met for all values of the fitted constant"
     side = "above" if judged.off > 0 else "below"
-    return f"not met: {abs(judged.off):.0%}".replace("%", f"{NO_BREAK}%") + f" {side}"
+    return f"not met: {abs(judged.off):.0%}".replace("%", f"{units.NO_BREAK}%") + f" {side}"
 
 
 def _gap(unit: str) -> str:
-    return unit if unit == "×" else f"{NO_BREAK}{unit}" if unit else ""
+    return unit if unit == "×" else f"{units.NO_BREAK}{unit}" if unit else ""
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -837,11 +821,11 @@ def _measured(trace: Trace, pairs: list[int]) -> dict[str, float]:
 
 def _spread_pairs(name: str, requests: int, layers: int, seed: int) -> tuple[Trace, list[int]]:
     """Routing of a preset in so many pairs of adjacent MoE layers."""
-    traffic = load_traffic(name, load_model(name))
+    traffic = load_traffic(name, library.load_model(name))
     assert isinstance(traffic, TrafficModel)
     first = np.unique(np.linspace(0, len(traffic.layer_ids) - 2, layers).astype(int))
     at = np.unique(np.concatenate([first, first + 1]))
-    trace = collect(traffic_of(of_layers(traffic, traffic.layer_ids[at], name), requests, seed))
+    trace = generated.collect(generated.traffic_of(of_layers(traffic, traffic.layer_ids[at], name), requests, seed))
     return trace, np.flatnonzero(np.isin(at[:-1], first) & (np.diff(at) == 1)).tolist()
 
 
@@ -850,10 +834,10 @@ def skewed_loads(model: str, skew: float | Sequence[float], gamma: float = 2.0, 
     the model's MoE layers: ``hottest`` expert over the mean, % of all that the ``two`` hottest have, and ``dropped``, %
     of all above ``gamma`` times the mean. ``hottest_most``, ``hottest_least``: of single layers.
     """
-    shape, rows = load_model(model), []
+    shape, rows = library.load_model(model), []
     ids = np.array(shape.moe_layer_ids, np.int32)
     for each in [skew] if isinstance(skew, int | float) else skew:
-        shares = popularity(seed, ids, shape.experts, float(each))
+        shares = generated.popularity(seed, ids, shape.experts, float(each))
         loads = np.sort(expected_loads(shares, shape.top_k, 0, 0), axis=1)
         mean, whole = loads.mean(axis=1, keepdims=True), loads.sum(axis=1)
         hottest = loads[:, -1] / mean[:, 0]
@@ -873,21 +857,23 @@ def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 
     """
     rows = []
     for name in models:
-        traffic = load_traffic(name, load_model(name))
+        traffic = load_traffic(name, library.load_model(name))
         assert isinstance(traffic, TrafficModel)
         middle = len(traffic.layer_ids) // 2
         ids = traffic.layer_ids[middle : middle + path_length + 1]
         prompts = mapped(of_layers(traffic, ids, name), _prompts)
-        trace = collect(traffic_of(prompts, 2 * tokens // _PROMPT, seed))
+        trace = generated.collect(generated.traffic_of(prompts, 2 * tokens // _PROMPT, seed))
         half = trace.request_offsets[trace.requests // 2]
         top1 = trace.experts[:, :, 0].T.astype(np.int64)
         actual = trace.experts[half:, -1].astype(np.int64)
-        table = lina_fit(top1[:, :half], path_length, trace.num_experts)
+        table = lina.lina_fit(top1[:, :half], path_length, trace.num_experts)
         often = np.bincount(trace.experts[:half, -1].ravel(), minlength=trace.num_experts)
         popular = np.tile(np.argsort(-often, kind="stable")[: trace.top_k], (len(actual), 1))
         predicted = table.predict(top1[:, half:], trace.top_k)[-1]
         found = {"accuracy": predicted, "popular": popular}
-        rows.append({"model": name} | {key: 100 * prediction_accuracy(each, actual)[0] for key, each in found.items()})
+        rows.append(
+            {"model": name} | {key: 100 * lina.prediction_accuracy(each, actual)[0] for key, each in found.items()}
+        )
     return rows
 
 
@@ -905,11 +891,13 @@ def placed_by_load(model: str, gpus: int, imbalance: dict[str, Any], layers: int
     """A row a placement, ``default`` (contiguous), ``remap``, ``worst`` (the hottest experts together) and ``best``
     (the mean), with ``max_over_mean`` of the GPUs' tokens, mean over layers whose popularity has this ``imbalance``.
     """
-    shape = load_model(model)
+    shape = library.load_model(model)
     ids = np.array(shape.moe_layer_ids[:layers], np.int32)
-    spec = SyntheticSpec.model_validate({"prompt_tokens": 0, "imbalance": imbalance | {"ranks": gpus}, "seed": seed})
+    spec = workload.SyntheticSpec.model_validate(
+        {"prompt_tokens": 0, "imbalance": imbalance | {"ranks": gpus}, "seed": seed}
+    )
     skew = np.array(fitted_skew(spec, tuple(ids.tolist()), shape.experts, shape.top_k))
-    loads = expected_loads(popularity(seed, ids, shape.experts, skew[:, None]), shape.top_k, 0, 0)
+    loads = expected_loads(generated.popularity(seed, ids, shape.experts, skew[:, None]), shape.top_k, 0, 0)
     found: dict[str, list[float]] = {"default": [], "remap": [], "worst": [], "best": []}
     for load in loads:
         placed = {"default": load, "worst": np.sort(load)}
@@ -944,11 +932,11 @@ def shared_by_graph(spread: float = 0.3, draws: int = 100, seed: int = 0) -> Row
 SOLVER_NS, OPERATIONS_PER_NS = 100_000, 190.0  # README of deepseek-ai/LPLB: about 100 us within a node; GpuSpec's rate
 
 
-def lplb_of_100_us(step: StepView) -> Plan:
+def lplb_of_100_us(step: allocation.StepView) -> allocation.Plan:
     """Allocation ``lplb``, charged what DeepSeek's README states of its solver and no less: a small programme does not
     use a GPU, and waits for its own steps.
     """
-    plan = lplb(step)
+    plan = allocation.lplb(step)
     least = int(SOLVER_NS * OPERATIONS_PER_NS)
     return plan._replace(effort=plan.effort._replace(operations=max(least, plan.effort.operations)))
 
@@ -987,8 +975,8 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
     all-gather of the predicted ids; ``to_host``, ids of all tokens over PCIe; ``to_gpu``, tokens of every pair of GPU,
     expert and holder. tokens: of all ranks. Times are those of the GPU's calibration; of PCIe, of a Gen5 slot.
     """
-    shape, host = load_model(model), HostSpec()
-    laws = Laws(calibration_named(gpu))
+    shape, host = library.load_model(model), decision.HostSpec()
+    laws = Laws(calibration_files.calibration_named(gpu))
     ids = float(tokens * shape.top_k * _ID_BYTES)
     plan = float(ranks * ranks * shape.experts * _COUNT_BYTES)
     router = dense_product(laws.calibration, shape.experts, shape.hidden, "bf16", tuned=True)
@@ -1024,12 +1012,12 @@ def two_stages(
 
     Means over layers of the model's traffic preset, of prompts; tokens: of all ranks.
     """
-    shape = load_model(model)
+    shape = library.load_model(model)
     traffic = load_traffic(model, shape)
     assert isinstance(traffic, TrafficModel)
     at = np.linspace(0, len(traffic.layer_ids) - 1, layers).astype(int)
     prompts = _prompts(of_layers(traffic, traffic.layer_ids[at], model))
-    trace = collect(traffic_of(prompts, tokens // _PROMPT, seed))
+    trace = generated.collect(generated.traffic_of(prompts, tokens // _PROMPT, seed))
     rank = np.repeat(np.arange(trace.requests) * ranks // trace.requests, np.diff(trace.request_offsets))
     home = np.arange(shape.experts) * ranks // shape.experts
     local, imbalance = [], []
@@ -1037,8 +1025,8 @@ def two_stages(
         load = np.stack(
             [np.bincount(trace.experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)]
         )
-        predicted = look_ahead(load, accuracy, np.random.default_rng([seed, layer]))
-        holds = libra_plan(predicted, home, slots, int(slots * local_share)).holds > 0
+        predicted = replication.look_ahead(load, accuracy, np.random.default_rng([seed, layer]))
+        holds = libra.libra_plan(predicted, home, slots, int(slots * local_share)).holds > 0
         local.append(load[holds].sum() / load.sum())
         imbalance.append(np.bincount(home, weights=load.sum(axis=0)).max() * ranks / load.sum())
     return [{"local": float(np.mean(local)), "imbalance": float(np.mean(imbalance))}]

@@ -12,7 +12,7 @@ from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
 from archsim.report.page import PAGES, rendered, write_report
-from archsim.runs.columns import RUN_COLUMNS
+from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.engine_comparison import (
     ENGINES,
     OUTSIDE,
@@ -26,10 +26,6 @@ from archsim.runs.engine_comparison import (
 )
 from archsim.runs.notes import die_of, result_notes, traffic_notes
 from archsim.runs.plan import Selection
-from archsim.runs.results import PARQUET
-from archsim.runs.simulator import Simulator
-from archsim.runs.store import keeps_details
-from archsim.runs.sweep import Unwatched, Watcher
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.page import write_points_page
 
@@ -73,22 +69,22 @@ class Comparison(Shown):
         return pandas.DataFrame([{name: getattr(each, name) for name in names} for each in self.runs], columns=names)
 
 
-def compare(selection: Selection, size: int, decode_steps: int, watcher: Watcher | None = None) -> Comparison:
+def compare(selection: Selection, size: int, decode_steps: int, watcher: sweep.Watcher | None = None) -> Comparison:
     """Compares at most ``size`` runs, which are drawn at random but always the same, with at most ``decode_steps``
     decode steps each.
     """
-    return _compare(selection, selection.kept, size, decode_steps, watcher or Unwatched())
+    return _compare(selection, selection.kept, size, decode_steps, watcher or sweep.Unwatched())
 
 
 def _compare(
-    selection: Selection, numbers: Sequence[int], size: int, decode_steps: int, watcher: Watcher
+    selection: Selection, numbers: Sequence[int], size: int, decode_steps: int, watcher: sweep.Watcher
 ) -> Comparison:
     """numbers: of the points to draw the sample from."""
     plan, maker = selection.plan, selection.maker
     drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
     watcher.phase(f"{len(drawn)} runs on both engines")
     watcher.begin(len(ENGINES) * len(drawn))
-    compared = tuple(compare_engines(drawn, Simulator(maker.traces), watcher.finished))
+    compared = tuple(compare_engines(drawn, simulator.Simulator(maker.traces), watcher.finished))
     fewest = min(decode_steps, plan.experiment.workload.decode_steps)
     return Comparison(plan.experiment.name, compared, len(numbers), fewest)
 
@@ -114,10 +110,10 @@ def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
     """
     plan, found = selection.plan, None
     if analytical := [number for number in selection.kept if plan.point(number).engine == "analytical"]:
-        found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT, Unwatched())
+        found = _compare(selection, analytical, SAMPLE_OF_REPORT, STEPS_OF_REPORT, sweep.Unwatched())
         write_comparison(folder, found.runs, STEPS_OF_REPORT, found.drawn_from)
-    rows = read_parquet(folder / PARQUET, RUN_COLUMNS).rows
-    if not plan.sweep.axes and keeps_details(plan, len(selection)):
+    rows = read_parquet(folder / results.PARQUET, columns.RUN_COLUMNS).rows
+    if not plan.sweep.axes and store.keeps_details(plan, len(selection)):
         experiment = plan.experiment
         notes = (*notes_of(rows, experiment.systems), *traffic_notes(experiment.workload), *experiment.unread)
         return SweepReport(write_report(folder), notes, found)

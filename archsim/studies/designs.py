@@ -7,21 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archsim.base import errors, fields, files, sums, tables
 from archsim.base.causes import CAUSES
-from archsim.base.errors import ArchsimError, SpecError, did_you_mean
-from archsim.base.fields import without_range
-from archsim.base.files import own_folder, write_text
-from archsim.base.sums import sum
-from archsim.base.tables import Shown
-from archsim.report.figures import cause_colours
-from archsim.report.page import rendered
-from archsim.report.plots import Bars, PlotAxis
+from archsim.report import figures, page, plots, units
 from archsim.report.tables import BOUNDS
-from archsim.report.units import NO_BREAK, TIME_UNITS, factor, percent, scaled, scales_of, significant, unit_of, usd
+from archsim.runs import energy, plan
 from archsim.runs.columns import BY_NAME, unpacked
-from archsim.runs.energy import activity_of, build_costs, energy_of, price_range
 from archsim.runs.notes import result_notes
-from archsim.runs.plan import choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.config_files import named_files
 from archsim.specs.experiment import ExperimentSpec
@@ -99,7 +91,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class DesignComparison(Shown):
+class DesignComparison(tables.Shown):
     """Two designs, ``a`` and ``b`` by name; ``rows``: of results; ``notes``: their caveats."""
 
     a: str
@@ -136,10 +128,12 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
     trees = [_flat(side.resolved()) for side in sides]
     differences = tuple(_differences(*trees))
     if not differences:
-        raise ArchsimError(f"{names[0]} and {names[1]} are the same design: no key of their specifications differs")
+        raise errors.ArchsimError(
+            f"{names[0]} and {names[1]} are the same design: no key of their specifications differs"
+        )
     simulator, records = Simulator(), []
     for side in sides:
-        (run,) = select(side).runs()
+        (run,) = plan.select(side).runs()
         records.append(simulator.record(run))
     rows = [{**record["row"], "speedup_vs_base": None, "speedup_vs_ep": None} for record in records]
     from archsim.runs.notes import die_of
@@ -169,7 +163,7 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
 def _quantities(
     sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> Iterator[DesignFigure]:
-    prices = tuple(price_range(side.systems[0]) for side in sides)
+    prices = tuple(energy.price_range(side.systems[0]) for side in sides)
     for group, columns in GROUPS.items():
         for name, sense in columns.items():
             column, values = BY_NAME[name], (first[name], second[name])
@@ -183,7 +177,7 @@ def _causes(records: Sequence[Record]) -> Iterator[DesignFigure]:
     group, sides = STEP, [_of_decode_step(record) for record in records]
     if not all(sides):
         group, sides = RUN, [_of_run(record["row"]) for record in records]
-    least = LEAST * max((sum(side.values()) for side in sides), default=0.0)
+    least = LEAST * max((sums.sum(side.values()) for side in sides), default=0.0)
     for cause, about in CAUSES.items():
         a, b = (side[cause.column] for side in sides)
         if max(a, b) > least:
@@ -197,10 +191,10 @@ def _of_decode_step(record: Record) -> dict[str, float]:
     row, steps = record["row"], unpacked(record["steps"])
     first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
     waited = {
-        name: sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)
+        name: sums.sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)
         for name in (cause.column for cause in CAUSES) if steps
     }  # fmt: skip
-    every = sum(waited.values())
+    every = sums.sum(waited.values())
     return {name: ns / every * row["decode_step_ns"] for name, ns in waited.items()} if every else {}
 
 
@@ -214,8 +208,8 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
     """Energy a token by block."""
     parts = []
     for side, row in zip(sides, rows, strict=True):
-        activity = activity_of(side.models[0], row)
-        joule = energy_of(activity, build_costs(side.systems[0]))
+        activity = energy.activity_of(side.models[0], row)
+        joule = energy.energy_of(activity, energy.build_costs(side.systems[0]))
         parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
     for name in dict.fromkeys((*parts[0], *parts[1])):
         a, b = (part.get(name) for part in parts)
@@ -225,7 +219,7 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
     """Key path → value as text."""
-    if (plain := without_range(value)) is not value:
+    if (plain := fields.without_range(value)) is not value:
         each = [(path, plain), *((f"{path}.{key}", inner) for key, inner in value.items() if key != "value")]
     elif isinstance(value, Mapping):
         each = [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
@@ -270,21 +264,21 @@ def side_of(
     """
     if inside is None:
         _refuse_parts(name)
-        return choose(loaded(name, overrides), **chosen)
+        return plan.choose(loaded(name, overrides), **chosen)
     if not isinstance(name, str):
-        raise ArchsimError(f"{name!r}: inside an experiment, give the name of one of its policies, or a system")
+        raise errors.ArchsimError(f"{name!r}: inside an experiment, give the name of one of its policies, or a system")
     policies, systems = ([each.name for each in parts] for parts in (inside.policies, inside.systems))
     if name in policies:
-        return choose(inside, **{**chosen, "policy": name})
+        return plan.choose(inside, **{**chosen, "policy": name})
     if name in systems:
-        return choose(inside, **{**chosen, "system": name})
+        return plan.choose(inside, **{**chosen, "system": name})
     if name in named_files("systems") or name.endswith((".yaml", ".yml")):
         alone = inside.model_copy(update={"systems": (load_system(name),)})
-        return choose(alone, **{**chosen, "system": None})
+        return plan.choose(alone, **{**chosen, "system": None})
     known = [*policies, *systems, *named_files("systems")]
-    raise ArchsimError(
+    raise errors.ArchsimError(
         f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}) nor a system "
-        f"(archsim list systems){did_you_mean(name, known)}"
+        f"(archsim list systems){errors.did_you_mean(name, known)}"
     )
 
 
@@ -296,7 +290,7 @@ def _refuse_parts(name: Source | ExperimentSpec) -> None:
         return
     kind = "policy" if name in PRESETS else "system" if name in named_files("systems") else None
     if kind:
-        raise SpecError(f"{name!r} is a {kind}, not an experiment. Name one in which to compare it: --in dojo")
+        raise errors.SpecError(f"{name!r} is a {kind}, not an experiment. Name one in which to compare it: --in dojo")
 
 
 # ---- page
@@ -305,9 +299,9 @@ def _refuse_parts(name: Source | ExperimentSpec) -> None:
 
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
     """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
-    own_folder(folder)
-    write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "index.html", render(found))
+    files.own_folder(folder)
+    files.write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
+    files.write_text(folder / "index.html", render(found))
     return folder / "index.html"
 
 
@@ -320,7 +314,7 @@ def render(found: DesignComparison) -> str:
         "of": found.causes[0].group if found.causes else "",
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
-    return rendered("compare.html.j2", context, {"cell": cell, "change": change})
+    return page.rendered("compare.html.j2", context, {"cell": cell, "change": change})
 
 
 def answer(found: DesignComparison) -> str:
@@ -331,13 +325,13 @@ def answer(found: DesignComparison) -> str:
     if not rate.better:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
-    said = f"{faster} has {factor(by)} the throughput of {slower}"
+    said = f"{faster} has {units.factor(by)} the throughput of {slower}"
     gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
     sign = 1 if faster == found.b else -1
     saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
     if saved is None or sign * gaps[saved] <= 0:
         return said
-    saved_ns = scaled(sign * gaps[saved], TIME_UNITS)
+    saved_ns = units.scaled(sign * gaps[saved], units.TIME_UNITS)
     return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
 
 
@@ -346,47 +340,47 @@ def shown(each: DesignFigure, value: float | None) -> str:
         return "–"
     match each.unit:
         case "ns":
-            return scaled(value, TIME_UNITS)
+            return units.scaled(value, units.TIME_UNITS)
         case "share":
-            return percent(value, 1)
+            return units.percent(value, 1)
         case "×":
-            return factor(value)
+            return units.factor(value)
     if each.unit in ("mm²", "USD"):
-        return f"{significant(value)}{NO_BREAK}{each.unit}"
-    worth, prefix = unit_of([value], scales_of(each.unit))
+        return f"{units.significant(value)}{units.NO_BREAK}{each.unit}"
+    worth, prefix = units.unit_of([value], units.scales_of(each.unit))
     unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
     gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
-    return f"{significant(value / worth)}{NO_BREAK}{prefix}{gap}{unit}".strip()
+    return f"{units.significant(value / worth)}{units.NO_BREAK}{prefix}{gap}{unit}".strip()
 
 
 def cell(each: DesignFigure, side: int) -> str:
     """The value of A (side 0) or B; of a price its range, as its coefficients are known no better."""
     if each.ranges:
-        return usd(*each.ranges[side])
+        return units.usd(*each.ranges[side])
     return shown(each, (each.a, each.b)[side])
 
 
 def change(each: DesignFigure) -> str:
     """B over A."""
-    return "–" if each.ratio is None else factor(each.ratio)
+    return "–" if each.ratio is None else units.factor(each.ratio)
 
 
-def _causes_shown(found: DesignComparison) -> Bars | None:
+def _causes_shown(found: DesignComparison) -> plots.Bars | None:
     """The time of both designs by cause; None where no cause was recorded."""
     if not found.causes:
         return None
-    totals = {side: sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")}
-    worth, unit = unit_of(totals.values(), TIME_UNITS)
+    totals = {side: sums.sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")}
+    worth, unit = units.unit_of(totals.values(), units.TIME_UNITS)
     rows = []
     for name, side in ((found.a, "a"), (found.b, "b")):
         for cause in BOUNDS.values():
-            ns = sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
+            ns = sums.sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
-                label = scaled(totals[side], TIME_UNITS)
-                told = scaled(ns, TIME_UNITS)
+                label = units.scaled(totals[side], units.TIME_UNITS)
+                told = units.scaled(ns, units.TIME_UNITS)
                 rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": told})
-    return Bars(
-        question="What does each design spend its time on?", rows=rows, y="name", colours=cause_colours(),
-        x=PlotAxis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
+    return plots.Bars(
+        question="What does each design spend its time on?", rows=rows, y="name", colours=figures.cause_colours(),
+        x=plots.PlotAxis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
         tips=(("name", "design"), ("cause", "cause"), ("told", "time")),
     )  # fmt: skip

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import own_folder, write_text
-from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.base import errors, files, tables
+from archsim.engine import loop, state, work
 from archsim.engine.demand import RunDemand
-from archsim.engine.loop import Replay, StepResult
 from archsim.engine.machine import build_machine
 from archsim.engine.moves import send_tokens, vector_bytes
-from archsim.engine.state import Machine, Memory
-from archsim.engine.work import WorkBuilder
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
+from archsim.report import maps, page
 from archsim.report.die_map import DieMap
-from archsim.report.maps import BOTH_WAYS, MappedRun, die_map
-from archsim.report.page import rendered
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
 from archsim.runs.columns import DIE_COLUMNS
 from archsim.runs.plan import select
@@ -109,16 +104,16 @@ class ProblemBuilder:
         """
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
         if system.whole != (system.dies, system.dies):
-            raise ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
+            raise errors.ArchsimError(f"{system.name}: bounds are of equal dies. Omit dies_as_built.speed and harvest")
         if limits := [key for key in ("power", "cooling") if getattr(system, key) is not None]:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"{system.name}: bounds are at the full clock, and {' and '.join(limits)} may lower it. Omit "
                 f"{' and '.join(limits)}"
             )
         if system.dies > MOST_DIES:
-            raise ArchsimError(f"{system.name}: {system.dies} dies; bounds support at most {MOST_DIES}")
+            raise errors.ArchsimError(f"{system.name}: {system.dies} dies; bounds support at most {MOST_DIES}")
         self._machine, self._network = build_machine(scenario)
-        self._work = WorkBuilder(scenario, self._machine, self._network, copies)
+        self._work = work.WorkBuilder(scenario, self._machine, self._network, copies)
         self._copies, self._assumptions = copies, assumptions
         self._ids, self._experts = model.experts + model.shared_experts, model.experts
         self.fabric = _fabric(self._machine, _least_vector_bytes(system, model, assumptions))
@@ -126,7 +121,7 @@ class ProblemBuilder:
         self._token_ns: np.ndarray | None = None
 
     def build(
-        self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: Memory
+        self, demand: StepDemand, layer: int, row: int, placement: Placement, memory: state.Memory
     ) -> AllocationProblem:
         """The problem of a step.
 
@@ -135,7 +130,7 @@ class ProblemBuilder:
         Raises ArchsimError for experts with several holders.
         """
         if placement.replicated:
-            raise ArchsimError("the placement replicates experts; bounds support one holder per expert")
+            raise errors.ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k
         expert, home = np.flatnonzero(tokens), placement.home[row].astype(np.int64)
         if self._token_ns is None:
@@ -161,7 +156,7 @@ class ProblemBuilder:
             sure_ns,
         )
 
-    def _best_rates(self, placement: Placement, memory: Memory) -> np.ndarray:
+    def _best_rates(self, placement: Placement, memory: state.Memory) -> np.ndarray:
         """ns per token of one slice's GEMM, from the engine's work builder: float64[n + 1], best of 1 to n tokens."""
         least_ns = self._work.gemm.least_ns_per_token
         if least_ns is not None:  # one kernel for all experts of a die: no expert has a time of its own
@@ -172,7 +167,7 @@ class ProblemBuilder:
         entries = self._work.build(0, 0, Plan(one, one, count), placement, nobody, 1, None, memory).entries
         return np.concatenate([[0.0], np.minimum.accumulate(entries["compute_ns"] / count)])
 
-    def _held(self, layer: int, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
+    def _held(self, layer: int, memory: state.Memory) -> tuple[np.ndarray, np.ndarray]:
         """The layer's slices that LLCs and HBMs hold: (slices in LLCs, copies), bool[expert, die, slice] each."""
         first, count = layer * self._ids * SLICES, self._ids * SLICES
         cached = np.zeros((self.fabric.dies, count), bool)
@@ -253,7 +248,7 @@ def _least_vector_bytes(system, model, assumptions) -> float:
     return least / model.top_k if assumptions.dispatch == "per_rank" else float(least)
 
 
-def _fabric(machine: Machine, vector_bytes: float) -> StepConstants:
+def _fabric(machine: state.Machine, vector_bytes: float) -> StepConstants:
     """Times of one slice and of one hidden vector on every resource."""
     dies, links = machine.dies, machine.link_resources
     of_pair = np.zeros((dies * dies, links))
@@ -627,7 +622,7 @@ class Bounds:
         return self.known[key]
 
 
-def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
+def distances(replay: loop.Replay, most_steps: int | None, bounds: Bounds) -> Iterator[StepDistance]:
     """Run all steps; bound at most ``most_steps`` of them, evenly spread over the run (None: all).
 
     ``replay``: of `Simulator.replay`, so that its demands are a ``RunDemand``. Raises ArchsimError for more than 128
@@ -654,7 +649,7 @@ def distances(replay: Replay, most_steps: int | None, bounds: Bounds) -> Iterato
             yield _compare(result, problem, bounds.of((step, layer), problem), engine.fabric.hops)
 
 
-def _compare(result: StepResult, problem: AllocationProblem, bound: StepBound, hops: np.ndarray) -> StepDistance:
+def _compare(result: loop.StepResult, problem: AllocationProblem, bound: StepBound, hops: np.ndarray) -> StepDistance:
     times = result.times
     return StepDistance(
         result.step,
@@ -688,15 +683,15 @@ CLOSE = 0.005  # share of the bound: policies this close to the nearest are name
 NO_FASTER = 1.001  # times as fast; what is nearer to 1 reads as 1×
 MOST_SHOWN = 24  # worst steps that are drawn
 COLUMNS = {
-    **dict.fromkeys(("system", "model"), TEXT),
-    "batch": INTEGER,
-    "assumptions": TEXT,
-    "policy": TEXT,
-    "iteration": INTEGER,
-    "layer": INTEGER,
-    **dict.fromkeys(("bound_ns", "plan_ns", "step_ns", "exposed_ns", "distance"), REAL),
-    **dict.fromkeys(("allocation", "waiting", "decision"), REAL),
-    **dict.fromkeys(("bound_by", "plan_by"), TEXT),
+    **dict.fromkeys(("system", "model"), tables.TEXT),
+    "batch": tables.INTEGER,
+    "assumptions": tables.TEXT,
+    "policy": tables.TEXT,
+    "iteration": tables.INTEGER,
+    "layer": tables.INTEGER,
+    **dict.fromkeys(("bound_ns", "plan_ns", "step_ns", "exposed_ns", "distance"), tables.REAL),
+    **dict.fromkeys(("allocation", "waiting", "decision"), tables.REAL),
+    **dict.fromkeys(("bound_by", "plan_by"), tables.TEXT),
 }
 
 
@@ -733,13 +728,13 @@ def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequenc
 
     ``notes``: on what the runs do not read.
     """
-    own_folder(folder)
+    files.own_folder(folder)
     table_of(found).write_csv(folder / "optimum.csv")
-    write_text(folder / "index.html", render(found, name, notes))
+    files.write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
 
 
-def table_of(found: list[Measured]) -> Table:
+def table_of(found: list[Measured]) -> tables.Table:
     """One row per bounded step; ``distance``: step plus decision above the bound, 0.1 is 10 %."""
     rows = []
     for each in found:
@@ -763,7 +758,7 @@ def table_of(found: list[Measured]) -> Table:
                 step.plan_by,
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
-    return Table(COLUMNS, tuple(rows))
+    return tables.Table(COLUMNS, tuple(rows))
 
 
 def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
@@ -777,7 +772,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
         "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }
-    return rendered("optimum.html.j2", context)
+    return page.rendered("optimum.html.j2", context)
 
 
 def sentences(found: list[Measured]) -> list[str]:
@@ -864,8 +859,8 @@ def _picture(each: Measured) -> dict:
 def _map(fabric: Fabric, step: StepDistance) -> DieMap:
     """Loads under the policy's plan and under the relaxation's, as shares of the bound."""
     plans = (("the policy's plan", step.loads_ns), ("the relaxation's plan", step.bound.loads_ns))
-    placed = [MappedRun({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
-    return die_map("How loaded are dies and links, in percent of the bound?", placed)
+    placed = [maps.MappedRun({"plan": name}, *_loads(fabric, loads_ns / step.bound.ns)) for name, loads_ns in plans]
+    return maps.die_map("How loaded are dies and links, in percent of the bound?", placed)
 
 
 def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -880,7 +875,7 @@ def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row
     ends = zip(fabric.link_src[names].tolist(), fabric.link_dst[names].tolist(), use[2 * dies :].tolist(), strict=True)
     links = [
         {"src": src, "dst": dst, "src_x": x[src], "src_y": y[src], "dst_x": x[dst], "dst_y": y[dst]}
-        | {"direction": BOTH_WAYS if both_ways else "one way", "utilisation": part}
+        | {"direction": maps.BOTH_WAYS if both_ways else "one way", "utilisation": part}
         for src, dst, part in ends
     ]
     return [
@@ -895,7 +890,7 @@ def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row
 
 
 @dataclass(frozen=True)
-class Optimum(Shown):
+class Optimum(tables.Shown):
     """The bounded steps of every run of an experiment."""
 
     name: str

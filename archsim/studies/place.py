@@ -14,9 +14,8 @@ import numpy as np
 from archsim.base.errors import CapacityError, PlacementError, TraceError, did_you_mean
 from archsim.base.files import sole_writer, write_text
 from archsim.base.tables import Shown
-from archsim.laws.gemm import ExpertGemm
+from archsim.laws import gemm, tables
 from archsim.laws.laws import Laws
-from archsim.laws.tables import LawMissing
 from archsim.policies.craft import craft_budget, craft_gain, greedy_placement
 from archsim.policies.eplb import eplb
 from archsim.policies.load import balancedness
@@ -240,7 +239,7 @@ def rank_loads(placed: PhysicalMap, loads: np.ndarray) -> np.ndarray:
     return np.einsum("tle,ler->tlr", loads, share, optimize=True)
 
 
-def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm | None) -> JudgedPlacement:
+def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: gemm.ExpertGemm | None) -> JudgedPlacement:
     """loads: float64[time, layer, expert]; experts: law of an expert's products, None: no time."""
     of_rank = rank_loads(placed, loads)
     mean = of_rank.mean(axis=2).sum()
@@ -252,7 +251,7 @@ def judge(name: str, placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm
     )
 
 
-def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm) -> float:
+def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: gemm.ExpertGemm) -> float:
     """Mean over matrices of the sum over layers of the slowest rank's products."""
     chosen = loads[np.unique(np.linspace(0, len(loads) - 1, MOST_TIMED).round().astype(int))]
     copies = placed.copies().sum(axis=2)
@@ -264,7 +263,7 @@ def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: ExpertGemm) -> f
     return float(of_rank.max(axis=2).sum(axis=1).mean())
 
 
-def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str]:
+def law_of(system: SystemSpec, model: ModelSpec) -> tuple[gemm.ExpertGemm | None, str]:
     """The calibrated law of an expert's products on a die, and why there is none."""
     compute = system.compute
     rates = system.nominal_rates
@@ -273,7 +272,7 @@ def law_of(system: SystemSpec, model: ModelSpec) -> tuple[ExpertGemm | None, str
         found = laws.expert_gemm(
             model.hidden, model.expert_ffn, dtype=compute.dtype, rates=rates, library=compute.library
         )
-    except LawMissing as error:
+    except tables.LawMissing as error:
         return None, str(error)
     return found, ""
 

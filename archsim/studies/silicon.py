@@ -16,19 +16,7 @@ from archsim.specs.model import SLICES, ModelSpec
 from archsim.specs.system import SystemSpec
 from microarch.blocks.table_sizes import Shortfall, Storage, TableDesign, shortfalls
 from microarch.rtl import blocks
-from microarch.silicon.decision_area import (
-    ADDER_BIT,
-    ADDER_REST,
-    CANDIDATE,
-    COMPARATOR,
-    LANE,
-    ON_DIES,
-    ORDER_BIT,
-    SORTER,
-    SPEED_MULTIPLIER,
-    SPEED_SLOT,
-    TOKENS,
-)
+from microarch.silicon import decision_area
 from microarch.silicon.technology import A72, A76, CLOCK, Coefficient, Technology
 
 # ---- area
@@ -71,7 +59,7 @@ def misfits(models: Iterable[ModelSpec], built: TableDesign, executor: str = "fs
     """One line per model and on-wafer table that do not fit: which entries, how many more bits."""
     for model in models:
         for short in shortfalls(built, needed_by(model, built)):
-            if short.table.name in ON_DIES or executor in ("fsm", "firmware"):
+            if short.table.name in decision_area.ON_DIES or executor in ("fsm", "firmware"):
                 yield f"{model.name} does not fit the {short.table.name}: {_shortfall(short, model)}"
 
 
@@ -95,11 +83,20 @@ def named_coefficients(technology: Technology) -> Iterator[tuple[str, Coefficien
     yield from technology.coefficients().items()
     for core in (A72, A76):
         yield from core.coefficients().items()
-    yield from (("clock", CLOCK), ("lane", LANE), ("candidate", CANDIDATE), ("comparator", COMPARATOR))
-    yield from (("sorter", SORTER), ("order of use", ORDER_BIT), ("heatmap adders", ADDER_BIT))
-    yield "heatmap addresses", ADDER_REST
-    yield "merge buffer", TOKENS
-    yield from (("multiplier of speeds", SPEED_MULTIPLIER), ("slot of speeds", SPEED_SLOT))
+    yield from (
+        ("clock", CLOCK),
+        ("lane", decision_area.LANE),
+        ("candidate", decision_area.CANDIDATE),
+        ("comparator", decision_area.COMPARATOR),
+    )
+    yield from (
+        ("sorter", decision_area.SORTER),
+        ("order of use", decision_area.ORDER_BIT),
+        ("heatmap adders", decision_area.ADDER_BIT),
+    )
+    yield "heatmap addresses", decision_area.ADDER_REST
+    yield "merge buffer", decision_area.TOKENS
+    yield from (("multiplier of speeds", decision_area.SPEED_MULTIPLIER), ("slot of speeds", decision_area.SPEED_SLOT))
 
 
 # ---- recording

@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archsim.base.errors import spoken
-from archsim.base.files import own_folder, write_text
-from archsim.base.sums import sum
-from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.report.figures import option_times, variance_shares
-from archsim.report.page import rendered
-from archsim.report.plots import Bars
+from archsim.base import errors, files, sums, tables
+from archsim.report import figures, page, plots
 from archsim.report.units import TIME_UNITS, listed, percent, scaled, significant
 from archsim.report.units import interval as told_interval
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
@@ -31,9 +26,7 @@ from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
 from archsim.runs.sweep import Unwatched, Watcher
-from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.plan import Point
-from archsim.specs.uncertainty import CommandSpec, load_widths
+from archsim.specs import experiment, plan, uncertainty
 from archsim.uncertainty.estimate import (
     NO_DIFFERENCE,
     Expansion,
@@ -104,7 +97,7 @@ class Measurement:
     expected gain of throughput by then choosing better, as a share; ``names``: of the draws.
     """
 
-    command: CommandSpec
+    command: uncertainty.CommandSpec
     names: tuple[str, ...]
     narrowed: Interval
     worth: float
@@ -146,7 +139,7 @@ class ComparedOptions:
 
 
 @dataclass(frozen=True)
-class Sure(Shown):
+class Sure(tables.Shown):
     """``ar.sure``: the answer of an experiment in ``samples`` worlds.
 
     ``quantities``: what was drawn; ``exact``: keys of systems that count as exact.
@@ -168,18 +161,20 @@ class Sure(Shown):
         first = self.places[0].told
         if len(self.places) == 1:
             return first
-        won = sum(place.headline is not None and all(each.sure for each in place.pairs) for place in self.places)
+        won = sums.sum(place.headline is not None and all(each.sure for each in place.pairs) for place in self.places)
         many = f"{won or 'none'} {'has' if won < 2 else 'have'}"
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
-    def table(self) -> Table:
+    def table(self) -> tables.Table:
         """One row for each option, with ``_p05``, ``_p50`` and ``_p95`` beside every value."""
         rows = [_row(place, option) for place in self.places for option in place.options]
         columns = {
-            name: REAL if any(isinstance(row[name], float) for row in rows) else TEXT for name in rows[0]
+            name: tables.REAL if any(isinstance(row[name], float) for row in rows) else tables.TEXT for name in rows[0]
         }  # fmt: skip
-        texts = [{name: str(each) if columns[name] == TEXT else each for name, each in row.items()} for row in rows]
-        return Table(columns, tuple(texts))
+        texts = [
+            {name: str(each) if columns[name] == tables.TEXT else each for name, each in row.items()} for row in rows
+        ]
+        return tables.Table(columns, tuple(texts))
 
     def to_pandas(self) -> pandas.DataFrame:
         """`table` as a pandas DataFrame, with one row for each option."""
@@ -226,7 +221,7 @@ def find_sure(
 
 
 def sure_of_sides(
-    sides: Mapping[str, ExperimentSpec],
+    sides: Mapping[str, experiment.ExperimentSpec],
     samples: int,
     folder: Path,
     jobs: int | None = None,
@@ -253,7 +248,7 @@ def _answer(
     name: str,
     runs: Sequence[Run],
     places_of: Callable[[Sequence[InWorlds]], Iterable[tuple[dict, dict]]],
-    point: Point,
+    point: plan.Point,
     traces: Any,
     samples: int,
     folder: Path,
@@ -263,7 +258,7 @@ def _answer(
 ) -> Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
     refuse_few(samples)
-    own_folder(folder)
+    files.own_folder(folder)
     worlds = Worlds(runs, samples)
     every = planned(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
@@ -298,18 +293,18 @@ def _of_traffic(worlds: Worlds) -> Quantity:
     return Quantity(TRAFFIC, 0.5, "", told, Distribution("uniform", 0.0, 0.5, 1.0))
 
 
-def _estimate(point: Point, every: Sequence[Run], samples: int) -> str:
+def _estimate(point: plan.Point, every: Sequence[Run], samples: int) -> str:
     """What is ahead, by what `archsim check` expects of single runs."""
     whole = len(point.model.moe_layer_ids)
     ns = {
         key: cost_of(point._replace(engine=key[0])).host_ns * (key[1] or whole) / (point.workload.layers or whole)
         for key in {(run.engine, run.workload.layers) for run in every}
     }
-    seconds = sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
-    fast = sum(run.engine == FAST for run in every)
+    seconds = sums.sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
+    fast = sums.sum(run.engine == FAST for run in every)
     return (
         f"simulating {samples} worlds, which takes {fast:,} runs on the analytical engine and {len(every) - fast:,} on "
-        f"others, about {spoken(max(seconds, 1))} of processor time"
+        f"others, about {errors.spoken(max(seconds, 1))} of processor time"
     )
 
 
@@ -414,8 +409,8 @@ def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interv
         known = coefficients.changed({name: float(each[at]) for name, each in drawn.items()})
         slower = replace(activity, time_s=activity.time_s * found.ns[at] / found.value_ns)
         machine = build_costs(world.system, known)
-        values["energy_per_token_j"].append(sum(energy_of(slower, machine, known).values()) / activity.tokens)
-        values["cost_usd"].append(sum(machine.usd.values()))
+        values["energy_per_token_j"].append(sums.sum(energy_of(slower, machine, known).values()) / activity.tokens)
+        values["cost_usd"].append(sums.sum(machine.usd.values()))
     return {name: (float(row[name]), interval(np.array(each))) for name, each in values.items()}
 
 
@@ -431,7 +426,7 @@ def measurements(
     throughput of each option; ``named``: by key.
     """
     found, before = [], interval(values)
-    for name, command in load_widths().commands.items():
+    for name, command in uncertainty.load_widths().commands.items():
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
         if known:
             after, worth = narrowed(expansion, draws, values, known), worth_knowing(rates, draws, known)
@@ -608,14 +603,14 @@ def write_sure(found: Sure, folder: Path) -> Path:
     return write_files(found.table(), found.plain(), {"found": found, **section_of(found)}, folder)
 
 
-def write_files(table: Table, plain: Mapping[str, Any], context: Mapping[str, Any], folder: Path) -> Path:
+def write_files(table: tables.Table, plain: Mapping[str, Any], context: Mapping[str, Any], folder: Path) -> Path:
     """The three files of worlds, of runs or of served requests. ``plain``: as JSON; ``context``: of the page, as
     `section_of` has it.
     """
-    own_folder(folder)
+    files.own_folder(folder)
     table.write_csv(folder / FILE)
-    write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    write_text(folder / PAGE, rendered("sure.html.j2", context))
+    files.write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    files.write_text(folder / PAGE, page.rendered("sure.html.j2", context))
     return folder / PAGE
 
 
@@ -652,22 +647,22 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 # ---- pictures
 
 
-def whiskers(place: ComparedOptions) -> Bars:
+def whiskers(place: ComparedOptions) -> plots.Bars:
     """Time of every option: its median and its central 90 %."""
     ends = [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options]
-    return option_times(f"{place.name}: {place.timed}", ends)
+    return figures.option_times(f"{place.name}: {place.timed}", ends)
 
 
-def tornado(place: ComparedOptions) -> Bars | None:
+def tornado(place: ComparedOptions) -> plots.Bars | None:
     """Total indices of the draws on which the headline hangs, with two standard errors to each side."""
     return tornado_of(place.indices, place.name)
 
 
-def tornado_of(found: Sequence[Index], name: str) -> Bars | None:
+def tornado_of(found: Sequence[Index], name: str) -> plots.Bars | None:
     """Like `tornado`, but for the answer ``name``."""
     draws = []
     for each in found[:SHOWN]:
         if each.total > 0:
             low, high = max(0.0, each.total - 2 * each.total_error), min(1.0, each.total + 2 * each.total_error)
             draws.append((each.name.removeprefix("system."), each.first, low, each.total, high))
-    return variance_shares(name, draws)
+    return figures.variance_shares(name, draws)

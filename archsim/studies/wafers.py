@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import SpecError
-from archsim.base.files import write_text
-from archsim.base.tables import csv_text
-from archsim.base.units import NS_PER_S
-from archsim.engine.state import new_tally
-from archsim.engine.weight_moves import WeightMover
+from archsim.base import errors, files, tables, units
+from archsim.engine import state, weight_moves
 from archsim.policies.placement import Placement, moves_between
 from archsim.report.plots import PlotAxis, Ranges
 from archsim.report.units import percent, signed_percent, significant
@@ -142,7 +138,7 @@ def csv_of(found: Sequence[Wafers]) -> str:
         numbers = (*each.tokens_per_s, each.best, each.mean, *each.bins, each.usd, each.usd_per_token_per_s)
         told = [each.told.get(name, "") for name in names]
         rows.append([*told, each.made, each.working, *each.dies, *(f"{value:.6g}" for value in numbers)])
-    return csv_text(rows)
+    return tables.csv_text(rows)
 
 
 def write_distributions(plan: SweepPlan, rows: Iterable[_Row], folder: Path) -> list[Wafers]:
@@ -150,7 +146,7 @@ def write_distributions(plan: SweepPlan, rows: Iterable[_Row], folder: Path) -> 
     if not is_drawn(plan):
         return []
     found = distributions(plan, rows)
-    write_text(folder / FILE, csv_of(found))
+    files.write_text(folder / FILE, csv_of(found))
     return found
 
 
@@ -230,7 +226,9 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
     living = list(range(system.sites)) if system.built is None else list(system.built.living)
     if die not in living:
         near = min(living, key=lambda other: abs(other - die))
-        raise SpecError(f"die {die} is none of the {len(living)} that work of {system.name}; the nearest is {near}")
+        raise errors.SpecError(
+            f"die {die} is none of the {len(living)} that work of {system.name}; the nearest is {near}"
+        )
     own = system.dies_as_built or DiesAsBuiltSpec()
     dead = own.model_copy(update={"dead": (*own.dead, die)})
     less = SystemSpec.model_validate(system.model_copy(update={"dies_as_built": dead}).model_dump(by_alias=True))
@@ -243,7 +241,7 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
     orphaned.engine.use(adopted)
     engine = orphaned.engine
     moves = moves_between(adopted, balanced.engine.placement, engine.expert_bytes, engine.fabric.hops)
-    mover = WeightMover(engine.machine, engine.fabric, new_tally(engine.machine))
+    mover = weight_moves.WeightMover(engine.machine, engine.fabric, state.new_tally(engine.machine))
     transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
     steps = max(1, experiment.workload.decode_steps)
     before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
@@ -257,7 +255,7 @@ def death_of(experiment: ExperimentSpec, die: int) -> Death:
         balanced_ns,
         lost,
         lost_bytes,
-        lost_bytes / host * NS_PER_S,
+        lost_bytes / host * units.NS_PER_S,
         transfer.total_bytes,
         transfer.ns,
     )

@@ -45,12 +45,10 @@ from archsim.studies.place import (
     read_history,
     write_placed,
 )
-from archsim.studies.serving.page import serve_all
-from archsim.studies.serving.runs import ServePlan, serve_plan
+from archsim.studies.serving import page, runs
 from archsim.studies.serving.sure import find_sure
 from archsim.uncertainty.estimate import SURE, Interval, interval
-from microarch.silicon.area import AreaAndPower
-from microarch.silicon.decision_area import added_cost, speeds_part
+from microarch.silicon import area, decision_area
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +72,7 @@ SPEEDS = "speeds"  # what rules that ask for them see of dies and links
 WORDS = MappingProxyType({"mm2": "area", "w": "power", "usd": "price"})
 RESOURCES = tuple(WORDS)
 MOST_REASONS = 3  # sentences for a set of assumptions on why runs do not pay
-NOTHING_ADDED = AreaAndPower(0.0, 0.0)
+NOTHING_ADDED = area.AreaAndPower(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -334,18 +332,18 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     if system.decision.executor == "gpu":
         raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to judge")
     if block == SPEEDS:
-        added = speeds_part(system).cost
+        added = decision_area.speeds_part(system).cost
     else:
         other = "allocator" if block == "prediction" else "prediction"
         rest = uses(other, policy)
         needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
-        with_it, without = (added_cost(system, *each) for each in needs)
+        with_it, without = (decision_area.added_cost(system, *each) for each in needs)
         added = with_it.minus(without)
     usd, before = [], 0.0
     for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
         # the machine has all blocks but that of speeds
         every = (
-            (NOTHING_ADDED, AreaAndPower(-added.area_mm2, -added.power_mw))
+            (NOTHING_ADDED, area.AreaAndPower(-added.area_mm2, -added.power_mw))
             if block == SPEEDS
             else (added, NOTHING_ADDED)
         )
@@ -640,7 +638,7 @@ def _served(
 ) -> dict[int | None, Outcome]:
     """Spares (None: without the balancer) → what serving gives, with one draw of tokens and requests."""
     with _planned(serving, model, history, loads, folders, seed) as plan:
-        return dict(zip((None, *folders), serve_all(plan).outcomes, strict=True))
+        return dict(zip((None, *folders), page.serve_all(plan).outcomes, strict=True))
 
 
 @contextmanager
@@ -651,7 +649,7 @@ def _planned(
     loads: np.ndarray,
     folders: Mapping[int, Path],
     seed: int,
-) -> Iterator[ServePlan]:
+) -> Iterator[runs.ServePlan]:
     """The deployment without the balancer and with these placements; its traffic is a file while this is open."""
     given = deepcopy(dict(serving.given))
     routing = serving.spec.routing
@@ -667,10 +665,10 @@ def _planned(
         given["policies"] = [WITHOUT, *static]
         if isinstance(given["requests"], dict):
             given["requests"]["seed"] = seed
-        yield serve_plan(given)
+        yield runs.serve_plan(given)
 
 
-def _in_worlds(policy: str, plan: ServePlan, samples: int) -> GainInWorlds:
+def _in_worlds(policy: str, plan: runs.ServePlan, samples: int) -> GainInWorlds:
     """What the second policy of a plan gains over the first: of goodput or of the time of a token, whichever is more,
     as `Worth.verdict` judges it.
     """

@@ -20,19 +20,15 @@ from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.host import available_cores
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
-from archsim.engine.cluster.moves import kernels_carried
-from archsim.engine.cluster.ports import grid_of
-from archsim.engine.fabrics import carriers_needed
-from archsim.engine.grouped_gemm import law_of_ranks
-from archsim.laws.die import Vectors, kernel_bounds
-from archsim.laws.laws import MoeSizes
+from archsim.engine import fabrics, grouped_gemm
+from archsim.engine.cluster import moves, ports
+from archsim.laws import die, laws
+from archsim.runs import pool, sweep
 from archsim.runs import store as cache
 from archsim.runs.columns import unpacked
 from archsim.runs.energy import Coefficients
-from archsim.runs.pool import Failure, simulate_all
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
@@ -115,7 +111,7 @@ def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintyS
     """Numbers with a range of their own, and those whose kind has a default; without those of links between carriers,
     where one carrier has room for all dies.
     """
-    alone = carriers_needed(system) == 1
+    alone = fabrics.carriers_needed(system) == 1
     for key, path, spec, name, dimension in _numbers(system):
         if alone and key.startswith("system.d2d.off_carrier."):
             continue
@@ -203,7 +199,7 @@ def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuan
         yield from _of_own_kernels(scenario, widths)
         return
     if gemm == "grouped":
-        law = law_of_ranks(system, scenario.model, system.dies, scenario.assumptions.receives)
+        law = grouped_gemm.law_of_ranks(system, scenario.model, system.dies, scenario.assumptions.receives)
         way = "fit" if law.measured else "nearest_shape"
         yield from _off(scenario, widths, "moe", way, law.tables[0].scaled_from, ("compute", "kernel_factor"))
     if gemm == "calibrated" or scenario.model.shared_experts:
@@ -214,11 +210,11 @@ def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Sys
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
     rates = system.nominal_rates
-    sizes = MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
-    vectors = Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
+    sizes = laws.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    vectors = die.Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
     shares = slowest["vectors"].slowest, slowest["multiply"].slowest
     calibration = calibration_named(compute.calibration)
-    bounds = kernel_bounds(calibration, sizes, compute.dtype, rates, shares, vectors, compute.library)
+    bounds = die.kernel_bounds(calibration, sizes, compute.dtype, rates, shares, vectors, compute.library)
     bounds["single"] = bounds["multiply"]
     for part, (least, most) in bounds.items():
         value = getattr(compute.kernels, part)
@@ -255,7 +251,7 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
 
 def _carried(scenario: Scenario) -> bool:
     """Whether kernels of transfers were measured on another GPU, shape or number of ranks."""
-    return grid_of(scenario.system) is not None and kernels_carried(scenario)
+    return ports.grid_of(scenario.system) is not None and moves.kernels_carried(scenario)
 
 
 def _off(
@@ -454,7 +450,7 @@ def propagate(
     folder: Path,
     traces: dict[tuple[str, str], Trace],
     jobs: int | None,
-    watcher: Watcher,
+    watcher: sweep.Watcher,
     scheduler: str | None = None,
 ) -> list[InWorlds]:
     """The runs in all worlds. ``folder``: of the records, which a later call finds; ``scheduler``: address of a Dask
@@ -462,20 +458,20 @@ def propagate(
     """
     every = planned(runs, worlds)
     failures: list[str] = []
-    records = complete(
+    records = sweep.complete(
         every, RecordStore(folder), SharedProgress(watcher, len(every)), failures, jobs or available_cores(), scheduler,
         workspace=Workspace(traces=traces), kept_from_s=KEPT_FROM_S,
     )  # fmt: skip
     cache.remove_oldest()
-    refuse_failed(failures, len(every))
+    sweep.refuse_failed(failures, len(every))
     found = [_gathered(run, worlds, records) for run in runs]
     return _over_layers(_over_traffic(found, worlds, records), traces)
 
 
-class SharedProgress(Unwatched):
+class SharedProgress(sweep.Unwatched):
     """Tells a watcher how much of many short runs is done, and not each of them."""
 
-    def __init__(self, watcher: Watcher, runs: int) -> None:
+    def __init__(self, watcher: sweep.Watcher, runs: int) -> None:
         self._watcher, self._runs, self._done = watcher, runs, 0
 
     def kept(self, runs: int) -> None:
@@ -486,7 +482,7 @@ class SharedProgress(Unwatched):
         self._done += 1
         self._say()
 
-    def failed(self, job: Job, failure: Failure) -> None:
+    def failed(self, job: Job, failure: pool.Failure) -> None:
         self._watcher.failed(job, failure)
 
     def _say(self) -> None:
@@ -545,8 +541,8 @@ def _over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) ->
         return found
     asked = [(replace(each.run, engine=FAST, details=True), each) for each in some]
     changed = {}
-    for run, record in simulate_all([run for run, _ in asked], 1, Workspace(traces=traces)):
-        if isinstance(record, Failure):
+    for run, record in pool.simulate_all([run for run, _ in asked], 1, Workspace(traces=traces)):
+        if isinstance(record, pool.Failure):
             raise FailedRuns(record.message)
         if record["steps"]:  # of very many steps none are kept
             columns = unpacked(record["steps"])

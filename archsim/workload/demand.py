@@ -21,12 +21,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from archsim.base.code_digest import digest_here
-from archsim.base.compiled import kernel
-from archsim.base.files import read_sealed, write_sealed
-from archsim.base.host import LayerThreads
-from archsim.workload import store
-from archsim.workload.generated import Traffic, task_of, traffic_of
+from archsim.base import code_digest, compiled, files, host
+from archsim.workload import generated, store
 from archsim.workload.trace import (
     Derived,
     SomeLayers,
@@ -129,10 +125,10 @@ def _append(file: Path, steps: np.ndarray) -> None:
 class DemandObserver(Protocol):
     """Sees the routing of a batch while it is summed."""
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
         """Rows of an iteration, in the order of the source. layer_threads: they share the layers of kernels."""
 
-    def end(self, iteration: int, layer_threads: LayerThreads) -> None:
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
         """An iteration is complete; called for every iteration from 0 on."""
 
 
@@ -195,7 +191,7 @@ class BatchSum:
         self._seen = np.zeros(self._shape[0], np.int64)
         self._has_rows = False
 
-    def add(self, piece: StepTokens, layer_threads: LayerThreads) -> None:
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
         """Rows of an iteration, in the order of the source."""
         while self._iteration < piece.iteration:
             self._end(layer_threads)
@@ -206,7 +202,7 @@ class BatchSum:
         if piece.iteration == 0:
             self._prefill_rows += np.bincount(piece.request, minlength=self.batch)
 
-    def _end(self, layer_threads: LayerThreads) -> None:
+    def _end(self, layer_threads: host.LayerThreads) -> None:
         """An iteration is complete."""
         tokens, order = self._now
         self._tokens.append(tokens)
@@ -216,7 +212,7 @@ class BatchSum:
         self._iteration += 1
         self._begin()
 
-    def finish(self, layer_threads: LayerThreads) -> None:
+    def finish(self, layer_threads: host.LayerThreads) -> None:
         """No more rows follow."""
         if self._has_rows:
             self._end(layer_threads)
@@ -253,7 +249,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
         first = is_first_of(each.source, each.batch, whole.source, whole.batch, whole.seed)
         if not first or (each.decode_steps, each.seed) != (whole.decode_steps, whole.seed):
             raise ValueError(f"the batch of {each.batch} is not the beginning of that of {whole.batch}")
-    layer_threads = LayerThreads(len(whole.source.layer_ids), threads)
+    layer_threads = host.LayerThreads(len(whole.source.layer_ids), threads)
     for piece in whole.source.steps(whole.requests, whole.decode_steps):
         for each in sums:
             rows = int(np.searchsorted(piece.request, each.batch))
@@ -263,7 +259,7 @@ def sum_together(sums: Sequence[BatchSum], threads: int | None = None) -> None:
         each.finish(layer_threads)
 
 
-@kernel
+@compiled.kernel
 def _count(experts, first, end, seen, tokens, order):
     """Add experts int16[n, layer, k] of layers first … end − 1 to tokens int32[layer, expert]; append new ones to
     order.
@@ -431,12 +427,12 @@ def built_together(names: Sequence[str], build: Callable[[Sequence[Path | None]]
 
 
 def _entry(name: str) -> Path:
-    return folder() / hashlib.sha256(f"{digest_here()} {name}".encode()).hexdigest()
+    return folder() / hashlib.sha256(f"{code_digest.digest_here()} {name}".encode()).hexdigest()
 
 
 def _load(kind: type[Kind], entry: Path) -> Kind | None:
     try:
-        facts = json.loads(read_sealed(entry / _FACTS))
+        facts = json.loads(files.read_sealed(entry / _FACTS))
         arrays: dict[str, Any] = {}
         for name, (dtype, shape, crc) in facts["arrays"].items():
             arrays[name] = read_array(entry / name, dtype, tuple(shape))
@@ -458,7 +454,9 @@ def _save(demand: Demand, draft: Path, entry: Path) -> None:
             np.ascontiguousarray(array).tofile(draft / name)
     written = {name: (array.dtype.str, array.shape, checksum(array)) for name, array in arrays.items()}
     plain = {name: value for name, value in known.items() if name not in arrays}
-    write_sealed(draft / _FACTS, json.dumps({"arrays": written, "plain": plain}, default=lambda number: number.item()))
+    files.write_sealed(
+        draft / _FACTS, json.dumps({"arrays": written, "plain": plain}, default=lambda number: number.item())
+    )
     shutil.rmtree(entry, ignore_errors=True)  # a damaged one, or an equal one made meanwhile
     with suppress(OSError):  # another process has just made it
         draft.rename(entry)
@@ -539,7 +537,7 @@ class Shifted(Derived):
 class FittedRequests(Derived):
     """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
 
-    source: Traffic
+    source: generated.Traffic
     recorded: int
 
     @property
@@ -562,11 +560,11 @@ def _fitted(trace: Trace, batch: int, seed: int) -> FittedRequests:
     model = fit_subjects(trace, FITTED, f"fit of digest {trace.digest[:12]}", seed)
     subject = trace.request_subject[drawn]
     used = np.unique(subject)
-    names = [task_of(model, trace.subject_names[each]) for each in used]
+    names = [generated.task_of(model, trace.subject_names[each]) for each in used]
     tasks = list(dict.fromkeys(names))
     task = np.array([tasks.index(name) for name in names])[np.searchsorted(used, subject)]
     mix = dict.fromkeys(tasks, 1.0)
-    return FittedRequests(traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
+    return FittedRequests(generated.traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
 
 
 def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:

@@ -17,8 +17,7 @@ from archsim.base.errors import TraceError
 from archsim.base.files import read_npy
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
-from archsim.workload.formats.npz import load_members, member_names
-from archsim.workload.formats.source_destination import is_matrices
+from archsim.workload.formats import npz, source_destination
 from archsim.workload.pt import MOST_BYTES as MOST_PT_BYTES
 from archsim.workload.pt import read_pt
 
@@ -189,7 +188,7 @@ def _of_matrices(path: Path, model: ModelSpec, counts: np.ndarray, layer_ids=Non
 
 def read_npz_loads(path: Path, model: ModelSpec) -> Loads:
     """Raises TraceError."""
-    members = load_members(path, MEMBERS)
+    members = npz.load_members(path, MEMBERS)
     trace.check_name(str(path), model, str(members.get("model", "")))
     counts = numbers(str(path), "member 'counts'", members["counts"], 2, 3)
     counts = counts.reshape(-1, *counts.shape[-2:])
@@ -561,10 +560,10 @@ def holds_loads(path: Path) -> bool:
     """Whether a source holds loads rather than tokens."""
     if path.is_dir():
         return bool(statistic_files(path))
-    if is_matrices(path):
+    if source_destination.is_matrices(path):
         return False
     if path.suffix == ".npz":
-        return "counts" in member_names(path)
+        return "counts" in npz.member_names(path)
     if path.suffix == ".jsonl":
         return is_load_stats(path)
     if path.suffix == ".json":
@@ -577,7 +576,7 @@ def loads_name(path: Path) -> str:
     """The model that a source of loads names, or ''."""
     if path.suffix == ".jsonl":
         return model_named(path)
-    return str(load_members(path, {"model"}).get("model", "")) if path.suffix == ".npz" else ""
+    return str(npz.load_members(path, {"model"}).get("model", "")) if path.suffix == ".npz" else ""
 
 
 def read_loads(path: Path, model: ModelSpec) -> Loads:

@@ -17,11 +17,8 @@ import numpy as np
 import yaml
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from archsim.base import files, quantities, sums, validation
 from archsim.base.fields import Name, Spec
-from archsim.base.files import read_npz
-from archsim.base.quantities import count, number
-from archsim.base.sums import sum
-from archsim.base.validation import validate
 from archsim.base.yaml import Tree, read_yaml
 from archsim.specs.workload import DecodeSteps
 
@@ -40,15 +37,15 @@ def _three_that_rise(values: tuple[int, ...]) -> tuple[int, ...]:
 class ComponentWeights(Spec):
     """Weights of the ways in which an expert, or the kind of a token, is chosen; not all 0."""
 
-    popularity: Annotated[float, number(0, 1e6)]
-    task: Annotated[float, number(0, 1e6)]
-    taste: Annotated[float, number(0, 1e6)]
-    keep: Annotated[float, number(0, 1e6)]
-    kind: Annotated[float, number(0, 1e6)]
+    popularity: Annotated[float, quantities.number(0, 1e6)]
+    task: Annotated[float, quantities.number(0, 1e6)]
+    taste: Annotated[float, quantities.number(0, 1e6)]
+    keep: Annotated[float, quantities.number(0, 1e6)]
+    kind: Annotated[float, quantities.number(0, 1e6)]
 
     @model_validator(mode="after")
     def _some(self) -> ComponentWeights:
-        if not sum(self.values) > 0:
+        if not sums.sum(self.values) > 0:
             raise ValueError("expected at least one weight above 0")
         return self
 
@@ -65,8 +62,8 @@ class _Head(Spec):
     # Of the recordings that it was fitted to.
     licence: Text | None = None
     # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
-    groups: Annotated[int, count(1, 32767)]
-    top_groups: Annotated[int, count(1, 32767)]
+    groups: Annotated[int, quantities.count(1, 32767)]
+    top_groups: Annotated[int, quantities.count(1, 32767)]
 
     @field_validator("top_groups")
     @classmethod
@@ -79,7 +76,7 @@ class _Head(Spec):
 class TrafficTables(_Head):
     """Parameters fitted to a trace: arrays in the file ``tables`` beside this one."""
 
-    top_k: Annotated[int, count(1, 32767)]
+    top_k: Annotated[int, quantities.count(1, 32767)]
     tasks: tuple[Text, ...] = Field(min_length=1)
     tables: Text
 
@@ -90,19 +87,21 @@ class TrafficStatistics(_Head):
     # .npz with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape.
     loads: Text | None = None
     # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
-    popularity_skew: Annotated[float, number(0, 10)] | None = None
-    phase_agreement: Annotated[float, number(-1, 1)] | None = None
+    popularity_skew: Annotated[float, quantities.number(0, 10)] | None = None
+    phase_agreement: Annotated[float, quantities.number(-1, 1)] | None = None
     # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
-    kinds: Annotated[int, count(1, 1024)]
-    kind_spread: Annotated[float, number(0, 10)]
+    kinds: Annotated[int, quantities.count(1, 1024)]
+    kind_spread: Annotated[float, quantities.number(0, 10)]
     # Of the components, the same for all layers; experts of a request's taste.
     weights: ComponentWeights
-    taste_size: Annotated[float, number(1, 32767)]
+    taste_size: Annotated[float, quantities.number(1, 32767)]
     # The same of the kinds.
     kind_weights: ComponentWeights
-    kind_taste_size: Annotated[float, number(1, 1024)]
+    kind_taste_size: Annotated[float, quantities.number(1, 1024)]
     # Shortest, median and longest prompt; fewest, median and most decode steps.
-    prompt_tokens: Annotated[tuple[Annotated[int, count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)]
+    prompt_tokens: Annotated[
+        tuple[Annotated[int, quantities.count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)
+    ]
     decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]
 
     @model_validator(mode="after")
@@ -116,7 +115,7 @@ class SubjectPart(Spec):
     """A subject: the file of its traffic, beside this one, and its share of the requests."""
 
     like: Text
-    share: Annotated[float, number(0, 1e9)]
+    share: Annotated[float, quantities.number(0, 1e9)]
 
 
 class TrafficSubjects(Spec):
@@ -128,11 +127,11 @@ class TrafficSubjects(Spec):
     licence: Text | None = None
     subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]
     # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
-    spread: dict[Text, Annotated[float, number(0, 1e6)]] = Field(default_factory=dict)
+    spread: dict[Text, Annotated[float, quantities.number(0, 1e6)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _some(self) -> TrafficSubjects:
-        if not sum(each.share for each in self.subjects.values()) > 0:
+        if not sums.sum(each.share for each in self.subjects.values()) > 0:
             raise ValueError("expected a subject with a share above 0")
         return self
 
@@ -144,10 +143,10 @@ def read_head(file: Path) -> tuple[Head, Tree]:
     """The head in a file, and its tree for places in messages. Raises SpecError."""
     tree = read_yaml(file)
     if "subjects" in tree.data:
-        return validate(TrafficSubjects, tree), tree
+        return validation.validate(TrafficSubjects, tree), tree
     if "tables" in tree.data:
-        return validate(TrafficTables, tree), tree
-    return validate(TrafficStatistics, tree), tree
+        return validation.validate(TrafficTables, tree), tree
+    return validation.validate(TrafficStatistics, tree), tree
 
 
 def stated_model(file: Path) -> Any:
@@ -267,7 +266,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
-    read = read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
+    read = files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
     arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
     model = TrafficModel(
         name=head.name,

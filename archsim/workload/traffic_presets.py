@@ -24,6 +24,7 @@ from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec
+from archsim.workload import traffic_model
 from archsim.workload.generated import (
     PREFERRED,
     SeveralSubjects,
@@ -36,19 +37,6 @@ from archsim.workload.generated import (
 )
 from archsim.workload.store import LOADS, is_store, open_store
 from archsim.workload.trace import TokenSource, Trace, representative_layers, spread_layers
-from archsim.workload.traffic_model import (
-    MOST_BYTES,
-    QUANTILES,
-    TrafficModel,
-    TrafficStatistics,
-    TrafficSubjects,
-    TrafficTables,
-    read_head,
-    read_tables,
-    save_model,
-    stated_model,
-    without_paths,
-)
 
 # ---- imbalance
 # Popularity fitted to a published imbalance: for every layer the skew with which generated traffic has it.
@@ -167,7 +155,7 @@ def skew_of(spec: SyntheticSpec, layer_ids: np.ndarray, experts: int, top_k: int
 
 # ---- traffic_presets
 
-Parameters = TrafficModel | SeveralSubjects
+Parameters = traffic_model.TrafficModel | SeveralSubjects
 
 
 class _Shape(NamedTuple):
@@ -219,7 +207,7 @@ def _phases(parameters: Parameters, prompts: bool) -> np.ndarray:
     return np.stack(phases)
 
 
-def mapped(found: Parameters, change: Callable[[TrafficModel], TrafficModel]) -> Parameters:
+def mapped(found: Parameters, change: Callable[[traffic_model.TrafficModel], traffic_model.TrafficModel]) -> Parameters:
     """Traffic of either kind with another model, for each subject where there are several."""
     return found.mapped(change) if isinstance(found, SeveralSubjects) else change(found)
 
@@ -228,10 +216,10 @@ def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
     """A preset's traffic with the prompts and decode steps of a SyntheticSpec. Raises TraceError: neither is left."""
     given = {"prompt_tokens": spec.prompt_tokens, "decode_steps": spec.decode_steps}
     changes: dict[str, Any] = {
-        name: np.full(QUANTILES, float(value)) for name, value in given.items() if value is not None
+        name: np.full(traffic_model.QUANTILES, float(value)) for name, value in given.items() if value is not None
     }
 
-    def changed(model: TrafficModel) -> TrafficModel:
+    def changed(model: traffic_model.TrafficModel) -> traffic_model.TrafficModel:
         found = replace(model, **changes)
         if not (found.prompt_tokens.any() or found.decode_steps.any()):
             raise TraceError(
@@ -259,8 +247,8 @@ def preset_digest(like: str) -> str:
     digest = hashlib.sha256()
     files = [file]
     if file.exists() and "subjects" in read_yaml(file).data:
-        head = read_head(file)[0]
-        assert isinstance(head, TrafficSubjects)
+        head = traffic_model.read_head(file)[0]
+        assert isinstance(head, traffic_model.TrafficSubjects)
         files += [file.parent / part.like for part in head.subjects.values()]
     for part in (each for one in files for each in (one, one.with_suffix(".npz"))):
         digest.update(part.read_bytes() if part.exists() else b"")
@@ -276,16 +264,16 @@ def load_traffic(like: str, model) -> Parameters:
     if its parameters cannot be read or are of another shape.
     """
     file = traffic_file(like)
-    (head, tree), shape = read_head(file), shape_of(model)
-    if isinstance(head, TrafficSubjects):
-        models: dict[str, TrafficModel] = {}
+    (head, tree), shape = traffic_model.read_head(file), shape_of(model)
+    if isinstance(head, traffic_model.TrafficSubjects):
+        models: dict[str, traffic_model.TrafficModel] = {}
         for name, part in head.subjects.items():
             if "subjects" in read_yaml(inner := file.parent / part.like).data:
                 raise TraceError(
                     f"{tree.place(('subjects', name))}: {inner} has subjects, too; expected traffic of one"
                 )
             one = load_traffic(str(inner), model)
-            assert isinstance(one, TrafficModel), "it has no subjects"
+            assert isinstance(one, traffic_model.TrafficModel), "it has no subjects"
             models[name] = one
         shares = tuple(part.share for part in head.subjects.values())
         return SeveralSubjects(head.name, head.source, models, shares, dict(head.spread))
@@ -302,17 +290,25 @@ def load_traffic(like: str, model) -> Parameters:
 
 
 _MOST_READ = 8
-_have_read: dict[tuple, TrafficModel] = {}  # the latest, by content and shape: every batch of a sweep asks for them
+_have_read: dict[
+    tuple, traffic_model.TrafficModel
+] = {}  # the latest, by content and shape: every batch of a sweep asks for them
 
 
-def _read(head: TrafficTables | TrafficStatistics, file: Path, shape: _Shape) -> TrafficModel:
+def _read(
+    head: traffic_model.TrafficTables | traffic_model.TrafficStatistics, file: Path, shape: _Shape
+) -> traffic_model.TrafficModel:
     """A model of traffic from its file; its arrays are not to be written. Raises what reading it raises."""
-    arrays = head.tables if isinstance(head, TrafficTables) else head.loads
+    arrays = head.tables if isinstance(head, traffic_model.TrafficTables) else head.loads
     content = hashlib.sha256(file.read_bytes())
     content.update((file.parent / arrays).read_bytes() if arrays else b"")
     key = str(file), content.digest(), shape.layer_ids.tobytes(), *shape[1:]
     if key not in _have_read:
-        found = read_tables(head, file) if isinstance(head, TrafficTables) else from_statistics(head, file, shape)
+        found = (
+            traffic_model.read_tables(head, file)
+            if isinstance(head, traffic_model.TrafficTables)
+            else from_statistics(head, file, shape)
+        )
         while len(_have_read) >= _MOST_READ:
             del _have_read[next(iter(_have_read))]
         _have_read[key] = found
@@ -322,14 +318,14 @@ def _read(head: TrafficTables | TrafficStatistics, file: Path, shape: _Shape) ->
 def model_of(like: str) -> str:
     """The name of a preset's model. Raises TraceError if the preset does not state it."""
     file = traffic_file(like)
-    name = stated_model(file)
+    name = traffic_model.stated_model(file)
     known = isinstance(name, str) and (name in named_files("models") or os.path.isfile(name))
     if not known:
         raise TraceError(f"{file}:1: does not name its model. Give --model")
     return name
 
 
-def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> TrafficModel:
+def from_statistics(head: traffic_model.TrafficStatistics, file: Path, shape: _Shape) -> traffic_model.TrafficModel:
     """A model of traffic from the numbers in ``file``. Raises ValueError, or what reading its loads raises."""
     if shape.experts % head.groups or head.top_groups * (shape.experts // head.groups) < shape.top_k:
         raise ValueError(
@@ -339,7 +335,7 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
     shares, acceptance, layer_ids = _shares(head, file, shape)
     weights, kind_weights = np.array(head.weights.values), np.array(head.kind_weights.values)
     mean, kinds, layers = shares.mean(axis=0), head.kinds, len(layer_ids)
-    return TrafficModel(
+    return traffic_model.TrafficModel(
         name=head.name,
         source=head.source,
         groups=head.groups,
@@ -357,7 +353,7 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
         kind_taste_size=np.array([head.kind_taste_size]),
         kind_popularity=np.full((2, kinds), 1 / kinds),
         kind_following=np.roll(np.eye(kinds), 1, axis=1),
-        **without_paths(2, layers, shape.experts),
+        **traffic_model.without_paths(2, layers, shape.experts),
         task_share=np.ones(1),
         task_popularity=mean[None],
         task_kinds=np.full((1, kinds), 1 / kinds),
@@ -366,10 +362,12 @@ def from_statistics(head: TrafficStatistics, file: Path, shape: _Shape) -> Traff
     )
 
 
-def _shares(head: TrafficStatistics, file: Path, shape: _Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shares(
+    head: traffic_model.TrafficStatistics, file: Path, shape: _Shape
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Popularity and acceptance float64[phase, layer, expert], and the layers they are of."""
     if head.loads is not None:
-        archive = read_npz(file.parent / head.loads, {"loads", "acceptance", "layer_ids"}, MOST_BYTES)
+        archive = read_npz(file.parent / head.loads, {"loads", "acceptance", "layer_ids"}, traffic_model.MOST_BYTES)
         loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
         return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
     skew, agreement = head.popularity_skew, head.phase_agreement
@@ -402,10 +400,10 @@ def _kind_shares(mean: np.ndarray, layer_ids: np.ndarray, kinds: int, spread: fl
 
 def _quantiles(three: tuple[int, ...]) -> np.ndarray:
     """Quantiles of lengths from the shortest, the median and the longest."""
-    return np.interp(np.linspace(0, 1, QUANTILES), [0, 0.5, 1], np.array(three, float))
+    return np.interp(np.linspace(0, 1, traffic_model.QUANTILES), [0, 0.5, 1], np.array(three, float))
 
 
-def of_layers(found: TrafficModel, layer_ids: np.ndarray, file: Path | str) -> TrafficModel:
+def of_layers(found: traffic_model.TrafficModel, layer_ids: np.ndarray, file: Path | str) -> traffic_model.TrafficModel:
     """The parameters of some layers, in their order. file: for the message. Raises TraceError for other layers."""
     at = {int(layer): index for index, layer in enumerate(found.layer_ids)}
     missing = [int(layer) for layer in layer_ids if int(layer) not in at]
@@ -487,7 +485,7 @@ def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
 
     out.parent.mkdir(parents=True, exist_ok=True)
     write(np.ones(mean.shape))
-    write(fit_loads(from_statistics(TrafficStatistics(**head), out, shape_of(model))).acceptance)
+    write(fit_loads(from_statistics(traffic_model.TrafficStatistics(**head), out, shape_of(model))).acceptance)
     out.write_text(yaml.safe_dump(head, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")
     return out
 
@@ -560,15 +558,15 @@ def fit_preset(source: str, model: ModelSpec, out: Path, seed: int) -> Path:
     return out
 
 
-def save_traffic(found: TrafficModel | SeveralSubjects, out: Path, of: str) -> None:
+def save_traffic(found: traffic_model.TrafficModel | SeveralSubjects, out: Path, of: str) -> None:
     """Write a preset; subjects lie in a folder beside it that has its name. of: name of the model."""
-    if isinstance(found, TrafficModel):
-        return save_model(found, out, of=of)
+    if isinstance(found, traffic_model.TrafficModel):
+        return traffic_model.save_model(found, out, of=of)
     folder = out.with_suffix("")
     folder.mkdir(exist_ok=True)
     subjects = {}
     for number, (name, model) in enumerate(found.models.items(), 1):
-        save_model(model, folder / f"{number}.yaml", of=of)
+        traffic_model.save_model(model, folder / f"{number}.yaml", of=of)
         subjects[name] = {"like": f"{folder.name}/{number}.yaml", "share": found.shares[number - 1]}
     head = {"name": found.name, "model": of, "source": found.source, "subjects": subjects, "spread": found.spread}
     return write_text(out, yaml.safe_dump(head, sort_keys=False, width=120, allow_unicode=True))

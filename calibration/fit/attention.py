@@ -11,21 +11,9 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_US
-from archsim.laws.attention import (
-    BATCH_SCALE,
-    CORRECTION_UNIT,
-    DECODE,
-    NOISE,
-    TOKENS_SCALE,
-    WORK_SCALE,
-    AttentionSizes,
-    covariance,
-    law_ns,
-    shape_features,
-)
+from archsim.laws import attention
 from archsim.laws.tables import AttentionLaw, AttentionTable
-from calibration.fit.gemm import quantiles
-from calibration.fit.parameters import least_squares, significant
+from calibration.fit import gemm, parameters
 from calibration.measurements.sweeps import consensus, note_of, pools
 
 KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"]
@@ -73,8 +61,8 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
         tokens=tokens,
         most_tokens=tuple(float(size) for size in longest),
         shapes=shapes,
-        unseen=quantiles(np.expm1(left_out(kept, GRID, inverse))),
-        unseen_shapes=quantiles(np.expm1(left_out(kept, SHAPE, inverse))),
+        unseen=gemm.quantiles(np.expm1(left_out(kept, GRID, inverse))),
+        unseen_shapes=gemm.quantiles(np.expm1(left_out(kept, SHAPE, inverse))),
     )
 
 
@@ -86,16 +74,18 @@ def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:
         return np.concatenate([fit, PRIOR * np.sqrt(len(logs)) * (values - START)])
 
     bounds = START - np.log(1e4), START + np.log([1e4] * 5 + [10])
-    found = least_squares(residuals, START, bounds, ROBUST, steps=200)
-    return AttentionLaw(**{key: significant(value) for key, value in dict(_law(found.x)).items()})
+    found = parameters.least_squares(residuals, START, bounds, ROBUST, steps=200)
+    return AttentionLaw(**{key: parameters.significant(value) for key, value in dict(_law(found.x)).items()})
 
 
 def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarray:
     """The law at points of an index heads, kv_heads, batch, tokens; float64[point]."""
     heads, kv_heads, batch, tokens = (index.get_level_values(name).to_numpy(float) for name in POINT)
-    sizes = AttentionSizes(heads, kv_heads, named["head_dim"], named["window"], named["kind"])
-    new = np.ones_like(tokens) if named["phase"] == DECODE else tokens
-    return law_ns(law, named["phase"], sizes, batch, new, tokens, named["kv_dtype"], products=named["products"])
+    sizes = attention.AttentionSizes(heads, kv_heads, named["head_dim"], named["window"], named["kind"])
+    new = np.ones_like(tokens) if named["phase"] == attention.DECODE else tokens
+    return attention.law_ns(
+        law, named["phase"], sizes, batch, new, tokens, named["kv_dtype"], products=named["products"]
+    )
 
 
 def left_out(corrections: pd.Series, together: list[str], inverse: np.ndarray) -> np.ndarray:
@@ -140,9 +130,9 @@ def _filled(
         [(*shape, batch, size) for shape in shapes for batch in levels[0] for size in levels[1]], names=POINT
     )
     weights = inverse @ corrections.to_numpy()
-    kriged = covariance(_features(whole), _features(corrections.index)) @ weights
+    kriged = attention.covariance(_features(whole), _features(corrections.index)) @ weights
     values = corrections.reindex(whole).fillna(pd.Series(kriged, index=whole))
-    rounded = np.rint(values.to_numpy() / CORRECTION_UNIT).reshape(len(shapes), -1) + 0.0
+    rounded = np.rint(values.to_numpy() / attention.CORRECTION_UNIT).reshape(len(shapes), -1) + 0.0
     names = [f"{int(heads)}x{int(kv_heads)}" for heads, kv_heads in shapes]
     return tuple(levels[0]), tuple(levels[1]), {name: tuple(row) for name, row in zip(names, rounded, strict=True)}
 
@@ -152,7 +142,9 @@ def _inverse(index: pd.MultiIndex) -> np.ndarray:
     from scipy.linalg import lapack
 
     features = _features(index)
-    factor, failed = lapack.dpotrf(covariance(features, features) + NOISE * np.eye(len(features)), lower=1)
+    factor, failed = lapack.dpotrf(
+        attention.covariance(features, features) + attention.NOISE * np.eye(len(features)), lower=1
+    )
     assert not failed, "a covariance with noise is positive definite"
     half, _ = lapack.dpotri(factor, lower=1)
     return np.tril(half) + np.tril(half, -1).T
@@ -161,7 +153,9 @@ def _inverse(index: pd.MultiIndex) -> np.ndarray:
 def _features(index: pd.MultiIndex) -> np.ndarray:
     """float64[point, feature], in units of the correlation lengths."""
     heads, kv_heads, batch, tokens = (index.get_level_values(name).to_numpy(float) for name in POINT)
-    shape, batches = shape_features(heads, kv_heads)[:, :2], np.log2(batch)
-    work = (batches + np.log2(kv_heads)) / WORK_SCALE
-    together = (batches + np.log2(heads)) / BATCH_SCALE
-    return np.column_stack([shape, batches / BATCH_SCALE, np.log2(tokens) / TOKENS_SCALE, work, together])
+    shape, batches = attention.shape_features(heads, kv_heads)[:, :2], np.log2(batch)
+    work = (batches + np.log2(kv_heads)) / attention.WORK_SCALE
+    together = (batches + np.log2(heads)) / attention.BATCH_SCALE
+    return np.column_stack(
+        [shape, batches / attention.BATCH_SCALE, np.log2(tokens) / attention.TOKENS_SCALE, work, together]
+    )

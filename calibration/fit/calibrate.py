@@ -7,9 +7,8 @@ from pathlib import Path
 from archsim.base.errors import SpecError
 from archsim.laws.tables import SECTIONS, CalibrationSpec
 from archsim.specs.calibration_files import read_calibration
-from calibration.fit.covered_tables import lost
+from calibration.fit import covered_tables, parameters
 from calibration.fit.fit import choose_gpu, fit_measurements
-from calibration.fit.parameters import is_calibration_file, write_calibration
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
 
@@ -53,7 +52,7 @@ def calibrate_gpus(
     Raises CalibrationError where there is nothing to fit, where one GPU must be chosen, and instead of replacing a
     file by one that covers less.
     """
-    is_file = out is not None and is_calibration_file(out)
+    is_file = out is not None and parameters.is_calibration_file(out)
     if is_file or gpu:
         gpus = [choose_gpu(measurements, gpu, Path(out).stem if out is not None and is_file else "")]
     else:
@@ -82,7 +81,7 @@ def _fit_one(
         )  # calibration.fit.attention_blocks fits them
     if path is not None and before is not None:
         _refuse_less(before, calibration, path)
-    written = None if path is None else write_calibration(calibration, path, only)
+    written = None if path is None else parameters.write_calibration(calibration, path, only)
     fits_rates = calibration.gemm or calibration.hbm
     return FittedCalibration(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
 
@@ -97,7 +96,7 @@ def _before(path: Path) -> CalibrationSpec | None:
 
 def _refuse_less(before: CalibrationSpec, calibration: CalibrationSpec, path: Path) -> None:
     """Raise CalibrationError if the file ``path`` covers more."""
-    less = [*lost(before, calibration)]
+    less = [*covered_tables.lost(before, calibration)]
     if less:
         more = [f"and {len(less) - MOST_LOST} more"] if len(less) > MOST_LOST else []
         raise CalibrationError(

@@ -5,15 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from archsim.laws import tables
 from archsim.laws.gemm import choose_table
-from archsim.laws.tables import (
-    SECTIONS,
-    CalibrationSpec,
-    GemmLaw,
-    GemmTable,
-    MoeTable,
-    ReferenceRates,
-)
 from calibration.fit.attention import fit_attention
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
@@ -22,14 +15,7 @@ from calibration.fit.moe import fit_moe
 from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
 from calibration.fit.transfers import fit_transfers
-from calibration.measurements.datasheets import (
-    DATASHEETS,
-    SAME_BUT_HBM,
-    SCALED,
-    UNKNOWN_SMS,
-    Nominal,
-    reference_of,
-)
+from calibration.measurements import datasheets
 from calibration.measurements.peaks import Peaks
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.schema import TABLES
@@ -39,16 +25,16 @@ UNKNOWN_BANDWIDTH = 1e12  # for a GPU without a datasheet, HBM reads or a GEMM t
 
 def sms_of(gpu: str) -> int:
     """SMs of a GPU; only wave quantisation depends on it."""
-    return DATASHEETS[gpu].sms if gpu in DATASHEETS else UNKNOWN_SMS
+    return datasheets.DATASHEETS[gpu].sms if gpu in datasheets.DATASHEETS else datasheets.UNKNOWN_SMS
 
 
 def fit_measurements(
     measurements: Measurements,
     gpu: str,
-    named: Nominal | None = None,
-    kept: CalibrationSpec | None = None,
-    only: Collection[str] = SECTIONS,
-) -> CalibrationSpec:
+    named: datasheets.Nominal | None = None,
+    kept: tables.CalibrationSpec | None = None,
+    only: Collection[str] = tables.SECTIONS,
+) -> tables.CalibrationSpec:
     """All sections that the measurements of a GPU support. Raises CalibrationError if it has no measurements.
 
     ``named``: nominal rates of the GPU, which override those of a datasheet. ``only``: the sections that are fitted;
@@ -64,11 +50,13 @@ def fit_measurements(
         reference = kept.reference
     if "hbm" in only:
         found["hbm"] = fit_memory(measurements.table("memory", gpu), reference.hbm_bytes_per_s)
-    before = {} if kept is None else {section: getattr(kept, section) for section in SECTIONS}
-    return rounded(CalibrationSpec(gpu=gpu, reference=reference, scaled=SCALED.get(gpu), **(before | found)))
+    before = {} if kept is None else {section: getattr(kept, section) for section in tables.SECTIONS}
+    return rounded(
+        tables.CalibrationSpec(gpu=gpu, reference=reference, scaled=datasheets.SCALED.get(gpu), **(before | found))
+    )
 
 
-def _fits(measurements: Measurements, gpu: str, named: Nominal | None) -> dict[str, Callable[[], tuple]]:
+def _fits(measurements: Measurements, gpu: str, named: datasheets.Nominal | None) -> dict[str, Callable[[], tuple]]:
     """Section → its fit; HBM's follows the reference."""
     return {
         "gemm": lambda: fit_gemm(products(measurements, gpu), sms_of(gpu)),
@@ -81,34 +69,34 @@ def _fits(measurements: Measurements, gpu: str, named: Nominal | None) -> dict[s
     }
 
 
-def _fit_moe(measurements: Measurements, gpu: str, named: Nominal | None) -> tuple[MoeTable, ...]:
-    peaks = Peaks(named or Nominal(), gpu)
+def _fit_moe(measurements: Measurements, gpu: str, named: datasheets.Nominal | None) -> tuple[tables.MoeTable, ...]:
+    peaks = Peaks(named or datasheets.Nominal(), gpu)
     hbm = peaks.hbm_bytes_per_s(gpu)
     if hbm is None:
         return fit_moe(measurements.table("moe", gpu))
     like = {
         other_hbm: measurements.table("moe", other)
-        for other in SAME_BUT_HBM.get(gpu, ())
+        for other in datasheets.SAME_BUT_HBM.get(gpu, ())
         if other in measurements.gpus(("moe",)) and (other_hbm := peaks.hbm_bytes_per_s(other)) is not None
     }
     return fit_moe(measurements.table("moe", gpu), hbm, lambda dtype: peaks.flop_per_s(gpu, dtype), like)
 
 
 def _reference(
-    measurements: Measurements, gpu: str, gemm: tuple[GemmTable, ...], named: Nominal | None
-) -> ReferenceRates:
+    measurements: Measurements, gpu: str, gemm: tuple[tables.GemmTable, ...], named: datasheets.Nominal | None
+) -> tables.ReferenceRates:
     laws = _laws_in_use(gpu, gemm)
     rates = {dtype: law.flop_per_s for dtype, law in laws.items()}
     bandwidth = hbm_read_bytes_per_s(measurements.table("memory", gpu)) or max(
         (law.bytes_per_s for law in laws.values()), default=UNKNOWN_BANDWIDTH
     )
-    return reference_of(gpu, rates, bandwidth, named)
+    return datasheets.reference_of(gpu, rates, bandwidth, named)
 
 
-def _laws_in_use(gpu: str, gemm: tuple[GemmTable, ...]) -> dict[str, GemmLaw]:
+def _laws_in_use(gpu: str, gemm: tuple[tables.GemmTable, ...]) -> dict[str, tables.GemmLaw]:
     """dtype → law of the table that systems use."""
     given: dict[str, Any] = {"gpu": gpu, "gemm": gemm}  # no reference, which follows from these laws
-    there = CalibrationSpec.model_construct(**given)
+    there = tables.CalibrationSpec.model_construct(**given)
     return {
         dtype: choose_table(there, dtype).law for dtype in sorted({table.dtype for table in gemm if table.groups == 1})
     }

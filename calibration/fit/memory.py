@@ -12,8 +12,7 @@ import pandas as pd
 
 from archsim.laws.tables import ScalarTable, TransferTable
 from archsim.laws.transfers import preferred_number
-from calibration.fit.launch import scalar_table
-from calibration.fit.transfers import Series, transfer_table
+from calibration.fit import launch, transfers
 
 # Working sets that are within one level on every known GPU: beyond any L1 and within the near half of any L2; beyond
 # any L2.
@@ -38,7 +37,7 @@ def fit_memory(rows: pd.DataFrame, peak_bytes_per_s: float | None) -> tuple[Tran
             for scalar in scalars
             if scalar.of["level"] == "hbm" and scalar.unit == "bytes_per_s"
         ]
-    return (*scalars, *(transfer_table(series) for series in curves_of(rows)))
+    return (*scalars, *(transfers.transfer_table(series) for series in curves_of(rows)))
 
 
 def hbm_read_bytes_per_s(rows: pd.DataFrame) -> float | None:
@@ -56,10 +55,10 @@ def _scalars(rows: pd.DataFrame) -> Iterator[ScalarTable]:
     rows = rows.assign(level=level)[level != ""]
     names = ["level", "op", "quantity"]
     for key, points in rows.groupby([*names, "library", "library_version"], sort=True):
-        yield scalar_table(points, points["value"], UNITS[key[2]], dict(zip(names, key[:3], strict=True)))
+        yield launch.scalar_table(points, points["value"], UNITS[key[2]], dict(zip(names, key[:3], strict=True)))
 
 
-def curves_of(rows: pd.DataFrame) -> Iterator[Series]:
+def curves_of(rows: pd.DataFrame) -> Iterator[transfers.Series]:
     """Series over the working set, if there are enough points."""
     rows = rows[rows["level"] == "any"]
     for key, points in rows.groupby(["gpu", "library", "library_version", "op", "quantity"], sort=True):
@@ -70,4 +69,4 @@ def curves_of(rows: pd.DataFrame) -> Iterator[Series]:
         time_ns = size / value * 1e9 if quantity == "bytes_per_s" else value
         of = {"op": op, "quantity": "pass_ns" if quantity == "bytes_per_s" else "load_ns"}
         source, sweeps = " ".join(sorted(set(points["file"]))), tuple(sorted(set(points["run_id"])))
-        yield Series("memory", gpu, library, version, of, source, sweeps, size, time_ns)
+        yield transfers.Series("memory", gpu, library, version, of, source, sweeps, size, time_ns)

@@ -7,20 +7,8 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_S
-from archsim.laws.moe import (
-    BY_CHANCE,
-    LAUNCHED_ONE_BY_ONE,
-    POINT,
-    SLICES,
-    candidates,
-    rank_loads,
-    seen_tokens,
-    time_of_load,
-)
-from archsim.laws.scaling import MeasuredLayer, Scale, scaled_law
-from archsim.laws.tables import MoeLaw
-from calibration.fit.gemm import PRIOR, ROBUST
-from calibration.fit.parameters import least_squares, significant
+from archsim.laws import moe, scaling, tables
+from calibration.fit import gemm, parameters
 
 NAMES = (
     "launch_ns",
@@ -47,7 +35,7 @@ LOOSENESS = np.log([1e3, 1e4, 1e4, 1e4, 30, 30, 10, 3])
 
 def axes(logs: pd.Series) -> tuple[np.ndarray, ...]:
     """ep, tp and tokens of the points, float64[point] each."""
-    return tuple(logs.index.get_level_values(name).to_numpy(float) for name in POINT)
+    return tuple(logs.index.get_level_values(name).to_numpy(float) for name in moe.POINT)
 
 
 class Ceiling(NamedTuple):
@@ -67,7 +55,7 @@ class Set(NamedTuple):
     hbm_bytes_per_s: float = np.inf
 
 
-def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> tuple[MoeLaw, str]:
+def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> tuple[tables.MoeLaw, str]:
     """The law, on the first GPU, and the routing that fit the layers of all sets best, with a robust loss.
 
     The law is fitted on the GPU with the slowest HBM, and scaled to the others; they differ in nothing else. Its FLOP
@@ -75,19 +63,19 @@ def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> 
     the costs of pairs and tokens. Routings are compared after a few iterations; only the best is fitted to convergence.
     The law has a floor if the host launched the kernels one by one.
     """
-    routings = candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
+    routings = moe.candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
     start, routing = START, routings[0]
     if len(routings) > 1:
         tried = {name: _search(sets, named, name, START, STEPS_TO_COMPARE, ceiling) for name in routings}
         routing = min(routings, key=lambda name: tried[name].cost)
         start = tried[routing].x
     found = _search(sets, named, routing, start, MOST_STEPS, ceiling)
-    if named["kernel"] in LAUNCHED_ONE_BY_ONE:
+    if named["kernel"] in moe.LAUNCHED_ONE_BY_ONE:
         floor = sets[0].logs.quantile(FLOOR_AT)
         found = _search(sets, named, routing, np.append(found.x, floor), MOST_STEPS, ceiling)
     law = _on(_law(found.x, routing), named, _slowest(sets), sets[0].hbm_bytes_per_s)
     fitted = dict(law)
-    return MoeLaw(**{key: significant(value) for key, value in fitted.items()}), routing
+    return tables.MoeLaw(**{key: parameters.significant(value) for key, value in fitted.items()}), routing
 
 
 def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, steps: int, ceiling: Ceiling):
@@ -95,11 +83,11 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     is the remaining loss.
     """
     points = [axes(each.logs) for each in sets]
-    weight = PRIOR * np.sqrt(sum(len(each.logs) for each in sets))
+    weight = gemm.PRIOR * np.sqrt(sum(len(each.logs) for each in sets))
     floor = start[len(START) :]
     typical = np.concatenate([START, floor])
     drawn = [
-        None if routing == BY_CHANCE else rank_loads(named, routing, _law(START, routing), ep, tokens)
+        None if routing == moe.BY_CHANCE else moe.rank_loads(named, routing, _law(START, routing), ep, tokens)
         for ep, _, tokens in points
     ]
     slowest = _slowest(sets)
@@ -107,10 +95,10 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     def residuals(values: np.ndarray) -> np.ndarray:
         law, found = _law(values, routing), []
         for each, (ep, tp, tokens), load in zip(sets, points, drawn, strict=True):
-            pairs, active = load or rank_loads(named, routing, law, ep, tokens)
+            pairs, active = load or moe.rank_loads(named, routing, law, ep, tokens)
             there = _on(law, named, slowest, each.hbm_bytes_per_s)
-            seen = seen_tokens(named, pairs, tokens)
-            found.append(np.log(time_of_load(there, named, pairs, active, ep, tp, seen)) - each.logs.to_numpy())
+            seen = moe.seen_tokens(named, pairs, tokens)
+            found.append(np.log(moe.time_of_load(there, named, pairs, active, ep, tp, seen)) - each.logs.to_numpy())
         return np.concatenate([*found, weight * (values - typical)])
 
     loose = np.concatenate([LOOSENESS, np.full(len(floor), FLOOR_WITHIN)])
@@ -119,26 +107,26 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     high[NAMES.index("flop_per_s")] = min(high[NAMES.index("flop_per_s")], np.log(_most_flop(sets, named, ceiling)))
     high[NAMES.index("bytes_per_s")] = min(high[NAMES.index("bytes_per_s")], np.log(slowest))
     bounds = (typical - loose, high)
-    return least_squares(residuals, np.minimum(start, high - INSIDE), bounds, ROBUST, steps)
+    return parameters.least_squares(residuals, np.minimum(start, high - INSIDE), bounds, gemm.ROBUST, steps)
 
 
 def _slowest(sets: Sequence[Set]) -> float:
     return min(each.hbm_bytes_per_s for each in sets)
 
 
-def _on(law: MoeLaw, named: dict, measured: float, wanted: float) -> MoeLaw:
+def _on(law: tables.MoeLaw, named: dict, measured: float, wanted: float) -> tables.MoeLaw:
     """A law of a GPU whose HBM has the bandwidth ``measured``, on one with ``wanted``."""
     if wanted == measured:
         return law
-    layer = MeasuredLayer(named["hidden"], named["ffn"], named["dtype"], measured)
-    return scaled_law(law, layer, Scale(1.0, wanted / measured))
+    layer = scaling.MeasuredLayer(named["hidden"], named["ffn"], named["dtype"], measured)
+    return scaling.scaled_law(law, layer, scaling.Scale(1.0, wanted / measured))
 
 
 def _most_flop(sets: Sequence[Set], named: dict, ceiling: Ceiling) -> float:
     """The highest rate that a law may have."""
     if ceiling.peak_flop_per_s is None:
         return np.inf
-    flop = 2 * SLICES * named["hidden"] * named["ffn"] * named["top_k"]
+    flop = 2 * moe.SLICES * named["hidden"] * named["ffn"] * named["top_k"]
     rates = [
         flop * tokens / ep / tp / np.exp(each.logs.to_numpy()) * NS_PER_S
         for each in sets
@@ -148,7 +136,7 @@ def _most_flop(sets: Sequence[Set], named: dict, ceiling: Ceiling) -> float:
     return min(max(highest, FAMILIAR * ceiling.peak_flop_per_s), ceiling.peak_flop_per_s)
 
 
-def _law(values: np.ndarray, routing: str) -> MoeLaw:
+def _law(values: np.ndarray, routing: str) -> tables.MoeLaw:
     fields = {"floor_ns": 0.0} | dict(zip(NAMES, np.exp(values), strict=False))
-    spread = fields["spread"] if routing == BY_CHANCE else 1.0
-    return MoeLaw.model_construct(**fields | {"order": 1 + fields["order"], "spread": spread})
+    spread = fields["spread"] if routing == moe.BY_CHANCE else 1.0
+    return tables.MoeLaw.model_construct(**fields | {"order": 1 + fields["order"], "spread": spread})

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.files import drafted, write_text
-from archsim.base.yaml import dump_yaml
+from archsim.base import files, yaml
 from archsim.laws.stored import STORED, digest, packed, save
 from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
 from archsim.specs.calibration_sections import NUMBERS, TABLES
@@ -50,7 +49,7 @@ def write_calibration(calibration: CalibrationSpec, path: str | Path, only: Coll
             _write_section(getattr(calibration, section), file)
         if getattr(calibration, section):
             head[section] = f"{path.stem}/{file.name}"
-    write_text(path, HEAD + dump_yaml(head, flow=None))
+    files.write_text(path, HEAD + yaml.dump_yaml(head, flow=None))
     return path
 
 
@@ -65,11 +64,11 @@ def _write_section(tables: Sequence[TableOrigin], file: Path) -> None:
     data: dict[str, Any] = {TABLES: written}
     if any(STORED in table for table in written):
         data = {NUMBERS: {"file": beside.name, "sha256": digest(arrays)}} | data
-        with drafted(beside) as draft:
+        with files.drafted(beside) as draft:
             save(draft, arrays)
     else:
         beside.unlink(missing_ok=True)
-    write_text(file, HEAD + dump_yaml(data, flow=None))
+    files.write_text(file, HEAD + yaml.dump_yaml(data, flow=None))
 
 
 def is_calibration_file(out: str) -> bool:

@@ -25,9 +25,7 @@ from archsim.laws.tables import (
     shape_of,
 )
 from archsim.specs.calibration_files import find_calibration, read_calibration
-from calibration.fit.moe import with_defaults
-from calibration.fit.segments import held_out_ratios
-from calibration.fit.transfers import series_of
+from calibration.fit import moe, segments, transfers
 from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.reading import Measurements
 
@@ -226,9 +224,9 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
     for section, kind in (("collectives", "collective"), ("copies", "p2p")):
         if kind in measurements.tables:
             said(section)
-            for item in series_of(measurements.tables[kind], kind):
+            for item in transfers.series_of(measurements.tables[kind], kind):
                 if len(np.unique(item.size_bytes)) >= 2 * THIRDS:
-                    ratio = held_out_ratios(item.size_bytes, item.time_ns, THIRDS)
+                    ratio = segments.held_out_ratios(item.size_bytes, item.time_ns, THIRDS)
                     yield from _all(section, "fit", item.name, -np.log(ratio[np.isfinite(ratio)]))
     if "collective" in measurements.tables:
         yield from _collectives_of_others(measurements.tables["collective"])
@@ -236,7 +234,7 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
 
 def _prepared(section: str, rows: pd.DataFrame) -> pd.DataFrame:
     if section == "moe":
-        rows = with_defaults(rows)
+        rows = moe.with_defaults(rows)
         return rows[~rows["library"].isin(EXPERTS_ALONE)]
     if section == "gemm":
         return rows[rows["groups"].fillna(1).astype(int) == 1] if "groups" in rows else rows

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from archsim.laws.tables import ResidualQuantiles, TransferTable
-from archsim.laws.transfers import PAYLOAD_OF
+from archsim.laws import tables, transfers
 from calibration.fit.segments import fit_segments
 
 # ---- segment_search
@@ -75,7 +74,7 @@ def series_of(rows: pd.DataFrame, kind: str) -> Iterator[Series]:
     """The series of a table of measurements, in a fixed order."""
     names = SERIES[kind]
     if kind == "collective":
-        of_vectors = rows["op"].isin(list(PAYLOAD_OF))
+        of_vectors = rows["op"].isin(list(transfers.PAYLOAD_OF))
         rows = rows.assign(nodes=rows["nodes"].astype(float).fillna(1.0), dtype=rows["dtype"].where(of_vectors, ""))
     for key, points in rows.groupby(["gpu", *LIBRARY, *names], dropna=False, sort=True):
         gpu, library, version, *values = key
@@ -99,16 +98,16 @@ def _text(value) -> str:
     return str(value)
 
 
-def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[TransferTable, ...]:
+def fit_transfers(rows: pd.DataFrame, kind: str) -> tuple[tables.TransferTable, ...]:
     """One table per series of ``kind`` ('p2p', 'collective' or 'hostpath')."""
     return tuple(transfer_table(series) for series in series_of(rows, kind))
 
 
-def transfer_table(series: Series) -> TransferTable:
+def transfer_table(series: Series) -> tables.TransferTable:
     """The law of a series, with its source."""
     law = fit_segments(series.size_bytes, series.time_ns)
     low, middle, high = law.residual_quantiles
-    return TransferTable(
+    return tables.TransferTable(
         library=series.library,
         version=series.version,
         source=series.source,
@@ -119,7 +118,7 @@ def transfer_table(series: Series) -> TransferTable:
         ns_per_byte=law.ns_per_byte,
         first_bytes=law.first_bytes,
         last_bytes=law.last_bytes,
-        residuals=ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
+        residuals=tables.ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
         held_out_error=law.held_out_error,
     )
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from calibration.measurements.reading import Measurements
-from calibration.measurements.schema import MeasurementProblem
+from calibration.measurements import reading, schema
 from calibration.measurements.sweeps import release
 
 LEAST_POINTS = 8  # two more than the law has parameters
@@ -17,7 +16,7 @@ REMEDY = "measure more, for instance with `python -m calibration.measure gemm`"
 _TABLE = ["gpu", "library", "release", "dtype", "quant_included", "groups"]
 
 
-def fittable(measurements: Measurements) -> Measurements:
+def fittable(measurements: reading.Measurements) -> reading.Measurements:
     """The measurements without the user's GEMM tables that no law can be judged on, and with what is told of them."""
     rows = measurements.table("gemm")
     own = rows["file"].isin(measurements.own).to_numpy(bool)
@@ -29,7 +28,7 @@ def fittable(measurements: Measurements) -> Measurements:
     return replace(measurements, tables=tables or measurements.tables, problems=problems)
 
 
-def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[MeasurementProblem]]]:
+def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[schema.MeasurementProblem]]]:
     """(positions of the rows of a table, its problems) of the tables with too few points."""
     named = rows.assign(release=rows["library_version"].map(release))
     for (gpu, library, version, dtype, *_), at in named.groupby(_TABLE, sort=True).indices.items():
@@ -44,7 +43,7 @@ def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[MeasurementPr
                 f"{name}: {len(points)} points, at most {most} sizes of m at a shape (n, k); no law can be judged with "
                 f"fewer than {LEAST_POINTS} points, or than {LEAST_SIZES_OF_LAW} sizes: {REMEDY}"
             )
-            yield at, [MeasurementProblem(file, int(line), reason, "refused") for file, line in lines]
+            yield at, [schema.MeasurementProblem(file, int(line), reason, "refused") for file, line in lines]
         elif (sizes < LEAST_FITTED_SIZES).any():
             few = sizes[sizes < LEAST_FITTED_SIZES]
             n, k = few.index[0]
@@ -53,4 +52,4 @@ def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[MeasurementPr
                 f"(n {n:g}, k {k:g} "
                 f"has {few.iloc[0]}); between and beyond them, only the law predicts: {REMEDY}"
             )
-            yield at, [MeasurementProblem(file, int(line), reason, "warning") for file, line in lines]
+            yield at, [schema.MeasurementProblem(file, int(line), reason, "warning") for file, line in lines]

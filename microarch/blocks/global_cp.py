@@ -36,8 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.units import NS_PER_S
+from archsim.base import compiled, units
 from microarch.blocks.request import CHOICE, PAPER, NextState, TransitionTable, parameter
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
@@ -195,7 +194,7 @@ def sorting_cycles(n: int, sorter: str, comparators: int) -> int:
 
 def fsm_ns(counts: DecisionWork, fsm) -> np.ndarray:
     """float64[State]: time of the state machine's datapath, in ns."""
-    return fsm_cycles(counts, fsm) * (NS_PER_S / fsm.clock_hz)
+    return fsm_cycles(counts, fsm) * (units.NS_PER_S / fsm.clock_hz)
 
 
 def fsm_cycles(counts: DecisionWork, fsm) -> np.ndarray:
@@ -238,7 +237,7 @@ def dram_ns(counts: DecisionWork, latency_ns: float, bytes_per_ns: float) -> np.
     return ns
 
 
-@kernel
+@compiled.kernel
 def _evaluation_cycles(candidates, blocks, lanes, pipeline):
     """Cycles of all blocks: candidates ``lanes`` at a time, a tree of comparisons, the pipeline; int64."""
     cycles = np.int64(0)
@@ -265,7 +264,7 @@ def firmware_ns(counts: DecisionWork, firmware) -> np.ndarray:
     work[State.SELECT] = counts.rows * counts.experts * firmware.per_heatmap_entry
     work[State.WRITE] = counts.dies * counts.experts / 32 * firmware.per_table_entry if counts.rows else 0
     work[State.UPDATE] = counts.copies * firmware.per_table_entry
-    return work * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
+    return work * (units.NS_PER_S / (firmware.ipc * firmware.clock_hz))
 
 
 def host_ns(counts: DecisionWork, host, decided_ns: float) -> np.ndarray:
@@ -280,7 +279,7 @@ def host_ns(counts: DecisionWork, host, decided_ns: float) -> np.ndarray:
         return ns
     back = counts.dies * (counts.experts * COUNT_BYTES + counts.statistics_bytes) + counts.copies * COMMAND_BYTES
     there = counts.plan_entries * COMMAND_BYTES + (counts.dies * counts.experts / 8 if counts.rows else 0)
-    bytes_per_ns = host.pcie_bandwidth_bytes_per_s / NS_PER_S
+    bytes_per_ns = host.pcie_bandwidth_bytes_per_s / units.NS_PER_S
     ns[State.RECEIVE] = host.sync_ns + host.pcie_latency_ns + back / bytes_per_ns
     ns[State.EVALUATE] = decided_ns
     ns[State.DISPATCH] = host.pcie_latency_ns + there / bytes_per_ns + host.launch_ns
@@ -334,14 +333,14 @@ def aside_ns(operations: int, statistics_bytes: int, dies: int, spec, reach: Rea
         gpu = spec.gpu
         return all_reduce_ns(statistics_bytes, dies, reach) + gpu.launch_ns + operations / gpu.operations_per_ns
     if spec.executor == "host":
-        bytes_per_ns = spec.host.pcie_bandwidth_bytes_per_s / NS_PER_S
+        bytes_per_ns = spec.host.pcie_bandwidth_bytes_per_s / units.NS_PER_S
         there = spec.host.sync_ns + spec.host.pcie_latency_ns + dies * statistics_bytes / bytes_per_ns
         return there + operations * HOST_OPERATION_NS
     collect_ns = _travel_ns(reach, dies * statistics_bytes)
     if spec.executor == "fsm":
-        return collect_ns + operations / spec.fsm.lanes * (NS_PER_S / spec.fsm.clock_hz)
+        return collect_ns + operations / spec.fsm.lanes * (units.NS_PER_S / spec.fsm.clock_hz)
     firmware = spec.firmware
-    return collect_ns + operations * firmware.per_operation * (NS_PER_S / (firmware.ipc * firmware.clock_hz))
+    return collect_ns + operations * firmware.per_operation * (units.NS_PER_S / (firmware.ipc * firmware.clock_hz))
 
 
 def exposed_ns(states_ns: np.ndarray, previous_ns: float, step_ns: float) -> np.ndarray:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.own_code import import_function
+from archsim.base import errors, own_code
 from microarch.fabric.fabric import Graph, LinkClass, Wiring, assemble, shortest_paths
 
 NEEDED = ("nodes", "edges", "classes")
@@ -46,17 +45,17 @@ def build_own(target: str, dies: int, params: dict[str, Any]) -> tuple[Graph, tu
     Raises ArchsimError, which names the function, for a function that fails or returns no valid fabric.
     """
     try:
-        given = import_function(target)(dies, **params)
-    except ArchsimError:
+        given = own_code.import_function(target)(dies, **params)
+    except errors.ArchsimError:
         raise
     except Exception as error:  # a user's function may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
-        raise ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
+        raise errors.ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
     try:
         return _checked(dies, given)
     except ValueError as error:
-        raise ArchsimError(f"{target}: {error}") from None
+        raise errors.ArchsimError(f"{target}: {error}") from None
 
 
 def _checked(dies: int, given: Any) -> tuple[Graph, tuple[LinkClass, ...]]:

@@ -29,14 +29,13 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from archsim.base.compiled import kernel
-from archsim.base.units import NS_PER_S
+from archsim.base import compiled, units
 
 # ---- routes
 # Properties of all routes of a fabric: sums and minima over links, an order of links, shortest paths.
 
 
-@kernel
+@compiled.kernel
 def count_links(toward, link_dst, routers, length, entered):
     """Walk all routes: ``length`` counts their links, ``entered`` the first ``routers`` nodes on them, int32[die, die].
 
@@ -60,7 +59,7 @@ def count_links(toward, link_dst, routers, length, entered):
     return lost if lost < dies * dies else -1
 
 
-@kernel
+@compiled.kernel
 def list_links(toward, link_dst, route_ptr, route_links):
     """Fill in the links of all routes, see ``count_links``; those of pair p from ``route_ptr[p]`` on."""
     dies = len(toward)
@@ -73,7 +72,7 @@ def list_links(toward, link_dst, route_ptr, route_links):
                 here, at = np.int64(link_dst[link]), at + 1
 
 
-@kernel
+@compiled.kernel
 def name_anew(route_links, name_of, found):
     """Replace each link of all routes by ``name_of: int32[link]``."""
     for at in range(len(route_links)):
@@ -91,7 +90,7 @@ def per_route(graph: Graph, of_link: np.ndarray) -> np.ndarray:
     return total.reshape(graph.dies, graph.dies)
 
 
-@kernel
+@compiled.kernel
 def _add_up(route_ptr, route_links, values, kind, count, total):
     """``per_route``. ``kind``: int64[link], place among the ``values``; ``count``: int64[value], scratch."""
     for pair in range(len(total)):
@@ -109,7 +108,7 @@ def narrowest(graph: Graph, of_link: np.ndarray, here: float) -> np.ndarray:
     return least.reshape(graph.dies, graph.dies)
 
 
-@kernel
+@compiled.kernel
 def _find_least(route_ptr, route_links, of_link, least):
     """``narrowest``, of the pairs that have a link."""
     for pair in range(len(least)):
@@ -193,7 +192,7 @@ class LinkClass(NamedTuple):
     @property
     def bytes_per_ns(self) -> float:
         """Effective bandwidth."""
-        return self.bandwidth_bytes_per_s / NS_PER_S * self.efficiency
+        return self.bandwidth_bytes_per_s / units.NS_PER_S * self.efficiency
 
 
 class Routes:

@@ -29,8 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microarch.fabric.fabric import Graph, Wiring, assemble, shortest_paths
-from microarch.fabric.grid import build_mesh, die_places, grid_wiring
+from microarch.fabric import fabric, grid
 
 
 class Edge(NamedTuple):
@@ -54,52 +53,52 @@ class Site(NamedTuple):
         return self.x * self.y
 
 
-def _mesh(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=(False, False))
+def _mesh(site: Site) -> fabric.Wiring:
+    return grid.grid_wiring(site.x, site.y, site.places, wrapped=(False, False))
 
 
-def _torus(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=(True, True))
+def _torus(site: Site) -> fabric.Wiring:
+    return grid.grid_wiring(site.x, site.y, site.places, wrapped=(True, True))
 
 
-def _torus_x(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=(True, False))
+def _torus_x(site: Site) -> fabric.Wiring:
+    return grid.grid_wiring(site.x, site.y, site.places, wrapped=(True, False))
 
 
-def _torus_y(site: Site) -> Wiring:
-    return grid_wiring(site.x, site.y, site.places, wrapped=(False, True))
+def _torus_y(site: Site) -> fabric.Wiring:
+    return grid.grid_wiring(site.x, site.y, site.places, wrapped=(False, True))
 
 
-def _ring(site: Site) -> Wiring:
+def _ring(site: Site) -> fabric.Wiring:
     # A ring is a torus of one row, in the order of the dies' numbers.
     row = np.arange(site.dies), np.zeros(site.dies, np.int64)
-    wiring = grid_wiring(site.dies, 1, row, wrapped=(True, True))
+    wiring = grid.grid_wiring(site.dies, 1, row, wrapped=(True, True))
     return _of_one_class(wiring.edges, wiring.following)
 
 
-def _fully_connected(site: Site) -> Wiring:
+def _fully_connected(site: Site) -> fabric.Wiring:
     edges = np.stack(np.triu_indices(site.dies, 1), axis=1)
     return _of_one_class(edges, np.tile(np.arange(site.dies), (site.dies, 1)))
 
 
-def _switch(site: Site) -> Wiring:
+def _switch(site: Site) -> fabric.Wiring:
     dies = np.arange(site.dies)
     following = np.concatenate([np.full((site.dies, site.dies), site.dies), dies[None, :]])
     edges = np.stack([dies, np.full(site.dies, site.dies)], axis=1)
     return _of_one_class(edges[:0] if site.dies == 1 else edges, following)
 
 
-def _listed(site: Site) -> Wiring:
+def _listed(site: Site) -> fabric.Wiring:
     ends = np.array([(edge.a, edge.b) for edge in site.edges], np.int64).reshape(-1, 2)
     latency_ns = np.array([edge.latency_ns for edge in site.edges], np.float64)
-    return Wiring(ends, np.arange(len(ends)), shortest_paths(site.dies, site.dies, ends, latency_ns))
+    return fabric.Wiring(ends, np.arange(len(ends)), fabric.shortest_paths(site.dies, site.dies, ends, latency_ns))
 
 
-def _of_one_class(edges: np.ndarray, following: np.ndarray) -> Wiring:
-    return Wiring(edges, np.zeros(len(edges), np.int64), following)
+def _of_one_class(edges: np.ndarray, following: np.ndarray) -> fabric.Wiring:
+    return fabric.Wiring(edges, np.zeros(len(edges), np.int64), following)
 
 
-BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
+BUILDERS: MappingProxyType[str, Callable[[Site], fabric.Wiring]] = MappingProxyType(
     {
         "mesh": _mesh,
         "torus": _torus,
@@ -114,7 +113,7 @@ BUILDERS: MappingProxyType[str, Callable[[Site], Wiring]] = MappingProxyType(
 
 
 @lru_cache(maxsize=64)
-def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge, ...] = ()) -> Graph:
+def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge, ...] = ()) -> fabric.Graph:
     """Dies, links and routes of a topology over X × Y dies; without bandwidths, so that designs can share it.
 
     edges: of the topology ``edges``, each pair of dies once. Raises ValueError for an unknown name or numbering, a side
@@ -123,9 +122,9 @@ def build_topology(name: str, x: int, y: int, numbering: str, edges: tuple[Edge,
     if name not in BUILDERS:
         raise ValueError(f"topology {name!r}: expected one of {', '.join(BUILDERS)}")
     if name == "mesh":
-        return build_mesh(x, y, numbering)
-    places = die_places(x, y, numbering)
+        return grid.build_mesh(x, y, numbering)
+    places = grid.die_places(x, y, numbering)
     wiring = BUILDERS[name](Site(x, y, places, edges))
     if wiring.nodes > x * y:  # a switch is drawn below the dies
         places = np.append(places[0], x // 2), np.append(places[1], y)
-    return assemble(name, x * y, wiring, places)
+    return fabric.assemble(name, x * y, wiring, places)

@@ -15,10 +15,8 @@ from typing import Any
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator
 
-from microarch.rtl import ports_of
-from microarch.rtl.lockstep import BENCHES, lockstep
-from microarch.silicon.liberty import Library  # fmt: skip
-from microarch.silicon.synthesis import mapped, verilog_of
+from microarch.rtl import lockstep, ports_of
+from microarch.silicon import liberty, synthesis
 from microarch.silicon.timing import (
     CLOCK_SLEW_PS,
     DATA_SLEW_PS,
@@ -77,7 +75,7 @@ def export(
     seed: int = 0,
     changes: Mapping[str, Any] | None = None,
     given: Any = None,
-    library: Library | None = None,
+    library: liberty.Library | None = None,
 ) -> Exported:
     """The files of a block at its shipped parameters with ``changes``; its stimulus: the corners of lockstep and
     ``events`` at random, or the recorded ones ``given``.
@@ -88,19 +86,19 @@ def export(
     recorded: list[_Recorded] = []
 
     def component(parameters):
-        recorded.append(_Recorded(BENCHES[block][0].component(parameters)))
+        recorded.append(_Recorded(lockstep.BENCHES[block][0].component(parameters)))
         return recorded[0]
 
-    found = lockstep(block, events, seed, changes, component, given)
+    found = lockstep.lockstep(block, events, seed, changes, component, given)
     if found.difference:
         raise ValueError(f"{block} differs from its table: {found.difference}")
-    shipped = BENCHES[block][0].component(found.parameters)
+    shipped = lockstep.BENCHES[block][0].component(found.parameters)
     cycles = recorded[0].cycles
-    files = {f"{block}.v": verilog_of(block, shipped), f"{block}_tb.v": _bench(block, shipped, len(cycles))}
+    files = {f"{block}.v": synthesis.verilog_of(block, shipped), f"{block}_tb.v": _bench(block, shipped, len(cycles))}
     files[f"{block}_tb.hex"] = _vectors(shipped, cycles)
     timing = None
     if library is not None:
-        netlist = mapped(block, BENCHES[block][0].component(found.parameters), library)
+        netlist = synthesis.mapped(block, lockstep.BENCHES[block][0].component(found.parameters), library)
         timing = longest_path(netlist.module, library, getattr(shipped, "memories", []))
         files[f"{block}_netlist.v"] = netlist.verilog
     files[f"{block}.sdc"] = _constraints(block, shipped, timing)

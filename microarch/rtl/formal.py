@@ -16,8 +16,7 @@ from typing import Any
 from amaranth.back import rtlil
 from amaranth.hdl import ClockDomain, Fragment, Module
 
-from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter
-from microarch.rtl.lockstep import BENCHES
+from microarch.rtl import allocator, atu, heatmap, lockstep, pdu, select, sorter
 from microarch.silicon.synthesis import in_yosys
 
 PROPERTIES: Mapping[str, Any] = MappingProxyType({
@@ -44,7 +43,7 @@ def prove(block: str, changes: Mapping[str, Any], component: Any = None) -> Proo
     """The claim of a block at its shipped parameters with ``changes``. ``component``: one to take instead of the
     shipped, and its module's parameters with it.
     """
-    kind, shipped = BENCHES[block]
+    kind, shipped = lockstep.BENCHES[block]
     parameters = type(shipped)(**changes)
     dut = (component or kind.component)(parameters)
     top = Module()

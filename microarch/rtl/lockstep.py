@@ -16,9 +16,8 @@ import numpy as np
 
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
 from microarch.blocks.global_cp import sorting_cycles
-from microarch.rtl import allocator, atu, heatmap, pdu, select, sorter, tables
+from microarch.rtl import allocator, atu, drive, heatmap, pdu, select, sorter, tables
 from microarch.rtl.coverage import Covered, LockstepCoverage
-from microarch.rtl.drive import Differs, choose, cycle, look_up, packed, place, simulate, sort, unpacked
 
 EARLY = 0.2  # of the cycles in which a component is busy: it is asked to start, and must not
 
@@ -42,7 +41,7 @@ class LockstepResult:
 
 def expect(said: Any, done: Any, what: str) -> None:
     if said != done:
-        raise Differs(f"{what}: the table says {said}, the RTL {done}")
+        raise drive.Differs(f"{what}: the table says {said}, the RTL {done}")
 
 
 def _early(rng: np.random.Generator) -> Callable[[], bool]:
@@ -237,7 +236,7 @@ class AllocatorBench(Bench):
                 loads, largest = tables.loads_of(given, said.output, p.dies)
                 assert largest <= top, f"a stimulus of {largest} quanta exceeds {p.cost_bits} bits"
                 most = 2 * int(said.cycles.sum()) + 50
-                output, cycles = await place(ctx, dut, given, most, _early(rng))
+                output, cycles = await drive.place(ctx, dut, given, most, _early(rng))
                 self.cycles += sum(cycles)
                 for at, (wanted, got) in enumerate(zip(said.output, output, strict=True)):
                     expect(wanted, got, f"block {self.events}, expert {at} of the step: (die, tokens) of its entries")
@@ -259,7 +258,7 @@ class AllocatorBench(Bench):
                         self.reach(largest_factor=2**SPEED_BITS - 1 in each.factor, least_factor=1 in each.factor)
                     self.reach(a_full_last_block=each.tokens % block_tokens == 0 and several)
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
 
 class PduBench(Bench):
@@ -306,7 +305,7 @@ class PduBench(Bench):
 
         async def bench(ctx):
             for given in self.stimulus(rng, events):
-                done = await cycle(ctx, dut, given)
+                done = await drive.cycle(ctx, dut, given)
                 expect(table.cycle(*given), done, f"cycle {self.events}: (loading, answered, keep)")
                 self.events += 1
                 self.cycles += 1
@@ -320,7 +319,7 @@ class PduBench(Bench):
                 self.reach(word_of_0=write and word == 0, word_of_ones=write and word == 2**p.port_bits - 1)
                 self.reach(look_up_while_its_copy_enters=asked and entered and placed == expert)
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
 
 class SelectBench(Bench):
@@ -356,7 +355,7 @@ class SelectBench(Bench):
 
         async def bench(ctx):
             for row in self.stimulus(rng, events):
-                done = await choose(ctx, dut, row, _early(rng))
+                done = await drive.choose(ctx, dut, row, _early(rng))
                 expect(table.row(row), done, f"row at cycle {self.cycles}: (cycles, threshold, experts)")
                 cycles, threshold, marked = done
                 self.cycles += cycles
@@ -370,7 +369,7 @@ class SelectBench(Bench):
                 self.reach(all_of_the_threshold_are_marked=equal == missing)
                 self.reach(ties_are_left_out=equal > missing or p.keep == p.experts)
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
 
 class SorterBench(Bench):
@@ -406,7 +405,7 @@ class SorterBench(Bench):
         async def bench(ctx):
             for tokens in self.stimulus(rng, events):
                 last = sorting_cycles(len(tokens), "bitonic", p.comparators)
-                order, cycles = await sort(ctx, dut, tokens, last, _early(rng))
+                order, cycles = await drive.sort(ctx, dut, tokens, last, _early(rng))
                 expect(table.step(tokens), (order, cycles), f"step at expert {self.events}: (order, cycles)")
                 self.events += len(tokens)
                 self.cycles += cycles
@@ -417,7 +416,7 @@ class SorterBench(Bench):
                 self.reach(tokens_of_0=(tokens == 0).any(), most_tokens=(tokens == top).any())
                 self.reach(all_equal=np.ptp(tokens) == 0)
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
 
 class AtuBench(Bench):
@@ -456,7 +455,7 @@ class AtuBench(Bench):
         async def bench(ctx):
             for expert in self.stimulus(rng, events):
                 idle = self._recorded is None and rng.random() < 0.1
-                answered, hit = await look_up(ctx, dut, expert, stored, idle)
+                answered, hit = await drive.look_up(ctx, dut, expert, stored, idle)
                 self.cycles += 1
                 expect(int(not idle), answered, f"look-up {self.events}: answered")
                 if not idle:
@@ -473,7 +472,7 @@ class AtuBench(Bench):
                 else:
                     self.reach(idle=True)
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
 
 class HeatmapBench(Bench):
@@ -543,11 +542,11 @@ class HeatmapBench(Bench):
                     spent[state - 1] += 1
                     row_at, first = ctx.get(dut.row_at), ctx.get(dut.at) * p.per_word
                     of_word = memory[row_at, first : first + p.per_word]
-                    ctx.set(dut.loaded, packed(of_word, p.count_bits))
+                    ctx.set(dut.loaded, drive.packed(of_word, p.count_bits))
                     ctx.set(dut.start, state != heatmap.WRITE and rng.random() < EARLY)  # not taken: it is busy
                     if ctx.get(dut.writes):
                         writes[state - 1] += 1
-                        of_word[:] = unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
+                        of_word[:] = drive.unpacked(ctx.get(dut.stored), len(of_word), p.count_bits)
                     if state == heatmap.WRITE and rng.random() < 0.5:  # the next one follows at once
                         self.events, asked = self.events + 1, True
                         following = self._start(ctx, dut, next(updates, None))
@@ -555,7 +554,7 @@ class HeatmapBench(Bench):
                     ctx.set(dut.start, 0)
                     self.cycles += 1
                     if sum(spent) > 8 * p.words + 8:
-                        raise Differs(f"word {self.events}: it does not end")
+                        raise drive.Differs(f"word {self.events}: it does not end")
                 row, word, mask = update
                 before = table.counters[row].copy()
                 expect(said := table.update(*update), tuple(spent), f"word {self.events}: cycles by state")
@@ -577,7 +576,7 @@ class HeatmapBench(Bench):
                 update = following
             expect(True, bool((table.counters == memory).all()), "every row after the last word: equal")
 
-        simulate(dut, bench)
+        drive.simulate(dut, bench)
 
     def _start(self, ctx, dut, update):
         """Offer an update, if there is one."""
@@ -621,7 +620,7 @@ def lockstep(
         coverage = dut.coverage
     try:
         bench.run(dut, events, np.random.default_rng([seed, 24]))
-    except Differs as found:
+    except drive.Differs as found:
         difference = str(found)
     coverage.bounds = bench.bounds
     return LockstepResult(block, parameters, seed, bench.events, bench.cycles, difference, coverage)

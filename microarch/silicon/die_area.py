@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from microarch.silicon.area import UM2_PER_MM2
+from microarch.silicon import area, technology
 from microarch.silicon.estimates import Estimate, Estimates
-from microarch.silicon.technology import N5
 
 BYTE_BITS = 8
 TERA = 1e12
@@ -41,7 +40,7 @@ GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
 def sram_mm2(size_bytes: float) -> float:
     """Area of a large single-port SRAM in 5 nm."""
     bits = BYTE_BITS * size_bytes
-    return bits * N5.cell_um2(1) * N5.macro_factor(bits) / UM2_PER_MM2
+    return bits * technology.N5.cell_um2(1) * technology.N5.macro_factor(bits) / area.UM2_PER_MM2
 
 
 _HBM = Estimate(12.0, 8.0, 24.0, "mm2 per TB/s", "assumed: six PHYs and controllers are 5 to 15 % of GH100")

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from microarch.silicon.die_area import GH100_MM2
+from microarch.silicon import die_area, technology
 from microarch.silicon.estimates import Estimate, Estimates
-from microarch.silicon.technology import N5
 
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
@@ -44,9 +43,9 @@ _ASLEEP_W, _WAITING_W, _LEAST_DECODE_W = 70, 125, 137
 _READING_W, _READ_TBIT_PER_S = 392, 8 * 3.03
 _SKINNY_W, _SKINNY_TBIT_PER_S = 486, 8 * 2.82
 _SUSTAINED_W, _SUSTAINED_TFLOP_PER_S, _SUSTAINED_TBIT_PER_S = 690, 669, 8 * 0.25
-_SRAM_PJ = N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS
+_SRAM_PJ = technology.N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS
 _WIRE_PJ_PER_MM = 0.08
-_CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(GH100_MM2) / 2)  # of a bit into the L2 and out of it
+_CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(die_area.GH100_MM2) / 2)  # of a bit into the L2 and out of it
 _READ_PJ = (_READING_W - _WAITING_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
 _SKINNY_PJ = (_SKINNY_W - _WAITING_W) / _SKINNY_TBIT_PER_S
 _SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
@@ -106,9 +105,9 @@ class EnergyEstimates(Estimates):
         "an H200 in BF16, and of the H100 in FP8",
     )  # fmt: skip
     idle_w_per_mm2: Estimate = Estimate(
-        _WAITING_W / GH100_MM2,
-        _ASLEEP_W / GH100_MM2,
-        _LEAST_DECODE_W / GH100_MM2,
+        _WAITING_W / die_area.GH100_MM2,
+        _ASLEEP_W / die_area.GH100_MM2,
+        _LEAST_DECODE_W / die_area.GH100_MM2,
         "W/mm2",
         "an H100 that waits, its clocks up, 125 W; low: asleep, 70 W; high: the least that decode on an H200 takes, "
         "137 W (arXiv 2605.11999); HBM included, over 814 mm2",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from microarch.silicon.synthesis import Synthesised
-from microarch.silicon.technology import N5
+from microarch.silicon import synthesis, technology
 
 
 class Energy(NamedTuple):
@@ -26,10 +25,10 @@ class Energy(NamedTuple):
     def mw(self, clock_hz: float, gated: bool) -> float:
         """The power in mW, in 5 nm and at a clock."""
         fj = (self.gated if gated else self.free) + self.changes + self.leakage
-        return fj * N5.energy_scale.value * clock_hz * 1e-12
+        return fj * technology.N5.energy_scale.value * clock_hz * 1e-12
 
 
-def energy_of(found: Synthesised, clocked: float, toggled: float, clock_hz: float) -> Energy:
+def energy_of(found: synthesis.Synthesised, clocked: float, toggled: float, clock_hz: float) -> Energy:
     """``clocked``, ``toggled``: bits a cycle, means of a run."""
     pin_fj = found.free_running_fj / found.flip_flops
     never_gated = found.flip_flops - found.gated_flip_flops

@@ -22,9 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError
-from archsim.base.own_code import safe_path
-from archsim.base.sums import sum
+from archsim.base import errors, own_code, sums
 from microarch.rtl import ports_of
 from microarch.silicon.liberty import Library
 from microarch.silicon.technology import Coefficient
@@ -95,20 +93,20 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
     clocks = {each["connections"][cells[each["type"]].clock_pin][0] for each in module["cells"].values()
               if each["type"] in registers}  # fmt: skip
     (root,) = module["ports"]["clk"]["bits"]
-    free = sum(each["type"] in registers and each["connections"][cells[each["type"]].clock_pin][0] == root
+    free = sums.sum(each["type"] in registers and each["connections"][cells[each["type"]].clock_pin][0] == root
                for each in module["cells"].values())  # fmt: skip
     memories = getattr(component, "memories", [])
     timing = longest_path(module, library, memories)
-    flip_flops = sum(registers.values())
+    flip_flops = sums.sum(registers.values())
     return Synthesised(
         block=block,
         parameters=asdict(component.parameters),
         flip_flops=flip_flops,
         clock_gates=len(clocks - {root}),
         gated_flip_flops=flip_flops - free,
-        cells=sum(kinds.values()),
-        area_um2=round(sum(n * cells[name].area_um2 for name, n in kinds.items()), 4),
-        sequential_um2=round(sum(n * cells[name].area_um2 for name, n in registers.items()), 4),
+        cells=sums.sum(kinds.values()),
+        area_um2=round(sums.sum(n * cells[name].area_um2 for name, n in kinds.items()), 4),
+        sequential_um2=round(sums.sum(n * cells[name].area_um2 for name, n in registers.items()), 4),
         flip_flop_um2=cells[max(registers, key=lambda name: registers[name])].area_um2,
         delay_ps=round(timing.delay_ps, 2),
         cells_ps=round(timing.cells_ps, 2),
@@ -116,10 +114,10 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
         logic_ps=round(timing.logic_ps, 2),
         abc_logic_ps=netlist.abc_logic_ps,
         path_ends=_register_at(module, timing.ends),
-        free_running_fj=round(sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
+        free_running_fj=round(sums.sum(n * cells[name].clock_fj for name, n in registers.items()), 3),
         gates_fj=round(kinds[GATE] * library.cells[GATE].clock_fj if kinds[GATE] else 0.0, 3),
         change_fj=round(_change_fj(module, library), 4),
-        leakage_nw=round(sum(n * cells[name].leakage_nw for name, n in kinds.items()), 3),
+        leakage_nw=round(sums.sum(n * cells[name].leakage_nw for name, n in kinds.items()), 3),
         source=digest_of(source),
         library=dict(library.files),
         versions={name: version(name) for name in ("amaranth", "pyosys")},
@@ -148,7 +146,7 @@ def in_yosys(made: Callable, *given: Any) -> Any:
     given out before; ``run``: a command of Yosys, whose log is in the folder. Raises ArchsimError where Yosys ends the
     process, as it does when a command fails.
     """
-    with tempfile.TemporaryDirectory() as folder, safe_path():
+    with tempfile.TemporaryDirectory() as folder, own_code.safe_path():
         try:
             with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
                 return fresh.submit(_there, made, given, Path(folder)).result()
@@ -156,7 +154,7 @@ def in_yosys(made: Callable, *given: Any) -> Any:
             log = Path(folder) / "log"
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
             said = [line for line in lines if "rror" in line] or lines[-1:]
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"Yosys or abc failed{': ' * bool(said)}{'; '.join(said[:3])}; a cell library in several files needs "
                 "them in the order of simple cells, inverters and buffers, flip-flops"
             ) from None
@@ -183,9 +181,9 @@ def _change_fj(module: Mapping[str, Any], library: Library) -> float:
     instances = instances_of(module, library)
     loads = loads_of(module, instances)
     registers = [each for each in instances if each.cell.changes and each.cell.name != GATE]
-    driven = (sum(loads[net] for net in each.outputs.values()) for each in registers)
+    driven = (sums.sum(loads[net] for net in each.outputs.values()) for each in registers)
     changes = [each.cell.change_fj(load, library.volts) for each, load in zip(registers, driven, strict=True)]
-    return sum(changes) / len(changes)
+    return sums.sum(changes) / len(changes)
 
 
 def _register_at(module: Mapping[str, Any], pin: str) -> str:

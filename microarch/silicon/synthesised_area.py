@@ -8,12 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from microarch.silicon.decision_area import CANDIDATE, COMPARATOR, LANE, SORTER, atu_flops, heatmap_flops
-from microarch.silicon.published_area import PUBLISHED
-from microarch.silicon.synthesis import Synthesised, digest_of, read_result
-from microarch.silicon.technology import N5, Coefficient
+from microarch.silicon import decision_area, published_area, synthesis, technology
 
-TO_5NM = Coefficient(
+TO_5NM = technology.Coefficient(
     0.8, "5 nm over 7 nm", "as for cores: a Cortex-A55 is 22 to 29 % denser in 5 nm (Linley Group, 2021)", (0.775, 0.82)
 )
 STATE_MACHINE = ("allocator", "select", "sorter")  # components that run at decision.fsm.clock
@@ -36,7 +33,7 @@ class ComponentArea(NamedTuple):
     component: str
     copies: int
     analytical_um2: float
-    synthesised: Synthesised
+    synthesised: synthesis.Synthesised
     published_mm2: float | None
     stale: bool
 
@@ -47,7 +44,7 @@ class ComponentArea(NamedTuple):
 
     @property
     def placed_mm2(self) -> float:
-        return self.copies * self.synthesised.area_um2 * TO_5NM.value / N5.placement.value / 1e6
+        return self.copies * self.synthesised.area_um2 * TO_5NM.value / technology.N5.placement.value / 1e6
 
     @property
     def reason(self) -> str:
@@ -72,9 +69,9 @@ def side_by_side(dies: int) -> list[ComponentArea]:
         ("atu", dies, "ATU"),
         ("heatmap", 1, None),
     ):
-        result = read_result(component)
+        result = synthesis.read_result(component)
         if result is not None:
-            row = PUBLISHED[published].area_mm2 * dies / 25 if published else None
+            row = published_area.PUBLISHED[published].area_mm2 * dies / 25 if published else None
             found.append(ComponentArea(component, copies, _analytical_um2(result), result, row, _is_stale(result)))
     return found
 
@@ -92,7 +89,7 @@ def local_clock_note(name: str, clock_hz: float) -> str:
 
 
 def _above(name: str, key: str, clock_hz: float, components: Sequence[str]) -> str:
-    found = [each for each in map(read_result, components) if each is not None]
+    found = [each for each in map(synthesis.read_result, components) if each is not None]
     slowest = min(found, key=lambda each: each.clock_hz, default=None)
     if slowest is None or clock_hz <= slowest.clock_hz:
         return ""
@@ -103,24 +100,26 @@ def _above(name: str, key: str, clock_hz: float, components: Sequence[str]) -> s
     )
 
 
-def _analytical_um2(result: Synthesised) -> float:
+def _analytical_um2(result: synthesis.Synthesised) -> float:
     """Cells by the model of ``archsim hardware area``, in the flip-flops of the library."""
     of = result.parameters
     if result.block == "allocator":
-        flops = of["lanes"] * LANE.value + of["dies"] * CANDIDATE.value
+        flops = of["lanes"] * decision_area.LANE.value + of["dies"] * decision_area.CANDIDATE.value
     elif result.block in ("select", "sorter"):
-        flops = of["comparators"] * (COMPARATOR if result.block == "select" else SORTER).value
+        flops = (
+            of["comparators"] * (decision_area.COMPARATOR if result.block == "select" else decision_area.SORTER).value
+        )
     elif result.block == "pdu":
-        flops = of["experts"] * (2 * (1 + N5.flop_port.value) + of["shadow"])
+        flops = of["experts"] * (2 * (1 + technology.N5.flop_port.value) + of["shadow"])
     elif result.block == "atu":
-        flops = atu_flops(of["entries"], of["ways"])
+        flops = decision_area.atu_flops(of["entries"], of["ways"])
     else:
-        flops = heatmap_flops(of["port_bits"])
+        flops = decision_area.heatmap_flops(of["port_bits"])
     return result.flip_flop_um2 * flops
 
 
-def _is_stale(result: Synthesised) -> bool:
+def _is_stale(result: synthesis.Synthesised) -> bool:
     spec = find_spec("microarch")
     assert spec is not None and spec.submodule_search_locations
     source = Path(next(iter(spec.submodule_search_locations))) / "rtl" / f"{result.block}.py"
-    return digest_of(source) != result.source
+    return synthesis.digest_of(source) != result.source

@@ -13,15 +13,14 @@ from math import ceil, log2
 from typing import Any, NamedTuple
 
 from microarch.rtl import Memory
-from microarch.silicon.liberty import LibertyCell, Library
-from microarch.silicon.technology import Coefficient
+from microarch.silicon import liberty, technology
 
 INPUT_SLEW_PS, OUTPUT_FF, CLOCK_SLEW_PS = 10.0, 1.0, 10.0
 _MACRO = "ASAP7 SRAM srambank_256x4x64_6t122 (asap7_sram_0p0, TT, 0.7 V, 25 °C)"
-ADDRESS_SETUP = Coefficient(54.0, "ps", f"{_MACRO}: set-up of ADDRESS, falling, slew of 40 ps", (48.0, 59.0))
-CLOCK_TO_DATA = Coefficient(164.0, "ps", f"{_MACRO}: clk to dataout, rising, slew of 10 ps, 23 fF (about 0.1 mm of wire)", (144.0, 189.0))  # fmt: skip # noqa: E501
-WRITE_SETUP = Coefficient(21.0, "ps", f"{_MACRO}: set-up of write, falling, slew of 40 ps", (14.0, 26.0))
-SELECTION = Coefficient(32.0, "ps", "two NAND2x1 of ASAP7, slew of 20 ps, 1.5 fF each", (28.0, 40.0))
+ADDRESS_SETUP = technology.Coefficient(54.0, "ps", f"{_MACRO}: set-up of ADDRESS, falling, slew of 40 ps", (48.0, 59.0))
+CLOCK_TO_DATA = technology.Coefficient(164.0, "ps", f"{_MACRO}: clk to dataout, rising, slew of 10 ps, 23 fF (about 0.1 mm of wire)", (144.0, 189.0))  # fmt: skip # noqa: E501
+WRITE_SETUP = technology.Coefficient(21.0, "ps", f"{_MACRO}: set-up of write, falling, slew of 40 ps", (14.0, 26.0))
+SELECTION = technology.Coefficient(32.0, "ps", "two NAND2x1 of ASAP7, slew of 20 ps, 1.5 fF each", (28.0, 40.0))
 MACRO_WORDS = 1024  # of the deepest macro; its smaller ones have the same access time in the library
 DATA_SLEW_PS = 40.0
 RISE, FALL = "rise", "fall"
@@ -48,12 +47,12 @@ class PathTiming(NamedTuple):
 
 class Instance(NamedTuple):
     name: str
-    cell: LibertyCell
+    cell: liberty.LibertyCell
     inputs: Mapping[str, Any]  # pin: net
     outputs: Mapping[str, Any]
 
 
-def instances_of(module: Mapping[str, Any], library: Library) -> list[Instance]:
+def instances_of(module: Mapping[str, Any], library: liberty.Library) -> list[Instance]:
     """The cells of a module of Yosys' JSON, in order of name. Raises KeyError for a cell that the library lacks."""
     found = []
     for name, each in sorted(module["cells"].items()):
@@ -74,7 +73,7 @@ def access_ps(memory: Memory) -> float:
     return ADDRESS_SETUP.value + CLOCK_TO_DATA.value + selections * SELECTION.value
 
 
-def longest_path(module: Mapping[str, Any], library: Library, memories: Iterable[Memory] = ()) -> PathTiming:
+def longest_path(module: Mapping[str, Any], library: liberty.Library, memories: Iterable[Memory] = ()) -> PathTiming:
     """The longest path of a module of Yosys' JSON that is mapped to cells of the library. Raises ValueError where the
     address of a memory follows from its own data.
     """

@@ -10,12 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.base.causes import Cause
-from archsim.base.errors import ArchsimError
-from archsim.base.sums import sum
-from archsim.engine.analytic.count import count_step
-from archsim.engine.analytic.slices import ARRAYS, HBMS
-from archsim.engine.analytic.walk import WalkedStep, walk_step, walk_strategy
+from archsim.base import causes, errors, sums
+from archsim.engine.analytic import count, slices, walk
 from archsim.engine.engine import EventEngine
 from archsim.engine.state import COMBINE, UNITS, Machine, Memory, StepWork, Tally
 from archsim.specs.assumptions import AssumptionsSpec
@@ -24,11 +20,11 @@ from microarch.blocks.hbm import SLICES
 
 PARTS_OF_PRODUCTS = MappingProxyType(
     {
-        "multiply_ns": Cause.COMPUTE,
-        "bytes_ns": Cause.HBM,
-        "permute_ns": Cause.PERMUTE,
-        "started_ns": Cause.LAUNCH,
-        "block_ns": Cause.BLOCKS,
+        "multiply_ns": causes.Cause.COMPUTE,
+        "bytes_ns": causes.Cause.HBM,
+        "permute_ns": causes.Cause.PERMUTE,
+        "started_ns": causes.Cause.LAUNCH,
+        "block_ns": causes.Cause.BLOCKS,
     }
 )
 PHASES = 3  # rows of the loads, see archsim.engine.analytic.walk
@@ -39,17 +35,17 @@ class WalkKernel:
 
     def __init__(self, machine: Machine, assumptions: AssumptionsSpec):
         self._machine, self._contention = machine, assumptions.contention
-        self._strategy = walk_strategy(assumptions)
+        self._strategy = walk.walk_strategy(assumptions)
         self._loads = np.zeros((PHASES, machine.resources))
 
     def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Walk one step; returns its end in ns."""
-        walked = walk_step(self._machine, work, memory, self._strategy)
-        count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
+        walked = walk.walk_step(self._machine, work, memory, self._strategy)
+        count.count_step(self._machine, work, walked.fetches, tally, self._loads, self._contention == "reserved")
         self._explain(work, walked, tally)
         return begin_ns + walked.ns
 
-    def _explain(self, work: StepWork, walked: WalkedStep, tally: Tally) -> None:
+    def _explain(self, work: StepWork, walked: walk.WalkedStep, tally: Tally) -> None:
         """Attribute the step's time to what the die that finishes last was doing: what its products did, waiting for
         tokens or slices, then combining.
 
@@ -60,26 +56,26 @@ class WalkKernel:
         die = int(walked.dies["array"].argmax())
         last = walked.dies[die]
         every = self._loads.sum(axis=0)
-        hbm_ns, link_ns = every[HBMS * dies : ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
+        hbm_ns, link_ns = every[slices.HBMS * dies : slices.ARRAYS * dies].max(), every[UNITS * dies :].max(initial=0.0)
         own = work.entries[work.entries["die"] == die]
         did_ns = {cause: SLICES * float(own[part].sum()) for part, cause in PARTS_OF_PRODUCTS.items()}
-        did_ns[Cause.INEFFICIENCY] = max(0.0, last["busy"] - sum(did_ns.values()))
-        did_ns[Cause.LAUNCH] += last["launch"]
+        did_ns[causes.Cause.INEFFICIENCY] = max(0.0, last["busy"] - sums.sum(did_ns.values()))
+        did_ns[causes.Cause.LAUNCH] += last["launch"]
         for cause, ns in did_ns.items():
             bound_ns[cause] += ns
-        bound_ns[Cause.ACTIVATIONS] += last["held"]
-        waiting_ns = last["array"] - sum(did_ns.values()) - last["held"]
-        bound_ns[Cause.LINK if link_ns > hbm_ns else Cause.HBM] += waiting_ns
+        bound_ns[causes.Cause.ACTIVATIONS] += last["held"]
+        waiting_ns = last["array"] - sums.sum(did_ns.values()) - last["held"]
+        bound_ns[causes.Cause.LINK if link_ns > hbm_ns else causes.Cause.HBM] += waiting_ns
         computing = (last["busy"] + last["launch"]) / last["array"] if last["array"] else 0.0
         for i, residual_ns in enumerate((own["low_ns"].sum(), own["high_ns"].sum())):
             # scaled by the share of time that the step waits for its GEMMs
             tally.residual_ns[i] += SLICES * residual_ns * computing
         returning = work.moves[COMBINE].size > 0
-        bound_ns[Cause.ACTIVATIONS if returning else Cause.LLC] += walked.ns - last["array"]
+        bound_ns[causes.Cause.ACTIVATIONS if returning else causes.Cause.LLC] += walked.ns - last["array"]
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Raises ArchsimError: a walk keeps no log."""
-        raise ArchsimError("the analytical engine keeps no log of a step; a timeline needs engine: event")
+        raise errors.ArchsimError("the analytical engine keeps no log of a step; a timeline needs engine: event")
 
 
 class AnalyticalEngine(EventEngine):

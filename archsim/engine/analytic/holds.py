@@ -9,19 +9,7 @@ for that waste: the fraction by which a transfer over several links takes longer
 import numpy as np
 
 from archsim.base.compiled import inner, outer
-from archsim.engine.analytic.slices import (
-    FROM_HBM,
-    FROM_HOME_HBM,
-    FROM_HOME_LLC,
-    FROM_LLC,
-    HBMS,
-    arrive,
-    ask_home,
-    bytes_of,
-    entry_of,
-    look_up,
-    rate,
-)
+from archsim.engine.analytic import slices
 from archsim.engine.event.heaps import calendar_pop, calendar_push
 from archsim.engine.state import COMBINE, DISPATCH, link_at, route_of
 
@@ -45,8 +33,8 @@ def _duration(machine, n_bytes, bytes_per_ns):
 
 @inner
 def _hold_hbm(s, die, asked, n_bytes):
-    machine, hbm = s.machine, HBMS * s.machine.dies + die
-    return _hold_one(s, hbm, asked, machine.hbm_latency_ns + _duration(machine, n_bytes, rate(machine, hbm)))
+    machine, hbm = s.machine, slices.HBMS * s.machine.dies + die
+    return _hold_one(s, hbm, asked, machine.hbm_latency_ns + _duration(machine, n_bytes, slices.rate(machine, hbm)))
 
 
 @outer
@@ -65,38 +53,38 @@ def _hold_route(s, src, dst, asked, n_bytes, most_bytes_per_ns):
 @outer
 def _find(s, chain, now):
     """Look a slice up; if it is not on this die, send a request to its home."""
-    look_up(s, chain, now)
-    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
-    if fetch.way == FROM_HOME_HBM:
+    slices.look_up(s, chain, now)
+    machine, entry, fetch = s.machine, slices.entry_of(s, chain), s.fetches[chain]
+    if fetch.way == slices.FROM_HOME_HBM:
         fetch.time = _hold_route(s, entry.die, entry.home, fetch.time, machine.request_bytes, np.inf)
-        ask_home(s, chain)
+        slices.ask_home(s, chain)
 
 
 @outer
 def _receive(s, chain, end, bytes_per_ns):
     """The slice is complete at ``end``; its first segment is ready earlier by the transfer time of the rest."""
     machine, first = s.machine, end
-    if machine.first_bytes < machine.slice_bytes and s.fetches[chain].way != FROM_LLC:
+    if machine.first_bytes < machine.slice_bytes and s.fetches[chain].way != slices.FROM_LLC:
         first = end - (machine.slice_bytes - machine.first_bytes) / bytes_per_ns
-    arrive(s, chain, first, end)
+    slices.arrive(s, chain, first, end)
 
 
 @outer
 def _read(s, chain):
     """Hold the HBM that has the slice; True if the slice must then cross the fabric, from ``time`` on."""
-    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
-    if fetch.way == FROM_LLC:
-        arrive(s, chain, fetch.time, fetch.time)
-    elif fetch.way == FROM_HBM:
+    machine, entry, fetch = s.machine, slices.entry_of(s, chain), s.fetches[chain]
+    if fetch.way == slices.FROM_LLC:
+        slices.arrive(s, chain, fetch.time, fetch.time)
+    elif fetch.way == slices.FROM_HBM:
         _receive(s, chain, _hold_hbm(s, entry.die, fetch.time, entry.read_bytes), machine.hbm_rates[entry.die])
-    elif fetch.way == FROM_HOME_HBM:
-        fetch.time = _hold_hbm(s, entry.home, fetch.time, bytes_of(s, chain))
-    return fetch.way >= FROM_HOME_LLC
+    elif fetch.way == slices.FROM_HOME_HBM:
+        fetch.time = _hold_hbm(s, entry.home, fetch.time, slices.bytes_of(s, chain))
+    return fetch.way >= slices.FROM_HOME_LLC
 
 
 @outer
 def _travel(s, chain):
-    machine, entry = s.machine, entry_of(s, chain)
+    machine, entry = s.machine, slices.entry_of(s, chain)
     end = _hold_route(s, entry.home, entry.die, s.fetches[chain].time, machine.slice_bytes, np.inf)
     _receive(s, chain, end, machine.route_bytes_per_ns[entry.home, entry.die])
 
@@ -112,8 +100,8 @@ def fetch_held(s, chain, now):
 @inner
 def stored_held(s, chain):
     """When the slice has been written to the LLC it fills and to the HBM that keeps it."""
-    machine, entry, fetch = s.machine, entry_of(s, chain), s.fetches[chain]
-    end = fetch.last + (machine.llc_write_ns if fetch.way == FROM_HBM else 0.0)
+    machine, entry, fetch = s.machine, slices.entry_of(s, chain), s.fetches[chain]
+    end = fetch.last + (machine.llc_write_ns if fetch.way == slices.FROM_HBM else 0.0)
     if fetch.kept:
         written = _hold_hbm(s, entry.die, fetch.last, machine.slice_bytes)
         if not machine.copies_in_background:
@@ -146,7 +134,7 @@ def _begin_held_slices(s, away):
                 continue
             left = True
             chain = s.work.chains[local[die].next_chain + turn]
-            if (entry_of(s, chain).home != die) == away:
+            if (slices.entry_of(s, chain).home != die) == away:
                 row = s.dies[die]
                 s.flying[die, row.flying] = chain
                 _find(s, chain, row.flying * machine.llc_miss_ns)  # one look-up at a time
@@ -167,8 +155,8 @@ def begin_held(s):
     from other homes, and local ones.
     """
     for die in range(s.machine.dies):
-        hbm = HBMS * s.machine.dies + die
-        s.booked[hbm].free = s.memory.copies.room[die].unwritten_bytes / rate(s.machine, hbm)
+        hbm = slices.HBMS * s.machine.dies + die
+        s.booked[hbm].free = s.memory.copies.room[die].unwritten_bytes / slices.rate(s.machine, hbm)
     moves, software_ns = s.work.moves[DISPATCH], s.machine.transfer_ns[DISPATCH]
     for move in moves:
         at = _hold_hbm(s, move.src, 0.0, move.bytes)

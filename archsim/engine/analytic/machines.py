@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, kernel
-from archsim.base.units import NS_PER_S
+from archsim.base import compiled, units
+from archsim.engine import fabrics, loop
+from archsim.engine.analytic import recorded_steps, slices
 from archsim.engine.analytic.count import LLC_HITS, add_moves, add_slices
 from archsim.engine.analytic.rates import (
     Links,
@@ -39,12 +40,8 @@ from archsim.engine.analytic.rates import (
     own,
     pick,
 )
-from archsim.engine.analytic.recorded_steps import MOST_MACHINES, RecordedSteps, record
-from archsim.engine.analytic.slices import Walk
 from archsim.engine.analytic.walk import WALKS, begun
 from archsim.engine.demand import RunDemand
-from archsim.engine.fabrics import carriers_needed, is_perfect
-from archsim.engine.loop import Elapsed
 from archsim.engine.machine import effective_utilisation
 from archsim.engine.state import Machine, Memory
 from archsim.policies.registry import COSTLESS
@@ -71,7 +68,7 @@ def shares_plan(scenario: Scenario) -> bool:
         and all(edge.hop_latency_ns is None for edge in scenario.system.topology.edges)  # else routes depend on it
         and not scenario.own_functions
         and not scenario.workload.warmup_steps
-        and is_perfect(scenario.system)
+        and fabrics.is_perfect(scenario.system)
         and scenario.system.power is None
         and scenario.system.cooling is None
     )
@@ -103,26 +100,26 @@ class ManyWalked(NamedTuple):
 
 
 def walk_all_carriers(
-    recorded: dict[int, RecordedSteps], system: SystemSpec, demand: RunDemand, strategy: str
+    recorded: dict[int, recorded_steps.RecordedSteps], system: SystemSpec, demand: RunDemand, strategy: str
 ) -> ManyWalked:  # fmt: skip
     """`walk_machines` of machines that may stand on different numbers of carriers. ``recorded``: number of carriers →
     a recorded run; numbers that it lacks are added.
     """
     scenario = next(iter(recorded.values())).scenario
     count = machines_of(system)
-    needed = carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
+    needed = fabrics.carriers_needed(system) if scenario.assumptions.carriers == "as_needed" else min(recorded)
     needed = np.broadcast_to(needed, count)
     found = ManyWalked(np.zeros(count), np.zeros(count), np.zeros(count), np.zeros((count, 4), np.int64))
     for number in np.unique(needed).tolist():
         own = np.flatnonzero(needed == number)
         if number not in recorded:
-            recorded[number] = record(replace(scenario, system=one_of(system, own[0])), demand)
+            recorded[number] = recorded_steps.record(replace(scenario, system=one_of(system, own[0])), demand)
         for whole, part in zip(found, walk_machines(recorded[number], pick(system, own), strategy), strict=True):
             whole[own] = part
     return found
 
 
-def walk_machines(recorded: RecordedSteps, system: SystemSpec, strategy: str) -> ManyWalked:
+def walk_machines(recorded: recorded_steps.RecordedSteps, system: SystemSpec, strategy: str) -> ManyWalked:
     """Walk all recorded steps on the machines that a system stands for (`archsim.engine.analytic.rates.with_rates`),
     which stand on as many carriers as the recorded one.
     """
@@ -136,7 +133,7 @@ def walk_machines(recorded: RecordedSteps, system: SystemSpec, strategy: str) ->
     others = first[same] != np.arange(len(row))
     hits = np.flatnonzero(others & (counted[:, LLC_HITS] > 0))
     ns[hits], counted[hits] = walks.of(hits)
-    elapsed, end_ns = Elapsed(), np.zeros(len(row))
+    elapsed, end_ns = loop.Elapsed(), np.zeros(len(row))
     for step in range(len(recorded.works)):
         end_ns = end_ns + ns[:, step]
         elapsed.add(end_ns, added[row, step], recorded.prefill[step])
@@ -149,7 +146,7 @@ class _Walks:
 
     def __init__(
         self,
-        recorded: RecordedSteps,
+        recorded: recorded_steps.RecordedSteps,
         system: SystemSpec,
         links: Links,
         row: np.ndarray,
@@ -160,10 +157,10 @@ class _Walks:
         self._strategy = strategy
         self._row, self._work, self._memory = row, work, recorded.outcome.memory
         state_bytes = self._memory.llc_tags.nbytes + self._memory.copies.room.nbytes
-        self._at_once = max(1, min(MOST_MACHINES, _CHUNK_BYTES // max(1, state_bytes)))
+        self._at_once = max(1, min(recorded_steps.MOST_MACHINES, _CHUNK_BYTES // max(1, state_bytes)))
         scenario = recorded.scenario
         use = effective_utilisation(system, scenario.model, scenario.assumptions)
-        self._hbm_bytes_per_ns = np.asarray(system.hbm.bandwidth_bytes_per_s / NS_PER_S * use.hbm)
+        self._hbm_bytes_per_ns = np.asarray(system.hbm.bandwidth_bytes_per_s / units.NS_PER_S * use.hbm)
 
     def of(self, machines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(float64[machine, step] in ns, ``ManyWalked.counted``) of these machines, int64[n]."""
@@ -174,7 +171,7 @@ class _Walks:
         return ns, counted
 
     @cached_property
-    def _states(self) -> list[tuple[Walk, Words, Words, np.ndarray]]:
+    def _states(self) -> list[tuple[slices.Walk, Words, Words, np.ndarray]]:
         """Of every step: its state, the arrays that a walk changes, how they begin, and counts of hidden vectors."""
         found = []
         for recorded in self._recorded.works:  # a walk changes its work
@@ -242,7 +239,7 @@ def _repeat_rows(rows: np.ndarray, count: int) -> np.ndarray:
     return np.repeat(rows[None], count, axis=0)
 
 
-@inner
+@compiled.inner
 def _machine_of(same, machines, links, hbm_rates, at):
     """The machine ``at``; ``same``: what it shares with all."""
     row = machines.row[at]
@@ -277,7 +274,7 @@ def _machine_of(same, machines, links, hbm_rates, at):
     )
 
 
-@inner
+@compiled.inner
 def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, walk):
     """Walk one step on every machine, from its tags and rooms on. A walk looks all slices up before it reads them.
     ``walk``: of WALKS, which is compiled already.
@@ -296,7 +293,7 @@ def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
         machine, copies = _machine_of(s.machine, machines, links, hbm_rates[machines.work[at]], at), s.memory.copies
         own = Copies(copies.present, copies.was_read, copies.slices, copies.ring, rooms[at])
         memory = Memory(tags[at], own, s.memory.atu)
-        own_walk = Walk(
+        own_walk = slices.Walk(
             machine, s.work, memory, s.fetches, s.booked, s.dies, s.done, s.flying, s.lines, s.calendar, s.queued
         )
         ns[at] = walk(own_walk)
@@ -306,17 +303,17 @@ def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
 _TOGETHER, _IN_ORDER, _RESERVED = (WALKS[each] for each in ("together", "in_order", "reserved"))
 
 
-@kernel
+@compiled.kernel
 def _walk_shared(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
     _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _TOGETHER)
 
 
-@kernel
+@compiled.kernel
 def _in_order(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
     _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _IN_ORDER)
 
 
-@kernel
+@compiled.kernel
 def _held(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted):
     _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns, counted, _RESERVED)
 

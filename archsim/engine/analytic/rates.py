@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_S
+from archsim.engine import fabrics, machine, transfer_kernels
 from archsim.engine.analytic.recorded_steps import RecordedSteps, RecordingDecision
 from archsim.engine.decision import global_die
-from archsim.engine.fabrics import link_classes, off_carrier, plain_link_bytes_per_ns
-from archsim.engine.machine import endpoint_bytes_per_s
-from archsim.engine.transfer_kernels import software
 from archsim.specs.system import SystemSpec
 from microarch.blocks.global_cp import Reach, State, exposed_ns
 from microarch.fabric.fabric import Fabric
@@ -108,12 +106,12 @@ class Links(NamedTuple):
 
 def _of_classes(fabric: Fabric, system: SystemSpec, machines: int) -> tuple[np.ndarray, np.ndarray]:
     """Bytes per ns, and latency in ns, of the classes of links, float64[machine, class] each; ports come last."""
-    classes = link_classes(system)
+    classes = fabrics.link_classes(system)
     if len(fabric.classes) - (fabric.ports > 0) > len(classes):
-        classes += off_carrier(system, classes)
+        classes += fabrics.off_carrier(system, classes)
     rates, latencies = [each.bytes_per_ns for each in classes], [each.latency_ns for each in classes]
     if fabric.ports:
-        rates, latencies = [*rates, endpoint_bytes_per_s(system) / NS_PER_S], [*latencies, 0.0]
+        rates, latencies = [*rates, machine.endpoint_bytes_per_s(system) / NS_PER_S], [*latencies, 0.0]
     stacked = (np.stack([np.broadcast_to(each, machines) for each in of], axis=1) for of in (rates, latencies))
     return tuple(np.asarray(each, np.float64) for each in stacked)  # type: ignore[return-value]
 
@@ -144,7 +142,7 @@ def links_of(recorded: RecordedSteps, system: SystemSpec) -> tuple[Links, Reach]
     count = np.bincount(pair * kinds + fabric.link_class[fabric.route_links], minlength=pairs * kinds)
     count = count.reshape(pairs, kinds)
     route_ns = _sum_links(latencies, count).reshape(machines, dies, dies)
-    plain = np.asarray(plain_link_bytes_per_ns(system), np.float64)
+    plain = np.asarray(fabrics.plain_link_bytes_per_ns(system), np.float64)
     narrowest = np.full((machines, pairs), np.inf)
     for kind in range(kinds):
         has = count[:, kind] > 0
@@ -152,7 +150,7 @@ def links_of(recorded: RecordedSteps, system: SystemSpec) -> tuple[Links, Reach]
     narrowest[:, ~count.any(axis=1)] = plain[:, None]
     away = ~np.eye(dies, dtype=bool)
     away_ns = route_ns[:, away].min(axis=1) if dies > 1 else 0.0
-    transfers = software(recorded.scenario, np.asarray(system.hbm.latency_ns + away_ns)[:, None])
+    transfers = transfer_kernels.software(recorded.scenario, np.asarray(system.hbm.latency_ns + away_ns)[:, None])
     die, links = global_die(fabric), fabric.links - fabric.ports
     leaving = np.bincount(fabric.link_class[:links][fabric.link_src[:links] == die], minlength=kinds)
     bytes_per_ns = _sum_links(rates, leaving[None])[:, 0]

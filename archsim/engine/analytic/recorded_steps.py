@@ -6,12 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.engine import loop, state, weight_streaming
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.decision import ChargedDecision, FreeDecision
 from archsim.engine.demand import RunDemand
-from archsim.engine.loop import Replay, RunOutcome
-from archsim.engine.state import Machine, Memory, StepWork, Tally
-from archsim.engine.weight_streaming import WeightStreaming
 from archsim.specs.scenario import Scenario
 from microarch.blocks.global_cp import DecisionWork, Reach, State
 from microarch.fabric.fabric import Fabric
@@ -25,9 +23,9 @@ class _Recorder:
     """A kernel that keeps the work of every step, and takes no time."""
 
     def __init__(self) -> None:
-        self.works: list[StepWork] = []
+        self.works: list[state.StepWork] = []
 
-    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: state.StepWork, memory: state.Memory, tally: state.Tally, begin_ns: float) -> float:
         self.works.append(work)
         return begin_ns
 
@@ -67,7 +65,7 @@ class _RecordingProducts:
 class _RecordingEngine(AnalyticalEngine):
     def __init__(self, scenario: Scenario, layer_ids: Any) -> None:
         super().__init__(scenario, layer_ids)
-        assert isinstance(self.execution, WeightStreaming)
+        assert isinstance(self.execution, weight_streaming.WeightStreaming)
         self.kernel: Any = self.execution.kernel
         self.products = _RecordingProducts(self.execution.builder.gemm)
         own: Any = self.execution.builder  # products of the run, behind what keeps their arguments
@@ -88,15 +86,15 @@ class RecordedSteps(NamedTuple):
     """Steps of a scenario that took no time: their work, and what else they gave."""
 
     scenario: Scenario  # that was run
-    machine: Machine  # of the scenario
+    machine: state.Machine  # of the scenario
     fabric: Fabric  # of the machine
-    works: tuple[StepWork, ...]  # one a step
+    works: tuple[state.StepWork, ...]  # one a step
     # float64[die] of each step: distinct tokens that dies receive; None without a dispatch
     arrived: tuple[np.ndarray | None, ...]
     products: Any  # strategy of the assumption ``gemm``
     decision: FreeDecision  # the cost model of decisions
     prefill: tuple[bool, ...]  # of each step: whether it is of the prefill
-    outcome: RunOutcome  # of the run, whose times are 0
+    outcome: loop.RunOutcome  # of the run, whose times are 0
 
     @property
     def most_machines(self) -> int:
@@ -113,7 +111,7 @@ def record(scenario: Scenario, demand: RunDemand) -> RecordedSteps:
     """Set a run up and go through its steps, without their time."""
     engine = _RecordingEngine(scenario, demand.layer_ids)
     prefill = tuple(bool(each.prefill_tokens.any()) for _, each in demand)
-    outcome = Replay(engine, demand).run()
+    outcome = loop.Replay(engine, demand).run()
     states_ns = outcome.decision.states_ns
     assert not (states_ns[State.READ] or states_ns[State.UPDATE]), "nothing of a decision overlaps with steps"
     works = tuple(engine.kernel.works)

@@ -13,26 +13,13 @@ that passed a resource takes at least its bytes over its rate.
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.engine.analytic.bookings import filled_ns, find, passed_together, receive, tokens_arrive
-from archsim.engine.analytic.slices import (
-    ARRAYS,
-    FROM_HOME_LLC,
-    FROM_LLC,
-    HBMS,
-    array_takes,
-    bytes_of,
-    entry_of,
-    leave_copies,
-    rate,
-    source_of,
-    store,
-)
+from archsim.engine.analytic import bookings, slices
 from archsim.engine.state import COMBINE, DISPATCH, link_at, room_for_slices, room_of, room_to_ask, route_of
 
 
 @inner
 def _ns_of(s, resource, n_bytes):
-    return n_bytes / rate(s.machine, resource)
+    return n_bytes / slices.rate(s.machine, resource)
 
 
 @inner
@@ -51,7 +38,7 @@ def _ask_all(s, at, src, dst, from_hbm):
     """A transfer of this turn may begin at ``at``."""
     first, last = route_of(s.machine, src, dst)
     if from_hbm:
-        _ask_one(s, HBMS * s.machine.dies + src, at)
+        _ask_one(s, slices.HBMS * s.machine.dies + src, at)
     for link in range(first, last):
         _ask_one(s, link_at(s.machine, link), at)
     if s.queued and src != dst:
@@ -74,7 +61,7 @@ def _serve_one(s, resource, at, begun, ns):
 def _serve_all(s, at, begun, src, dst, from_hbm, n_bytes):
     end, (first, last) = at, route_of(s.machine, src, dst)
     if from_hbm:
-        hbm = HBMS * s.machine.dies + src
+        hbm = slices.HBMS * s.machine.dies + src
         end = max(end, _serve_one(s, hbm, at, begun, _ns_of(s, hbm, n_bytes)))
     for each in range(first, last):
         link = link_at(s.machine, each)
@@ -89,15 +76,15 @@ def _multiply(s, die):
     """The array takes the die's next slice; returns when all that it starts has ended."""
     row, local, machine = s.dies[die], s.work.local[die], s.machine
     chain = s.work.chains[row.taken]
-    entry, fetch, done = entry_of(s, chain), s.fetches[chain], array_takes(s, die, chain)
+    entry, fetch, done = slices.entry_of(s, chain), s.fetches[chain], slices.array_takes(s, die, chain)
     row.array = max(row.array, done)
     row.busy += entry.compute_ns
     row.taken += 1
     row.done = max(row.done, done)
-    store(s, chain)
-    end = max(done, filled_ns(s, chain))
+    slices.store(s, chain)
+    end = max(done, bookings.filled_ns(s, chain))
     if fetch.kept:
-        hbm = HBMS * machine.dies + die
+        hbm = slices.HBMS * machine.dies + die
         written = _serve_one(s, hbm, fetch.last, 0.0, _ns_of(s, hbm, machine.slice_bytes))
         if not machine.copies_in_background:
             end = max(end, written + machine.hbm_latency_ns)
@@ -116,21 +103,21 @@ def _request(s, die, end):
     row, local, least = s.dies[die], s.work.local[die], room_to_ask(s.machine)
     while row.room + row.leaving < least:
         row.room += row.leaving
-        row.leaving = room_of(s.machine, entry_of(s, s.work.chains[row.taken]))
+        row.leaving = room_of(s.machine, slices.entry_of(s, s.work.chains[row.taken]))
         row.asks = row.done
         end = max(end, _multiply(s, die))
     chain, lacking = s.work.chains[local.next_chain], least - row.room
     if lacking > 0.0:
         left = row.done
         if lacking < row.leaving:
-            compute_ns = entry_of(s, s.work.chains[row.taken - 1]).compute_ns
+            compute_ns = slices.entry_of(s, s.work.chains[row.taken - 1]).compute_ns
             left = max(row.from_ns, row.began + compute_ns * lacking / row.leaving)
         row.asks = max(row.asks, left)
-    row.room -= room_of(s.machine, entry_of(s, chain))
-    find(s, chain, row.asks)
-    if s.fetches[chain].way != FROM_LLC:
+    row.room -= room_of(s.machine, slices.entry_of(s, chain))
+    bookings.find(s, chain, row.asks)
+    if s.fetches[chain].way != slices.FROM_LLC:
         fetch = s.fetches[chain]
-        _ask_all(s, fetch.time, source_of(s, chain), die, fetch.way != FROM_HOME_LLC)
+        _ask_all(s, fetch.time, slices.source_of(s, chain), die, fetch.way != slices.FROM_HOME_LLC)
     return end
 
 
@@ -141,13 +128,13 @@ def _book(s, die):
     chain = s.work.chains[local.next_chain]
     local.next_chain += 1
     fetch = s.fetches[chain]
-    if fetch.way == FROM_LLC:
-        receive(s, chain, fetch.time, fetch.time)
+    if fetch.way == slices.FROM_LLC:
+        bookings.receive(s, chain, fetch.time, fetch.time)
         return
-    src = source_of(s, chain)
+    src = slices.source_of(s, chain)
     begun = s.lines[src, die]
-    end = _serve_all(s, fetch.time, begun, src, die, fetch.way != FROM_HOME_LLC, bytes_of(s, chain))
-    receive(s, chain, min(max(fetch.time, begun), end), end)
+    end = _serve_all(s, fetch.time, begun, src, die, fetch.way != slices.FROM_HOME_LLC, slices.bytes_of(s, chain))
+    bookings.receive(s, chain, min(max(fetch.time, begun), end), end)
     s.lines[src, die] = end
 
 
@@ -165,7 +152,11 @@ def _combine(s, die, now):
     machine, end = s.machine, now
     for column in range(s.work.move_ptr[COMBINE, die], s.work.move_ptr[COMBINE, die + 1]):
         move = s.work.moves[COMBINE, column]
-        away, hbm, (first, last) = move.src != move.dst, HBMS * machine.dies, route_of(machine, move.src, move.dst)
+        away, hbm, (first, last) = (
+            move.src != move.dst,
+            slices.HBMS * machine.dies,
+            route_of(machine, move.src, move.dst),
+        )
         asked = now + machine.hbm_latency_ns if away else now
         passed = _return_one(s, hbm + move.src, asked, _ns_of(s, hbm + move.src, move.bytes))
         for each in range(first, last):
@@ -205,17 +196,20 @@ def _begin(s):
         s.dies[die].taken = s.work.local[die].next_chain
     for resource in range(len(s.booked)):
         s.booked[resource].soonest = np.inf
-        if ARRAYS * machine.dies <= resource < (ARRAYS + 1) * machine.dies or resource < HBMS * machine.dies:
+        if (
+            slices.ARRAYS * machine.dies <= resource < (slices.ARRAYS + 1) * machine.dies
+            or resource < slices.HBMS * machine.dies
+        ):
             continue
         n_bytes = s.booked[resource].moves
-        if resource < ARRAYS * machine.dies:
-            n_bytes += s.memory.copies.room[resource - HBMS * machine.dies].unwritten_bytes
+        if resource < slices.ARRAYS * machine.dies:
+            n_bytes += s.memory.copies.room[resource - slices.HBMS * machine.dies].unwritten_bytes
         s.booked[resource].free = s.booked[resource].served = _ns_of(s, resource, n_bytes)
     for move in s.work.moves[DISPATCH]:
-        ns = passed_together(s, move.src, move.dst, True, True, float(move.bytes), 0.0)
+        ns = bookings.passed_together(s, move.src, move.dst, True, True, float(move.bytes), 0.0)
         if s.queued and move.src != move.dst:
             ns = max(ns, _serve_one(s, move.src, 0.0, 0.0, _queue_ns(s, move.src, move.dst, move.bytes)))
-        tokens_arrive(s, move, ns)
+        bookings.tokens_arrive(s, move, ns)
 
 
 @kernel
@@ -240,5 +234,5 @@ def walk_turns(s):
             end = max(end, _multiply(s, die))
     end = _combine_all(s, end)
     if s.machine.copies_in_background:
-        leave_copies(s, end)
+        slices.leave_copies(s, end)
     return end

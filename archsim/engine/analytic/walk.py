@@ -11,10 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, reference
-from archsim.engine.analytic.bookings import begin_shared, combine_shared, count_moves, fetch_shared, stored_shared
-from archsim.engine.analytic.holds import begin_held, combine_held, fetch_held, stored_held
-from archsim.engine.analytic.slices import BOOKED, BOOKED_DIE, FETCHED, Walk, entry_of, leave_copies, store, take_next
-from archsim.engine.analytic.turns import walk_turns
+from archsim.engine.analytic import bookings, holds, slices, turns
 from archsim.engine.event.heaps import time_bits
 from archsim.engine.state import Machine, Memory, StepWork, room_for_slices, room_of, room_to_ask
 
@@ -44,7 +41,7 @@ def _ask(s, die, entry, fetch, now):
     while local.next_chain < local.end_chain and row.room + freed >= least:
         following, lacking = s.work.chains[local.next_chain], least - row.room
         local.next_chain += 1
-        row.room -= room_of(s.machine, entry_of(s, following))
+        row.room -= room_of(s.machine, slices.entry_of(s, following))
         s.flying[die, place] = following
         place = row.flying
         row.flying += 1
@@ -66,39 +63,39 @@ def walk(s, begin, fetch, stored, combine):
     begin(s)
     for die in range(s.machine.dies):
         end = max(end, s.dies[die].tokens)
-        s.done[die] = take_next(s, die)
+        s.done[die] = slices.take_next(s, die)
     die = _first_done(s, np.int64(0), s.done[0])
     while s.done[die] < np.inf:
         row = s.dies[die]
         now, chain = s.done[die], s.flying[die, row.taken]
         s.done[die] = np.inf
-        entry = entry_of(s, chain)
+        entry = slices.entry_of(s, chain)
         row.array = max(row.array, now)
         row.busy += entry.compute_ns
-        store(s, chain)
+        slices.store(s, chain)
         end = max(end, now, stored(s, chain))
         _ask(s, die, entry, fetch, now)
         if entry.routed:
             local[die].routed_left -= 1
             if local[die].routed_left == 0:
                 end = max(end, combine(s, die, now))
-        die = _first_done(s, die, take_next(s, die))
+        die = _first_done(s, die, slices.take_next(s, die))
     if s.machine.copies_in_background:
-        leave_copies(s, end)
+        slices.leave_copies(s, end)
     return end
 
 
 @kernel
 def _walk_shared(s):
-    return walk(s, begin_shared, fetch_shared, stored_shared, combine_shared)
+    return walk(s, bookings.begin_shared, bookings.fetch_shared, bookings.stored_shared, bookings.combine_shared)
 
 
 @kernel
 def _walk_held(s):
-    return walk(s, begin_held, fetch_held, stored_held, combine_held)
+    return walk(s, holds.begin_held, holds.fetch_held, holds.stored_held, holds.combine_held)
 
 
-WALKS = {"together": _walk_shared, "in_order": walk_turns, "queued": walk_turns, "reserved": _walk_held}
+WALKS = {"together": _walk_shared, "in_order": turns.walk_turns, "queued": turns.walk_turns, "reserved": _walk_held}
 
 
 def walk_strategy(assumptions) -> str:
@@ -122,25 +119,25 @@ def walk_step(machine: Machine, work: StepWork, memory: Memory, strategy: str) -
     return WalkedStep(state.fetches, state.dies, WALKS[strategy](state))
 
 
-def begun(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> Walk:
+def begun(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> slices.Walk:
     """The state of a walk before its step, with what starts with it at any rates."""
     most = int((work.local["end_chain"] - work.local["next_chain"]).max(initial=0))
     if machine.stream_bytes:
         room = 2 + machine.stream_bytes // int(work.entries["read_bytes"].min(initial=machine.slice_bytes))
     else:
         room = machine.window
-    state = Walk(
+    state = slices.Walk(
         machine,
         work,
         memory,
-        fetches=np.zeros(len(work.chains), FETCHED),
-        booked=np.zeros(machine.resources, BOOKED),
-        dies=np.zeros(machine.dies, BOOKED_DIE),
+        fetches=np.zeros(len(work.chains), slices.FETCHED),
+        booked=np.zeros(machine.resources, slices.BOOKED),
+        dies=np.zeros(machine.dies, slices.BOOKED_DIE),
         done=np.zeros(machine.dies),
         flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
         lines=np.zeros((machine.dies, machine.dies)),
         calendar=np.zeros(len(work.chains), np.int64),
         queued=strategy == "queued",
     )
-    count_moves(state)
+    bookings.count_moves(state)
     return state

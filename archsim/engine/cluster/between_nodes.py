@@ -22,8 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from archsim.base.errors import SpecError
-from archsim.base.sums import sum
+from archsim.base import errors, sums
 from archsim.engine.cluster.laws import (
     INTER,
     INTRA,
@@ -58,13 +57,13 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     calibration lacks.
     """
     if level.law is None:
-        raise SpecError(
+        raise errors.SpecError(
             f"fabric.levels.{number}: execution: expert_parallel needs a law of measured transfers. Give law: "
             f"h100/{(INTRA, INTER)[number]}, or take transfer_software: free"
         )
     name, _, kind = level.law.rpartition("/")
     if kind != (INTRA, INTER)[number]:
-        raise SpecError(
+        raise errors.SpecError(
             f"fabric.levels.{number}.law: {level.law!r} is no law of this level; expected "
             f"{name}/{(INTRA, INTER)[number]}"
         )
@@ -149,7 +148,7 @@ def _anchor(
         going_on = _going_on(own, _least([*by_nodes.values()]))
         return going_on._replace(fixed_ns=own.fixed_ns + notify[nodes])
     few = {each: _few_ns(law) for each, law in by_nodes.items()}
-    fixed = sum(of[below] ** (1 - weight) * of[above] ** weight for of in (few, notify))
+    fixed = sums.sum(of[below] ** (1 - weight) * of[above] ** weight for of in (few, notify))
     least = _least([_beyond_nodes(law, few[each]) for each, law in by_nodes.items()])
     named = f"{by_nodes[below].named.partition(' on ')[0]}, a NIC as on {' and '.join(map(str, known))} nodes"
     return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True, laws.calibration.gpu)

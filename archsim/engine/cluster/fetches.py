@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.engine.execution import Order
-from archsim.engine.state import DATA_MESSAGES, Machine, Tally
-from archsim.engine.weight_moves import WeightMover, WeightTransfer
+from archsim.engine import execution, state, weight_moves
 from archsim.policies.placement import nearest_holders
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
@@ -28,17 +26,17 @@ class FetchedWeights(NamedTuple):
     ns: np.ndarray
     share: np.ndarray
     source: np.ndarray
-    transfer: WeightTransfer | None
+    transfer: weight_moves.WeightTransfer | None
 
 
 class Fetches:
     """Times and counts what the steps of a run fetch."""
 
-    def __init__(self, machine: Machine, fabric: Fabric, tally: Tally):
+    def __init__(self, machine: state.Machine, fabric: Fabric, tally: state.Tally):
         self._machine, self._fabric, self._tally = machine, fabric, tally
-        self._mover = WeightMover(machine, fabric, tally)
+        self._mover = weight_moves.WeightMover(machine, fabric, tally)
 
-    def of(self, order: Order) -> FetchedWeights:
+    def of(self, order: execution.Order) -> FetchedWeights:
         plan, dies = order.plan, self._machine.dies
         holds = order.placement.holds[order.row]
         away = ~holds[plan.expert, plan.die]
@@ -55,7 +53,7 @@ class Fetches:
     def count(self, fetched: FetchedWeights) -> None:
         """Add what a step has fetched to the tally."""
         if fetched.transfer is not None:
-            self._mover.book(fetched.transfer, DATA_MESSAGES)
+            self._mover.book(fetched.transfer, state.DATA_MESSAGES)
             np.add.at(self._tally.dies["remote_read_bytes"], fetched.source, self._expert_bytes)
 
     @property

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.sums import sum
-from archsim.base.units import VECTOR_BYTES
+from archsim.base import sums, units
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
@@ -171,7 +170,7 @@ def by_bytes(laws: Laws, op, shape, asked, vectors: float, named: str, carried: 
     sizes = {"hidden": hidden, "top_k": top_k, "experts": experts}
     tokens = np.unique(np.rint(2.0 ** np.arange(0, log2(MOST_TOKENS) + 0.01, 0.25)))
     times = laws.dispatch_combine(op, tokens, **asked, **sizes)
-    vector_bytes = hidden * VECTOR_BYTES[payload_of(times.table)]
+    vector_bytes = hidden * units.VECTOR_BYTES[payload_of(times.table)]
     total = _growing(times.ns)
     at = np.concatenate([[0.0], tokens * vectors * vector_bytes])
     busy = np.concatenate([[0.0], total - total[0]])
@@ -246,7 +245,7 @@ def measured_shapes(
 def nearest_shape(there, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """The measured shape whose sizes differ least, by the sum of their ratios' logarithms."""
     shapes = {each[:3] for each in there}
-    return min(shapes, key=lambda each: (sum(abs(log2(a / b)) for a, b in zip(each, shape, strict=True)), each))
+    return min(shapes, key=lambda each: (sums.sum(abs(log2(a / b)) for a, b in zip(each, shape, strict=True)), each))
 
 
 PREPARED_TOKENS = 2.0 ** np.arange(9)  # of a rank, over which counts take the same time

@@ -19,19 +19,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from archsim.base import errors, units
 from archsim.base.compiled import kernel
-from archsim.base.errors import SpecError
-from archsim.base.units import NS_PER_S
+from archsim.engine import fabrics, state, transfer_kernels
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
 from archsim.engine.cluster.ports import Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
-from archsim.engine.fabrics import measured_law, mesh_of
 from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
-from archsim.engine.state import COMBINE, DISPATCH, Machine
-from archsim.engine.transfer_kernels import own_calibration
-from archsim.iteration.collectives import describe_gathered, gathered_ns
-from archsim.iteration.overlap import Sms
+from archsim.iteration import collectives, overlap
 from archsim.laws import transfers
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
@@ -124,14 +120,14 @@ class Moves(Protocol):
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         """When every die has its results, float64[die] ns; ``begin_ns``: float64[die], when each may return them."""
 
-    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+    def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
         """What DISPATCH and COMBINE take of the SMs of a die."""
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         """What DISPATCH and COMBINE put on the links."""
 
 
-def build_moves(scenario: Scenario, machine: Machine, fabric: Fabric, analytical: bool) -> Moves:
+def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, analytical: bool) -> Moves:
     """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
     if scenario.assumptions.activations != "dispatched":
         return NoMoves(scenario, fabric)
@@ -168,7 +164,7 @@ class PortMoves:
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, assumptions.combine)
         self._laws = {
             phase: [_law(scenario, number, op) for number in range(2 if grid.nodes > 1 else 1)]
-            for phase, op in ((DISPATCH, transfers.DISPATCH), (COMBINE, transfers.COMBINE))
+            for phase, op in ((state.DISPATCH, transfers.DISPATCH), (state.COMBINE, transfers.COMBINE))
         }
         self.named = name_kernels(scenario) or ""
         self._links = _links_of_ports(fabric, grid)
@@ -180,22 +176,22 @@ class PortMoves:
             vectors, arrived = _selections(plan, demand, self._sizes, hops)
             if self._kernel.padded:
                 vectors = np.full(vectors.shape, vectors.max())
-            return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[DISPATCH]))
+            return Sent(vectors, arrived, flows_direct(vectors, grid, self.vector_bytes[state.DISPATCH]))
         groups = [np.arange(grid.dies), grid.node_of] if grid.nodes > 1 else [np.arange(grid.dies)]
         found = send_once_to(groups, plan, origins_of(demand), demand.routing, self._sizes, hops)
-        flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[DISPATCH])
+        flows = flows_forwarded(found[0], found[-1], grid, self.vector_bytes[state.DISPATCH])
         return Sent(found[0], found[0].sum(axis=0), flows)
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
-        return self._done(self._flows(sent)[0], DISPATCH, np.zeros(self._grid.dies))
+        return self._done(self._flows(sent)[0], state.DISPATCH, np.zeros(self._grid.dies))
 
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        return self._done(self._flows(sent)[1], COMBINE, begin_ns)
+        return self._done(self._flows(sent)[1], state.COMBINE, begin_ns)
 
     def _flows(self, sent: Sent) -> tuple[PortBytes, PortBytes]:
         """Of DISPATCH and, the same way back, of COMBINE."""
         assert sent.flows is not None, "of ports"
-        ratio = self.vector_bytes[COMBINE] / self.vector_bytes[DISPATCH]
+        ratio = self.vector_bytes[state.COMBINE] / self.vector_bytes[state.DISPATCH]
         return sent.flows, sent.flows.part(ratio).reverse()
 
     def _done(self, flows: PortBytes, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
@@ -213,27 +209,27 @@ class PortMoves:
         by_port[ports] = arrived
         if grid.shared:
             by_port = np.repeat(by_port, grid.size)
-        elif self._kernel.forwarded and phase == DISPATCH:
+        elif self._kernel.forwarded and phase == state.DISPATCH:
             by_port = np.repeat(by_port.reshape(grid.nodes, grid.size).max(axis=1), grid.size)
         return np.maximum(np.maximum(found, by_port), begin_ns + laws[1].fixed_ns)
 
-    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
+    def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
         """Kernels that send to experts and receive take all SMs for as long as they would inside one node, where SMs
         move all bytes themselves; for the rest of the time, the NIC does.
         """
         if self._free or self._share:
-            return Sms(share=self._share), Sms(share=self._share)
+            return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
         passed = sent.vectors.sum(axis=1).max() * (self._grid.size - 1) / self._grid.size
-        laws = [self._laws[phase][0] for phase in (DISPATCH, COMBINE)]
+        laws = [self._laws[phase][0] for phase in (state.DISPATCH, state.COMBINE)]
         dispatch, combine = (
-            Sms(law.fixed_ns + float(law.busy(passed * n_bytes)))
+            overlap.Sms(law.fixed_ns + float(law.busy(passed * n_bytes)))
             for law, n_bytes in zip(laws, self.vector_bytes, strict=True)
         )
         return dispatch, combine
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         there, back = self._flows(sent)
-        return self._flows_on_links(there, DISPATCH), self._flows_on_links(back, COMBINE)
+        return self._flows_on_links(there, state.DISPATCH), self._flows_on_links(back, state.COMBINE)
 
     def _flows_on_links(self, flows: PortBytes, phase: np.int64) -> OnLinks:
         found = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
@@ -253,20 +249,20 @@ class GatherMoves:
 
     def __init__(self, scenario: Scenario, fabric: Fabric, grid: Grid | None):
         if grid is None or grid.nodes > 1:
-            raise SpecError(
+            raise errors.SpecError(
                 f"dispatch: {scenario.assumptions.dispatch}: all-gather and reduce-scatter were measured inside a node "
                 "alone. Take a system of one level of switches, or dispatch: per_rank"
             )
         model = scenario.model
         self._sums = GATHERING[scenario.assumptions.dispatch]
         self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
-        self._laws = Laws(calibration_named(own_calibration(scenario.system)))
+        self._laws = Laws(calibration_named(transfer_kernels.own_calibration(scenario.system)))
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         summed = self._sums.replace("_", "-")
         self.named = f"{self._laws.calibration.gpu} all-gather and {summed} on {self._ranks} ranks"
         for op in ("all_gather", self._sums):  # refused here, where nothing of it was measured
-            gathered_ns(self._laws, op, np.ones(1), self._ranks)
-            if described := describe_gathered(self._laws, op, self._ranks):
+            collectives.gathered_ns(self._laws, op, np.ones(1), self._ranks)
+            if described := collectives.describe_gathered(self._laws, op, self._ranks):
                 self.named += f" ({described})"
         self._share = sms_share(scenario.system, scenario.assumptions)
         self._factor = scenario.system.d2d.measured_factor
@@ -277,25 +273,25 @@ class GatherMoves:
         return Sent(vectors, vectors.sum(axis=0))
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
-        return self._all("all_gather", sent, self.vector_bytes[DISPATCH])
+        return self._all("all_gather", sent, self.vector_bytes[state.DISPATCH])
 
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        return begin_ns.max() + self._all(self._sums, sent, self.vector_bytes[COMBINE])
+        return begin_ns.max() + self._all(self._sums, sent, self.vector_bytes[state.COMBINE])
 
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
         gathered = self._ranks * sent.vectors.max() * n_bytes
-        ns = float(gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0])
+        ns = float(collectives.gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0])
         return np.full(self._ranks, ns * self._factor if self._factor != 1 else ns)
 
-    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
-        return Sms(share=self._share), Sms(share=self._share)
+    def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
+        return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
         vectors = np.zeros(self._fabric.links)
         vectors[np.concatenate(links)] = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks
-        return self._phase(vectors, DISPATCH), self._phase(vectors, COMBINE)
+        return self._phase(vectors, state.DISPATCH), self._phase(vectors, state.COMBINE)
 
     def _phase(self, vectors: np.ndarray, phase: np.int64) -> OnLinks:
         n_bytes = vectors * self.vector_bytes[phase]
@@ -328,8 +324,8 @@ class NoMoves:
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
         return begin_ns
 
-    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
-        return Sms(), Sms()
+    def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
+        return overlap.Sms(), overlap.Sms()
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         nothing = OnLinks(np.zeros(self._fabric.links), np.zeros(self._fabric.links))
@@ -339,11 +335,11 @@ class NoMoves:
 class RouteMoves:
     """Over the links of routes; see the module."""
 
-    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+    def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         model, assumptions = scenario.model, scenario.assumptions
         charged = scenario.system.launch == "gpu" and assumptions.transfer_software == "charged"
         if charged and not isinstance(self, MeshMoves):
-            raise SpecError(
+            raise errors.SpecError(
                 f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
                 "needs one or two levels of switches with laws. Take transfer_software: free, or launch: local_cp"
             )
@@ -361,10 +357,10 @@ class RouteMoves:
         return Sent(*_selections(plan, demand, self._sizes, hops))
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
-        return self._done(sent.vectors * float(self.vector_bytes[DISPATCH]), DISPATCH)
+        return self._done(sent.vectors * float(self.vector_bytes[state.DISPATCH]), state.DISPATCH)
 
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[COMBINE]), COMBINE)
+        return begin_ns.max() + self._done(sent.vectors.T * float(self.vector_bytes[state.COMBINE]), state.COMBINE)
 
     def _done(self, n_bytes: np.ndarray, phase: np.int64) -> np.ndarray:
         away = np.where(n_bytes > 0, n_bytes, 0.0)
@@ -372,13 +368,13 @@ class RouteMoves:
         busy_ns = link_bytes(self._fabric, away) / self._fabric.link_bytes_per_ns
         return self._fixed_ns[phase] + slowest_link(self._fabric, away, busy_ns)
 
-    def sms(self, sent: Sent) -> tuple[Sms, Sms]:
-        return Sms(), Sms()
+    def sms(self, sent: Sent) -> tuple[overlap.Sms, overlap.Sms]:
+        return overlap.Sms(), overlap.Sms()
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
         away = sent.vectors * 1.0
         np.fill_diagonal(away, 0.0)
-        return self._phase(away, DISPATCH), self._phase(away.T, COMBINE)
+        return self._phase(away, state.DISPATCH), self._phase(away.T, state.COMBINE)
 
     def _phase(self, vectors: np.ndarray, phase: np.int64) -> OnLinks:
         n_bytes = link_bytes(self._fabric, vectors * self.vector_bytes[phase])
@@ -388,18 +384,18 @@ class RouteMoves:
 class MeshMoves(RouteMoves):
     """By the law of measured kernels; see the module. All dies have what they await when the kernel ends."""
 
-    def __init__(self, scenario: Scenario, machine: Machine, fabric: Fabric):
+    def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
         super().__init__(scenario, machine, fabric)
-        self._laws = [measured_law(name, kernel, system) for kernel in MESH_KERNELS]
-        self._mesh = mesh_of(system)[1:]
+        self._laws = [fabrics.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
+        self._mesh = fabrics.mesh_of(system)[1:]
         self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
-        return np.full(self._fabric.dies, self._kernel_ns(sent, DISPATCH))
+        return np.full(self._fabric.dies, self._kernel_ns(sent, state.DISPATCH))
 
     def combine_ns(self, sent: Sent, begin_ns: np.ndarray) -> np.ndarray:
-        return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, COMBINE))
+        return np.full(self._fabric.dies, begin_ns.max() + self._kernel_ns(sent, state.COMBINE))
 
     def _kernel_ns(self, sent: Sent, phase: np.int64) -> float:
         found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
@@ -427,7 +423,7 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
     level, bandwidth = levels[number], levels[number].bandwidth_bytes_per_s or system.d2d.bandwidth_bytes_per_s
     if assumptions.transfer_software == "free":
         hop_ns = system.d2d.hop_latency_ns if level.hop_latency_ns is None else level.hop_latency_ns
-        return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / NS_PER_S)
+        return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / units.NS_PER_S)
     nodes = levels[1].size if len(levels) > 1 else 1
     law = level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
     return slower(law, system.d2d.measured_factor)

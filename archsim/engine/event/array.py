@@ -6,26 +6,15 @@ A product counts as begun when its slice was asked for and the array is idle; it
 """
 
 from archsim.base.compiled import inner, outer
-from archsim.engine.event.flows import HAS_ROOM, IS_COMPUTED, NOBODY, set_timer
-from archsim.engine.event.stages import ask, new_stage, start_moves
-from archsim.engine.state import (
-    COMBINE,
-    UNITS,
-    awaits_tokens,
-    begun_ns,
-    count_computed,
-    hold,
-    launched_ns,
-    multiplied_ns,
-)
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.request import COMPUTE, LOOKUP
+from archsim.engine import state
+from archsim.engine.event import flows, stages
+from microarch.blocks import hbm, request
 
 
 @inner
 def _resource_of(s, die):
     """The row of ``archsim.engine.state.Tally.resources`` of a die's compute array."""
-    return s.tally.resources[(UNITS - 1) * s.machine.dies + die]
+    return s.tally.resources[(state.UNITS - 1) * s.machine.dies + die]
 
 
 @outer
@@ -38,17 +27,17 @@ def _start_array(s, die, now):
     array.first, array.running = pool.chains[chain].next, chain
     stage = pool.chains[chain].stage
     row = pool.stages[stage]
-    entry, ready = work.entries[chain // SLICES], pool.chains[chain].ready
-    launched = launched_ns(work, entry)
-    array.begun = begun_ns(array.free, ready, launched)
-    ends, row.bound_from = multiplied_ns(entry, array.begun, max(now, launched)), now
+    entry, ready = work.entries[chain // hbm.SLICES], pool.chains[chain].ready
+    launched = state.launched_ns(work, entry)
+    array.begun = state.begun_ns(array.free, ready, launched)
+    ends, row.bound_from = state.multiplied_ns(entry, array.begun, max(now, launched)), now
     if now <= array.free or ends <= array.begun + entry.compute_ns:  # bound by the array, not by the slice's bytes
         row.bound_from = max(array.free, ready)
         if array.free > ready and array.latest >= 0:
             row.cause = array.latest
     _resource_of(s, die).wait_ns += now - row.time
     row.time, array.latest = now, stage
-    set_timer(pool, stage, ends, IS_COMPUTED)
+    flows.set_timer(pool, stage, ends, flows.IS_COMPUTED)
     _watch_room(pool, entry, array, stage, max(now, launched))
 
 
@@ -60,22 +49,22 @@ def _watch_room(pool, entry, array, stage, now):
     lacking, taken = array.ask_from - array.room, pool.chains[pool.stages[stage].item].taken
     if array.unasked > 0 and lacking < taken:
         left = entry.compute_ns * (entry.read_bytes - taken + lacking) / entry.read_bytes
-        set_timer(pool, stage, max(now, array.begun + left), HAS_ROOM)
+        flows.set_timer(pool, stage, max(now, array.begun + left), flows.HAS_ROOM)
 
 
 @inner
 def _leave_array(pool, die, now):
-    pool.dies[die].running, pool.dies[die].free = NOBODY, now
+    pool.dies[die].running, pool.dies[die].free = flows.NOBODY, now
 
 
 @outer
 def _queue_compute(s, chain, parent, now):
     """The slice's first segment and its tokens have arrived: it queues for the array."""
     pool = s.traffic.pool
-    stage = new_stage(pool, COMPUTE, chain, parent, now)
-    die = s.work.entries[chain // SLICES].die
+    stage = stages.new_stage(pool, request.COMPUTE, chain, parent, now)
+    die = s.work.entries[chain // hbm.SLICES].die
     array = pool.dies[die]
-    pool.chains[chain].stage, pool.chains[chain].next = stage, NOBODY
+    pool.chains[chain].stage, pool.chains[chain].next = stage, flows.NOBODY
     if array.first < 0:
         array.first = chain
     else:
@@ -87,9 +76,9 @@ def _queue_compute(s, chain, parent, now):
 @outer
 def operand_ready(s, chain, parent, now):
     """The first segment has arrived: go on to the array, or queue for dispatched tokens."""
-    entry = s.work.entries[chain // SLICES]
-    if entry.routed and awaits_tokens(s.work, entry.die):
-        hold(s.work, entry.die, chain)
+    entry = s.work.entries[chain // hbm.SLICES]
+    if entry.routed and state.awaits_tokens(s.work, entry.die):
+        state.hold(s.work, entry.die, chain)
     else:
         _queue_compute(s, chain, parent, now)
 
@@ -99,7 +88,7 @@ def release_held(s, die, parent, now):
     """The die's tokens have arrived: its kernel is launched."""
     chain = s.work.local[die].held
     s.work.local[die].launched_ns = now + s.work.local[die].launch_ns
-    s.work.local[die].held = NOBODY
+    s.work.local[die].held = flows.NOBODY
     while chain >= 0:
         following = s.work.held[chain].next
         s.traffic.pool.chains[chain].ready = now
@@ -111,11 +100,11 @@ def release_held(s, die, parent, now):
 def has_room(s, stage, now):
     """The slice that the array works on has left enough room for the next one."""
     pool, chain = s.traffic.pool, s.traffic.pool.stages[stage].item
-    array = pool.dies[s.work.entries[chain // SLICES].die]
+    array = pool.dies[s.work.entries[chain // hbm.SLICES].die]
     pool.chains[chain].taken -= array.ask_from - array.room
     array.room = array.ask_from
-    ask(s, s.work.entries[chain // SLICES].die, stage, now)
-    _watch_room(pool, s.work.entries[chain // SLICES], array, stage, now)
+    stages.ask(s, s.work.entries[chain // hbm.SLICES].die, stage, now)
+    _watch_room(pool, s.work.entries[chain // hbm.SLICES], array, stage, now)
 
 
 @outer
@@ -125,7 +114,7 @@ def end_product(s, stage, now):
     """
     pool, row = s.traffic.pool, s.traffic.pool.stages[stage]
     row.end = now
-    entry = s.work.entries[row.item // SLICES]
+    entry = s.work.entries[row.item // hbm.SLICES]
     resource = _resource_of(s, entry.die)
     # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
     resource.busy_ns += entry.compute_ns
@@ -133,10 +122,10 @@ def end_product(s, stage, now):
     if pool.dies[entry.die].running == row.item:
         _leave_array(pool, entry.die, now)
     pool.dies[entry.die].room += pool.chains[row.item].taken
-    ask(s, entry.die, stage, now)
+    stages.ask(s, entry.die, stage, now)
     _start_array(s, entry.die, now)
-    if entry.routed and count_computed(s.work, entry.die, now):
-        start_moves(s, COMBINE, entry.die, stage, now)
+    if entry.routed and state.count_computed(s.work, entry.die, now):
+        stages.start_moves(s, state.COMBINE, entry.die, stage, now)
 
 
 @outer
@@ -145,7 +134,7 @@ def end_multiplying(s, stage, now):
     missing, the array waits for them or goes on.
     """
     pool, item = s.traffic.pool, s.traffic.pool.stages[stage].item
-    chain, entry = pool.chains[item], s.work.entries[item // SLICES]
+    chain, entry = pool.chains[item], s.work.entries[item // hbm.SLICES]
     chain.computed = 1
     if chain.arrived and chain.ends_from <= now:
         end_product(s, stage, now)
@@ -168,16 +157,16 @@ def _drain(s, chain, drain_ns, now):
     if chain.ends_from <= now:
         end_product(s, chain.stage, now)
     else:
-        set_timer(s.traffic.pool, chain.stage, chain.ends_from, IS_COMPUTED)
+        flows.set_timer(s.traffic.pool, chain.stage, chain.ends_from, flows.IS_COMPUTED)
 
 
 @inner
 def arrive(s, chain, stage, now):
     """The whole slice has arrived. If the array has spent its time on it, it is done, except for the drain."""
-    pool, drain_ns = s.traffic.pool, s.work.entries[chain // SLICES].drain_ns
+    pool, drain_ns = s.traffic.pool, s.work.entries[chain // hbm.SLICES].drain_ns
     row, last = pool.chains[chain], pool.stages[stage]
     # A slice from the LLC, or one no longer than its first segment, raised no event for its first segment.
-    if last.kind == LOOKUP or last.first_bytes >= last.bytes:
+    if last.kind == request.LOOKUP or last.first_bytes >= last.bytes:
         operand_ready(s, chain, stage, now)
     row.arrived, row.last, row.ends_from = 1, stage, max(row.ends_from, now + drain_ns)
     if row.computed:

@@ -6,20 +6,9 @@ import numpy as np
 
 from archsim.base.compiled import inner, outer, unsigned
 from archsim.base.host import sparse_zeros
-from archsim.engine.event.heaps import (
-    BOOKING,
-    TIME_BITS,
-    bookings_push,
-    offers_pop,
-    offers_push,
-    queue_key,
-    queue_pop,
-    queue_push,
-    time_bits,
-)
+from archsim.engine.event import heaps
 from archsim.engine.state import UNITS, Machine, Memory, StepWork, Tally, link_at
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.request import DONE
+from microarch.blocks import hbm, request
 
 NOBODY = np.int64(-1)
 # stages created, stages in the calendar, bits of the claimed links (see ReservedState.link_bits)
@@ -89,7 +78,7 @@ def claim_of(s, r):
 @inner
 def entry_of(s, chain):
     """ENTRY: of which the chain is a slice."""
-    return s.work.entries[unsigned(chain) // unsigned(SLICES)]
+    return s.work.entries[unsigned(chain) // unsigned(hbm.SLICES)]
 
 
 def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
@@ -100,7 +89,7 @@ def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
         waits_for=np.zeros(stages, np.int64),
         claims=np.zeros(resources, CLAIM),
         queue=sparse_zeros((resources, waiting)),  # few wait for most links
-        calendar=np.zeros(stages, BOOKING),
+        calendar=np.zeros(stages, heaps.BOOKING),
         offers=np.zeros(resources + 1, np.int64),
         count=np.zeros(3, np.int64),
     )
@@ -108,8 +97,8 @@ def new_pool(resources: int, stages: int, waiting: int) -> QueuePool:
 
 @inner
 def _book(s, stage, start):
-    booking = time_bits(start), stage
-    s.pool.count[BOOKED] = bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.tie_bits)
+    booking = heaps.time_bits(start), stage
+    s.pool.count[BOOKED] = heaps.bookings_push(s.pool.calendar, s.pool.count[BOOKED], booking, s.tie_bits)
 
 
 @inner
@@ -136,7 +125,7 @@ def admit_at(s, stage, r):
     else:
         row.cause = row.parent
     s.pool.waits_for[unsigned(stage)] = NOBODY
-    s.pool.keys[unsigned(stage)] = queue_key(row.time, row.priority)
+    s.pool.keys[unsigned(stage)] = heaps.queue_key(row.time, row.priority)
     _book(s, stage, row.time)
 
 
@@ -158,7 +147,7 @@ def _admit(s, stage):
         s.tally.resources[unsigned(binding)].wait_ns += start - row.time
     row.time, row.cause = start, cause
     s.pool.waits_for[unsigned(stage)] = NOBODY
-    s.pool.keys[unsigned(stage)] = queue_key(start, row.priority)
+    s.pool.keys[unsigned(stage)] = heaps.queue_key(start, row.priority)
     _book(s, stage, start)
 
 
@@ -177,7 +166,7 @@ def _any_claimed(s, group):
 def _wait(s, stage, r):
     """Queue a stage at a resource."""
     waiting, claim = (s.pool.keys[unsigned(stage)], stage), claim_of(s, r)
-    claim.queued = queue_push(s.pool.queue[unsigned(r)], claim.queued, waiting, s.pool.keys)
+    claim.queued = heaps.queue_push(s.pool.queue[unsigned(r)], claim.queued, waiting, s.pool.keys)
 
 
 @inner
@@ -188,17 +177,17 @@ def create(s, kind, item, group, earliest, floor, parent, priority):
     row = row_of(s, stage)
     row.kind, row.item, row.group, row.parent = kind, item, group, parent
     row.time, row.floor, row.priority = earliest, floor, priority
-    if kind == DONE:
+    if kind == request.DONE:
         row.cause, s.pool.waits_for[unsigned(stage)] = parent, NOBODY
         _book(s, stage, earliest)
     elif is_unit(s, group):
         if claim_of(s, group).claimed:
-            s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
+            s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = heaps.queue_key(earliest, priority), group
             _wait(s, stage, group)
         else:
             admit_at(s, stage, group)
     elif _any_claimed(s, group):
-        s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = queue_key(earliest, priority), group
+        s.pool.keys[unsigned(stage)], s.pool.waits_for[unsigned(stage)] = heaps.queue_key(earliest, priority), group
         first, last = links_of(s, group)
         for at in range(first, last):
             _wait(s, stage, link_at(s.machine, at))
@@ -211,7 +200,7 @@ def first_waiting(s, r):
     """Who is next in a queue, or NOBODY; those who were admitted leave when they are found at its head."""
     queue, claim = s.pool.queue[unsigned(r)], claim_of(s, r)
     while claim.queued > 0 and s.pool.waits_for[unsigned(queue[0])] < 0:
-        _, claim.queued = queue_pop(queue, claim.queued, s.pool.keys)
+        _, claim.queued = heaps.queue_pop(queue, claim.queued, s.pool.keys)
     return queue[0] if claim.queued > 0 else NOBODY
 
 
@@ -250,9 +239,9 @@ def _offer_in_order(s, offered):
     offers, order = s.pool.offers, (s.pool.keys, s.tie_bits)
     for size in range(offered):
         stage = offers[unsigned(size)]
-        offers_push(offers, size, (s.pool.keys[unsigned(stage)] & TIME_BITS, stage), order)
+        heaps.offers_push(offers, size, (s.pool.keys[unsigned(stage)] & heaps.TIME_BITS, stage), order)
     while offered > 0:
-        (_, stage), offered = offers_pop(offers, offered, order)
+        (_, stage), offered = heaps.offers_pop(offers, offered, order)
         if _may_begin(s, stage):
             _admit(s, stage)
 

@@ -1,18 +1,17 @@
 """The critical path of a step by cause (``archsim.base.causes``), and what a product on it was doing."""
 
-from archsim.base.causes import Cause
-from archsim.base.compiled import inner, outer
+from archsim.base import causes, compiled
 from archsim.engine.state import CAUSE_OF, launching_ns
 from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import COMPUTE as MULTIPLIED
 from microarch.blocks.request import DATA, codes
 
-COMPUTE, INEFFICIENCY, PERMUTE, LAUNCH, BLOCKS, HBM, *_ = codes(Cause)
+COMPUTE, INEFFICIENCY, PERMUTE, LAUNCH, BLOCKS, HBM, *_ = codes(causes.Cause)
 
 ROUNDING = 1e-9  # a share of less is none
 
 
-@inner
+@compiled.inner
 def explain_product(tally, work, entry, since, until):
     """Add the part from ``since`` to ``until`` of the time of a slice's product to ``bound_ns``, and its residuals.
 
@@ -37,7 +36,7 @@ def explain_product(tally, work, entry, since, until):
     tally.residual_ns[1] += entry.high_ns * max(1.0, longer)
 
 
-@outer
+@compiled.outer
 def trace_back(stages, work, tally, stage):
     """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause, and its residuals.
 

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.compiled import inner, outer, unsigned
-from archsim.base.errors import ArchsimError
+from archsim.base import compiled, errors
 from archsim.engine.event.heaps import BOOKING, bookings_pop, bookings_push, time_bits, time_of
-from archsim.engine.flows.network import FOUND, RECOMPUTED, FlowNetwork, enter, leave
-from archsim.engine.flows.port_fair import UNCOUPLED, rank_links, ranks_in_cycles
+from archsim.engine.flows import network, port_fair
 from archsim.engine.flows.simulation import SPENT
 from archsim.engine.state import UNITS, Machine
 from microarch.fabric.fabric import Fabric
@@ -115,7 +113,7 @@ class Traffic(NamedTuple):
     """State of the flows of a step."""
 
     pool: FlowPool  # stages, timers and flows
-    net: FlowNetwork  # network of the step: rates
+    net: network.FlowNetwork  # network of the step: rates
     resources: np.ndarray  # Tally.resources
     metered: np.ndarray  # float64[network resource]: until when busy and waiting time are counted
     lines: np.ndarray  # LINE[line]
@@ -134,13 +132,13 @@ def port_ranks(fabric: Fabric, cycles: bool = False) -> np.ndarray:
     routers then depend on their buffers, which are not modelled.
     """
     try:
-        links = ranks_in_cycles(fabric) if cycles else rank_links(fabric)
+        links = port_fair.ranks_in_cycles(fabric) if cycles else port_fair.rank_links(fabric)
     except ValueError:
-        raise ArchsimError(
+        raise errors.ArchsimError(
             f"arbitration: round_robin has no steady state on a fabric of {fabric.name}, whose routes wait for each "
             f"other in a cycle. Use arbitration: fair, or head_of_line"
         ) from None
-    return np.concatenate([np.full(fabric.dies, UNCOUPLED), links]).astype(np.int32)
+    return np.concatenate([np.full(fabric.dies, port_fair.UNCOUPLED), links]).astype(np.int32)
 
 
 def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
@@ -164,7 +162,7 @@ def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
     )
 
 
-@outer
+@compiled.outer
 def reset(t, chains):
     """Clear pool and meters for a step of ``chains`` chains."""
     for i in range(len(t.pool.count)):
@@ -179,7 +177,7 @@ def reset(t, chains):
         t.metered[r] = 0.0
 
 
-@outer
+@compiled.outer
 def set_timer(pool, stage, time, tells):
     """Raise the event ``tells`` for the stage at ``time``."""
     pool.count[TIMERS] += 1
@@ -187,26 +185,26 @@ def set_timer(pool, stage, time, tells):
     pool.count[WAITING] = bookings_push(pool.calendar, pool.count[WAITING], timer, TIE_BITS)
 
 
-@inner
+@compiled.inner
 def next_timer_time(pool):
     """Time of the next timer; infinity if none waits."""
     return time_of(pool.calendar[0].time_bits) if pool.count[WAITING] > 0 else np.inf
 
 
-@inner
+@compiled.inner
 def take_timer(pool):
     """Remove the next timer from the calendar; returns its stage and its event."""
     (_, timer), pool.count[WAITING] = bookings_pop(pool.calendar, pool.count[WAITING], TIE_BITS)
     return timer >> TELLS_BITS, timer & ~TIE_BITS
 
 
-@inner
+@compiled.inner
 def _tally_row(dies, r):
     """Row of ``archsim.engine.state.Tally.resources`` of a network resource: HBMs come first, then links."""
     return r + dies if r < dies else r + (UNITS - 1) * dies
 
 
-@inner
+@compiled.inner
 def _meter(t, group, now, n_bytes):
     """Count busy and waiting time of the group's resources up to now, and the bytes about to pass them."""
     for position in range(t.net.groups[group].first, t.net.groups[group].end):
@@ -219,7 +217,7 @@ def _meter(t, group, now, n_bytes):
         t.metered[r] = now
 
 
-@inner
+@compiled.inner
 def _expect(pool, index):
     """Note when the flow's next event comes, and before when it cannot: `_is_due` is asked from then on."""
     flow, rate = pool.flows[index], pool.rates[index]
@@ -229,7 +227,7 @@ def _expect(pool, index):
         pool.not_before[index] = ends - (2.0 * SPENT * flow.size / rate + ROUNDING * ends)
 
 
-@inner
+@compiled.inner
 def _begin_bytes(t, index, stage, now):
     """The flow now moves the bytes of this stage, at the rate that it has."""
     flow, rate, row = t.pool.flows[index], t.pool.rates[index], t.pool.stages[stage]
@@ -240,17 +238,17 @@ def _begin_bytes(t, index, stage, now):
     _meter(t, row.group, now, np.int64(row.bytes))
 
 
-@outer
+@compiled.outer
 def _start_flow(t, stage, now):
     index, group = t.pool.count[FLOWS], t.pool.stages[stage].group
     t.pool.count[FLOWS] += 1
     t.pool.groups[index], t.pool.rates[index], t.pool.flows[index].hbm_bound = group, 0.0, 0
     t.flow_of[group] += index
     _begin_bytes(t, index, stage, now)
-    enter(t.net, group)
+    network.enter(t.net, group)
 
 
-@outer
+@compiled.outer
 def send(t, stage, now):
     """Start the flow of a stage, or let it wait in its line; the stage is served ``latency`` after its last byte."""
     line_of = t.line_of[t.pool.stages[stage].group]
@@ -270,7 +268,7 @@ def send(t, stage, now):
     line.last = stage
 
 
-@inner
+@compiled.inner
 def _next_in_line(t, group, before, now):
     """Take the stage whose flow starts as that of stage ``before`` ends; -1 if none waits. Until now it has waited for
     the first resource of its route.
@@ -290,7 +288,7 @@ def _next_in_line(t, group, before, now):
     return stage
 
 
-@inner
+@compiled.inner
 def _end_flow(t, index, now):
     """The flow ends. If the next one in its line takes the same way, it continues at its rate; else the flow leaves the
     network, and the last row takes its place.
@@ -307,7 +305,7 @@ def _end_flow(t, index, now):
         _begin_bytes(t, index, following, now)
         return
     _meter(t, group, now, np.int64(0))
-    leave(t.net, group)
+    network.leave(t.net, group)
     pool.count[FLOWS] -= 1
     last = pool.count[FLOWS]
     t.flow_of[group] -= index
@@ -318,14 +316,14 @@ def _end_flow(t, index, now):
         _start_flow(t, following, now)
 
 
-@inner
+@compiled.inner
 def _is_due(pool, index, now):
     """Whether a flow has reached its goal, or has less left than rounding."""
     flow = pool.flows[index]
     return flow.start + flow.takes <= now or (flow.takes - (now - flow.start)) * pool.rates[index] <= SPENT * flow.size
 
 
-@outer
+@compiled.outer
 def work_flows(t, now):
     """Process flows that have reached their goal: the first segment has arrived, or the last byte."""
     index = 0
@@ -344,7 +342,7 @@ def work_flows(t, now):
             _end_flow(t, index, now)
 
 
-@inner
+@compiled.inner
 def _hbm_is_bottleneck(net, group, dies):
     """Whether an HBM limits the group's flows; if the solver does not report it: an HBM is saturated, and no link of
     the route is.
@@ -361,7 +359,7 @@ def _hbm_is_bottleneck(net, group, dies):
     return tight
 
 
-@inner
+@compiled.inner
 def _change_rate(t, index, now):
     flow, rate = t.pool.flows[index], t.net.groups[t.pool.groups[index]].rate
     elapsed = now - flow.start
@@ -374,35 +372,35 @@ def _change_rate(t, index, now):
     _expect(t.pool, index)
 
 
-@outer
+@compiled.outer
 def apply_rates(t, now):
     """Update the flows whose rate has changed. Returns the time of the next event of any flow."""
     changed, several = np.int64(0), False
-    for i in range(t.net.counts[FOUND]):  # without a branch, which no processor could foresee
-        group = t.net.lists[RECOMPUTED, unsigned(i)]
+    for i in range(t.net.counts[network.FOUND]):  # without a branch, which no processor could foresee
+        group = t.net.lists[network.RECOMPUTED, compiled.unsigned(i)]
         row = t.net.groups[group]
         index = t.flow_of[group] * (row.weight == 1)  # the sum of several numbers may lie beyond the pool
-        t.pool.changed[unsigned(changed)] = index
-        changed += (row.weight == 1) & (row.rate != t.pool.rates[unsigned(index)])
+        t.pool.changed[compiled.unsigned(changed)] = index
+        changed += (row.weight == 1) & (row.rate != t.pool.rates[compiled.unsigned(index)])
         several |= row.weight > 1
     if several:
         changed = _all_changed(t)
     for i in range(changed):
-        _change_rate(t, t.pool.changed[unsigned(i)], now)
+        _change_rate(t, t.pool.changed[compiled.unsigned(i)], now)
     return next_flow_time(t.pool)
 
 
-@outer
+@compiled.outer
 def _all_changed(t):
     """List all flows whose rate has changed; returns their number."""
     changed = np.int64(0)
     for index in range(t.pool.count[FLOWS]):
-        t.pool.changed[unsigned(changed)] = index
+        t.pool.changed[compiled.unsigned(changed)] = index
         changed += t.net.groups[t.pool.groups[index]].rate != t.pool.rates[index]
     return changed
 
 
-@inner
+@compiled.inner
 def next_flow_time(pool):
     """Time of the next event of any flow; infinity if none is under way."""
     soonest = time_bits(np.inf)

@@ -13,48 +13,8 @@ Rows of the pool stay until the step ends; they are also the log from which time
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, reference, unsigned
-from archsim.engine.event.claims import (
-    BOOKED,
-    CLAIMED,
-    MOST_BITS,
-    NOBODY,
-    STAGES,
-    STAGES_PER_CHAIN,
-    STAGES_PER_MOVE,
-    WAITS_PER_CHAIN,
-    ReservedState,
-    admit_at,
-    claim_of,
-    create,
-    entry_of,
-    first_waiting,
-    give_up,
-    is_unit,
-    links_of,
-    new_pool,
-    offer_links,
-    row_of,
-)
-from archsim.engine.event.explained import explain_product
-from archsim.engine.event.heaps import bookings_pop
-from archsim.engine.event.service import asked_at, early_ns, group_of, priority_of, serve_move, serve_slice
-from archsim.engine.event.step_log import step_log
-from archsim.engine.state import (
-    CAUSE_OF,
-    COMBINE,
-    DISPATCH,
-    UNITS,
-    Machine,
-    Memory,
-    StepWork,
-    Tally,
-    awaits_tokens,
-    count_arrived,
-    count_computed,
-    hold,
-    link_at,
-    phase_of,
-)
+from archsim.engine import state
+from archsim.engine.event import claims, explained, heaps, service, step_log
 from microarch.blocks.catalogue import NEXT, SPAWN
 from microarch.blocks.request import ACT_READ, COMPUTE, COPY, DONE, LOOKUP, Unit
 from microarch.fabric.fabric import Fabric
@@ -65,24 +25,24 @@ HBM, COMPUTE_ARRAY = np.int64(Unit.HBM), np.int64(Unit.COMPUTE)
 @inner
 def _follow(s, stage, event, end):
     """Create the successors of a processed stage, the spawned one first."""
-    row = row_of(s, stage)
+    row = claims.row_of(s, stage)
     spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
     if spawned >= 0:
-        group = group_of(s, spawned, row.item, row.group % s.machine.dies)
-        create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
+        group = service.group_of(s, spawned, row.item, row.group % s.machine.dies)
+        claims.create(s, spawned, row.item, group, end, 0.0, stage, row.priority)
     earliest, floor = end, 0.0
     if following == COMPUTE:
-        entry = entry_of(s, row.item)
-        earliest = end - early_ns(s, row.kind, row.item)
-        floor = max(end + entry.drain_ns, asked_at(s, stage) + entry.alone_ns)
-        if entry.routed and awaits_tokens(s.work, entry.die):
+        entry = claims.entry_of(s, row.item)
+        earliest = end - service.early_ns(s, row.kind, row.item)
+        floor = max(end + entry.drain_ns, service.asked_at(s, stage) + entry.alone_ns)
+        if entry.routed and state.awaits_tokens(s.work, entry.die):
             s.work.held[unsigned(row.item)].floor = floor
-            hold(s.work, entry.die, row.item)
+            state.hold(s.work, entry.die, row.item)
             return
     elif following == DONE and row.kind >= ACT_READ:  # software follows, so that it keeps no resource from others
-        earliest = end + s.machine.transfer_ns[phase_of(s.work, row.item)]
-    group = group_of(s, following, row.item, row.group % s.machine.dies)
-    create(s, following, row.item, group, earliest, floor, stage, row.priority)
+        earliest = end + s.machine.transfer_ns[state.phase_of(s.work, row.item)]
+    group = service.group_of(s, following, row.item, row.group % s.machine.dies)
+    claims.create(s, following, row.item, group, earliest, floor, stage, row.priority)
 
 
 @inner
@@ -92,7 +52,7 @@ def _start_chain(s, die, now, parent):
     if local.next_chain < local.end_chain:
         chain = s.work.chains[unsigned(local.next_chain)]
         local.next_chain += 1
-        create(s, LOOKUP, chain, die, now, 0.0, parent, priority_of(s, chain))
+        claims.create(s, LOOKUP, chain, die, now, 0.0, parent, service.priority_of(s, chain))
 
 
 @inner
@@ -100,73 +60,75 @@ def _start_moves(s, what, die, now, parent):
     """Start the bundles of hidden vectors that leave ``die``."""
     columns = s.work.moves.shape[1]
     for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
-        create(s, ACT_READ, what * columns + column, HBM * s.machine.dies + die, now, 0.0, parent, np.int64(0))
+        claims.create(s, ACT_READ, what * columns + column, HBM * s.machine.dies + die, now, 0.0, parent, np.int64(0))
 
 
 @inner
 def _release_held(s, die, now, parent):
     """The die's tokens have arrived: its waiting slices may be computed."""
     chain = s.work.local[unsigned(die)].held
-    s.work.local[unsigned(die)].held = NOBODY
+    s.work.local[unsigned(die)].held = claims.NOBODY
     s.work.local[unsigned(die)].launched_ns = now + s.work.local[unsigned(die)].launch_ns
     while chain >= 0:
         group = COMPUTE_ARRAY * s.machine.dies + die
-        create(s, COMPUTE, chain, group, now, s.work.held[unsigned(chain)].floor, parent, priority_of(s, chain))
+        claims.create(
+            s, COMPUTE, chain, group, now, s.work.held[unsigned(chain)].floor, parent, service.priority_of(s, chain)
+        )
         chain = s.work.held[unsigned(chain)].next
 
 
 @inner
 def _finish(s, stage):
     """A request is done: its die may start the next one or send its results."""
-    now, item = row_of(s, stage).time, row_of(s, stage).item
-    kind = row_of(s, row_of(s, stage).parent).kind
+    now, item = claims.row_of(s, stage).time, claims.row_of(s, stage).item
+    kind = claims.row_of(s, claims.row_of(s, stage).parent).kind
     if kind == COMPUTE:
-        entry = entry_of(s, item)
+        entry = claims.entry_of(s, item)
         _start_chain(s, entry.die, now, stage)
-        if entry.routed and count_computed(s.work, entry.die, now):
-            _start_moves(s, COMBINE, entry.die, now, stage)
+        if entry.routed and state.count_computed(s.work, entry.die, now):
+            _start_moves(s, state.COMBINE, entry.die, now, stage)
     elif kind >= ACT_READ and item < s.work.moves.shape[1]:
-        die = s.work.moves[DISPATCH, item].dst
-        if count_arrived(s.work, die, now):
+        die = s.work.moves[state.DISPATCH, item].dst
+        if state.count_arrived(s.work, die, now):
             _release_held(s, die, now, stage)
 
 
 @inner
 def _process(s, stage):
     """Serve a stage, create its successors, release its resources."""
-    row = row_of(s, stage)
+    row = claims.row_of(s, stage)
     if row.kind == DONE:
         row.end = row.time
         _finish(s, stage)
         return
-    event, duration, n_bytes = serve_move(s, row) if row.kind >= ACT_READ else serve_slice(s, row)
+    event, duration, n_bytes = service.serve_move(s, row) if row.kind >= ACT_READ else service.serve_slice(s, row)
     row.end, row.event = row.time + duration, event
     _follow(s, stage, event, row.end)
-    if is_unit(s, row.group):
-        give_up(s, stage, row.group, duration, n_bytes)
-        waiting = first_waiting(s, row.group)
+    if claims.is_unit(s, row.group):
+        claims.give_up(s, stage, row.group, duration, n_bytes)
+        waiting = claims.first_waiting(s, row.group)
         if waiting >= 0:
-            admit_at(s, waiting, row.group)
+            claims.admit_at(s, waiting, row.group)
         return
-    first, last = links_of(s, row.group)
+    first, last = claims.links_of(s, row.group)
     for at in range(first, last):
-        give_up(s, stage, link_at(s.machine, at), duration, n_bytes)
+        claims.give_up(s, stage, state.link_at(s.machine, at), duration, n_bytes)
     if len(s.link_bits):
-        s.pool.count[CLAIMED] &= ~s.link_bits[unsigned(row.group)]
-    offer_links(s, row.group)
+        s.pool.count[claims.CLAIMED] &= ~s.link_bits[unsigned(row.group)]
+    claims.offer_links(s, row.group)
 
 
 @inner
 def _trace_back(s, stage, begin):
     """Add the critical path that ends with ``stage`` to ``bound_ns``, by cause, and its residuals."""
-    until = row_of(s, stage).end
+    until = claims.row_of(s, stage).end
     while stage >= 0 and until > begin:
-        row = row_of(s, stage)
+        row = claims.row_of(s, stage)
         since = max(min(row.time, until), begin)
         if row.kind == COMPUTE:
-            explain_product(s.tally, s.work, entry_of(s, row.item), since, until)
+            explained.explain_product(s.tally, s.work, claims.entry_of(s, row.item), since, until)
         else:
-            s.tally.bound_ns[CAUSE_OF[row.kind]] += until - since
+            s.tally.bound_ns[state.CAUSE_OF[row.kind]] += until - since
         until = since
         stage = row.cause
 
@@ -175,14 +137,16 @@ def _trace_back(s, stage, begin):
 def _start_all(s, begin_ns):
     """Dispatch the hidden vectors and look up the first slices."""
     for die in range(s.machine.dies):
-        _start_moves(s, DISPATCH, die, begin_ns, NOBODY)
+        _start_moves(s, state.DISPATCH, die, begin_ns, claims.NOBODY)
     if s.machine.window < len(s.work.chains):
         for die in range(s.machine.dies):
             for _ in range(s.machine.window):
-                _start_chain(s, die, begin_ns, NOBODY)
+                _start_chain(s, die, begin_ns, claims.NOBODY)
         return
     for chain in range(len(s.work.chains)):
-        create(s, LOOKUP, chain, entry_of(s, chain).die, begin_ns, 0.0, NOBODY, priority_of(s, chain))
+        claims.create(
+            s, LOOKUP, chain, claims.entry_of(s, chain).die, begin_ns, 0.0, claims.NOBODY, service.priority_of(s, chain)
+        )
     for die in range(s.machine.dies):
         s.work.local[unsigned(die)].next_chain = s.work.local[unsigned(die)].end_chain
 
@@ -190,8 +154,8 @@ def _start_all(s, begin_ns):
 @inner
 def _ends_step(s, stage):
     """Whether the step waits for the stage: not for copies under ``copy_writes: background``."""
-    row = row_of(s, stage)
-    is_copy = row.kind == COPY or (row.kind == DONE and row_of(s, row.parent).kind == COPY)
+    row = claims.row_of(s, stage)
+    is_copy = row.kind == COPY or (row.kind == DONE and claims.row_of(s, row.parent).kind == COPY)
     return not (is_copy and s.machine.copies_in_background)
 
 
@@ -204,62 +168,65 @@ def run_step(s, begin_ns):
     for i in range(len(s.pool.count)):
         s.pool.count[i] = 0
     for r in range(len(s.pool.claims)):
-        claim = claim_of(s, r)
+        claim = claims.claim_of(s, r)
         claim.queued, claim.claimed, claim.last_user, claim.free_at = 0, 0, -1, begin_ns
     for die in range(s.machine.dies):
         s.work.local[unsigned(die)].launched_ns += begin_ns
         unwritten_ns = s.memory.copies.room[die].unwritten_bytes / s.machine.hbm_rates[die]
-        claim_of(s, s.machine.dies + die).free_at += unwritten_ns
+        claims.claim_of(s, s.machine.dies + die).free_at += unwritten_ns
     _start_all(s, begin_ns)
-    end, last = begin_ns, NOBODY
-    while s.pool.count[BOOKED] > 0:
-        booking, s.pool.count[BOOKED] = bookings_pop(s.pool.calendar, s.pool.count[BOOKED], s.tie_bits)
+    end, last = begin_ns, claims.NOBODY
+    while s.pool.count[claims.BOOKED] > 0:
+        booking, s.pool.count[claims.BOOKED] = heaps.bookings_pop(
+            s.pool.calendar, s.pool.count[claims.BOOKED], s.tie_bits
+        )
         stage = booking[1]
         _process(s, stage)
-        if row_of(s, stage).end > end and _ends_step(s, stage):
-            end, last = row_of(s, stage).end, stage
-    s.tally.events[0] += s.pool.count[STAGES]
+        if claims.row_of(s, stage).end > end and _ends_step(s, stage):
+            end, last = claims.row_of(s, stage).end, stage
+    s.tally.events[0] += s.pool.count[claims.STAGES]
     if s.machine.copies_in_background:
         for die in range(s.machine.dies):
-            late_ns = max(0.0, claim_of(s, s.machine.dies + die).free_at - end)
+            late_ns = max(0.0, claims.claim_of(s, s.machine.dies + die).free_at - end)
             s.memory.copies.room[die].unwritten_bytes = np.int64(late_ns * s.machine.hbm_rates[die])
     if last >= 0:
         _trace_back(s, last, begin_ns)
     return end
 
 
-def _link_bits(machine: Machine) -> np.ndarray:
+def _link_bits(machine: state.Machine) -> np.ndarray:
     """``ReservedState.link_bits``."""
-    if machine.link_resources > MOST_BITS:
+    if machine.link_resources > claims.MOST_BITS:
         return np.zeros(0, np.int64)
     of_pairs = np.zeros(machine.dies**2, np.int64)
     pair = np.repeat(np.arange(len(of_pairs)), np.diff(machine.route_ptr))
     np.bitwise_or.at(of_pairs, pair, np.int64(1) << machine.route_links.astype(np.int64))
-    return np.concatenate([np.zeros(UNITS * machine.dies, np.int64), of_pairs])
+    return np.concatenate([np.zeros(state.UNITS * machine.dies, np.int64), of_pairs])
 
 
 class ReservedKernel:
     """The strategy ``contention: reserved``: runs steps, keeping one pool that grows as steps need."""
 
-    def __init__(self, machine: Machine, fabric: Fabric, assumptions):
+    def __init__(self, machine: state.Machine, fabric: Fabric, assumptions):
         self._machine = machine
         self._tie_bits = -1 if assumptions.ties == "sequence" else 0
         self._link_bits = _link_bits(machine)
-        self.pool = new_pool(machine.resources, 0, 0)
+        self.pool = claims.new_pool(machine.resources, 0, 0)
 
-    def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
+    def step(self, work: state.StepWork, memory: state.Memory, tally: state.Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        if STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves > len(self.pool.stages):
+        if claims.STAGES_PER_CHAIN * chains + claims.STAGES_PER_MOVE * moves > len(self.pool.stages):
             room = 2 * chains, 2 * moves
-            self.pool = new_pool(
+            self.pool = claims.new_pool(
                 self._machine.resources,
-                STAGES_PER_CHAIN * room[0] + STAGES_PER_MOVE * room[1],
-                WAITS_PER_CHAIN * room[0] + room[1],
+                claims.STAGES_PER_CHAIN * room[0] + claims.STAGES_PER_MOVE * room[1],
+                claims.WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
         end_ns = run_step(
-            ReservedState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits), begin_ns
+            claims.ReservedState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits),
+            begin_ns,
         )
         if len(work.notes):
             work.notes["time_ns"] -= begin_ns
@@ -267,5 +234,5 @@ class ReservedKernel:
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step, which began at ``begin_ns``."""
-        stages, waits = self.pool.stages[: self.pool.count[STAGES]], not self._machine.copies_in_background
-        return step_log(stages, self._work, begin_ns, waits)
+        stages, waits = self.pool.stages[: self.pool.count[claims.STAGES]], not self._machine.copies_in_background
+        return step_log.step_log(stages, self._work, begin_ns, waits)

@@ -3,41 +3,11 @@
 import numpy as np
 
 from archsim.base.compiled import inner, unsigned
+from archsim.engine import state
 from archsim.engine.event.claims import claim_of, entry_of, row_of
-from archsim.engine.state import (
-    DATA_MESSAGES,
-    HIDDEN,
-    REQUESTS,
-    UNITS,
-    begun_ns,
-    launched_ns,
-    launching_ns,
-    move_of,
-    phase_of,
-)
-from microarch.blocks import atu, hbm, llc, pdu
-from microarch.blocks.catalogue import UNIT
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.request import (
-    ACT_MOVE,
-    ACT_READ,
-    COMPUTE,
-    DATA,
-    DONE,
-    HERE,
-    HIT,
-    LLC_FILL,
-    LOCAL_HBM,
-    LOOKUP,
-    MISS,
-    REMOTE_HBM,
-    REMOTE_LLC,
-    REQUEST,
-    SERVED,
-    Unit,
-)
+from microarch.blocks import atu, catalogue, hbm, llc, pdu, request
 
-HBM_CLASS = np.int64(Unit.HBM)
+HBM_CLASS = np.int64(request.Unit.HBM)
 
 
 @inner
@@ -59,7 +29,7 @@ def _cross(s, what, src, dst, n_bytes, most_bytes_per_ns):
 @inner
 def asked_at(s, stage):
     """When the slice was looked up whose arrival the stage is."""
-    while row_of(s, stage).kind != LOOKUP:
+    while row_of(s, stage).kind != request.LOOKUP:
         stage = row_of(s, stage).parent
     return row_of(s, stage).time
 
@@ -67,10 +37,10 @@ def asked_at(s, stage):
 @inner
 def _product_ns(s, row, entry):
     """How long a stage holds the array: less than its product takes by what it counts as begun before."""
-    launching, ahead = launching_ns(s.work, entry, row.time), 0.0
-    if row_of(s, row.parent).kind < ACT_READ:  # not held for tokens
+    launching, ahead = state.launching_ns(s.work, entry, row.time), 0.0
+    if row_of(s, row.parent).kind < request.ACT_READ:  # not held for tokens
         free, asked = claim_of(s, row.group).free_at, asked_at(s, row.parent)
-        ahead = max(0.0, row.time - begun_ns(free, asked, launched_ns(s.work, entry)))
+        ahead = max(0.0, row.time - state.begun_ns(free, asked, state.launched_ns(s.work, entry)))
     multiplied = max(entry.compute_ns - ahead, entry.least_ns)
     return max(launching + multiplied, row.floor - row.time)
 
@@ -80,62 +50,62 @@ def serve_slice(s, row):
     """(event, duration, bytes) of a weight slice's stage; updates caches, copies and counters."""
     kind, machine, memory = row.kind, s.machine, s.memory
     entry = entry_of(s, row.item)
-    key = entry.key + np.int64(unsigned(row.item) % unsigned(SLICES))
+    key = entry.key + np.int64(unsigned(row.item) % unsigned(hbm.SLICES))
     n_bytes = machine.slice_bytes
-    if kind == LOOKUP:
+    if kind == request.LOOKUP:
         event = atu.look_up(memory.llc_tags, memory.copies, entry, key)
-        s.tally.llc_hits[0] += event == HIT
+        s.tally.llc_hits[0] += event == request.HIT
         row.home_hit = llc.holds(memory.llc_tags, entry.home, entry.expert, key)
-        latency = machine.llc_hit_ns if event == HIT else machine.llc_miss_ns
-        if event != HIT and not atu.knows(memory.atu, entry, key // SLICES):
+        latency = machine.llc_hit_ns if event == request.HIT else machine.llc_miss_ns
+        if event != request.HIT and not atu.knows(memory.atu, entry, key // hbm.SLICES):
             latency += machine.hbm_latency_ns
         return event, latency, np.int64(0)
-    if kind == LOCAL_HBM:
+    if kind == request.LOCAL_HBM:
         s.tally.dies[unsigned(entry.die)].local_read_bytes += entry.read_bytes
         duration = _duration(s, machine.hbm_latency_ns, entry.read_bytes, machine.hbm_rates[entry.die])
-        return SERVED, duration, entry.read_bytes
-    if kind == REQUEST:
-        s.tally.pair_bytes[REQUESTS, entry.die, entry.home] += machine.request_bytes
-        duration = _cross(s, REQUESTS, entry.die, entry.home, machine.request_bytes, np.inf)
-        return (HIT if row_of(s, row.parent).home_hit else MISS), duration, machine.request_bytes
-    if kind == REMOTE_LLC:
+        return request.SERVED, duration, entry.read_bytes
+    if kind == request.REQUEST:
+        s.tally.pair_bytes[state.REQUESTS, entry.die, entry.home] += machine.request_bytes
+        duration = _cross(s, state.REQUESTS, entry.die, entry.home, machine.request_bytes, np.inf)
+        return (request.HIT if row_of(s, row.parent).home_hit else request.MISS), duration, machine.request_bytes
+    if kind == request.REMOTE_LLC:
         s.tally.llc_hits[1] += 1
-        return SERVED, machine.llc_hit_ns, n_bytes
-    if kind == COMPUTE:
+        return request.SERVED, machine.llc_hit_ns, n_bytes
+    if kind == request.COMPUTE:
         # An array that holds a slice whose last bytes have not arrived waits: it is not busy.
         duration, array = _product_ns(s, row, entry), s.tally.resources[unsigned(row.group)]
         array.busy_ns -= duration - entry.compute_ns
         array.wait_ns += max(0.0, duration - entry.compute_ns)
-        return SERVED, duration, np.int64(0)
-    if kind == LLC_FILL:
+        return request.SERVED, duration, np.int64(0)
+    if kind == request.LLC_FILL:
         llc.store(memory.llc_tags, row.group % machine.dies, entry.expert, key)
-        return SERVED, machine.llc_write_ns, n_bytes
-    if kind == DATA:
-        s.tally.pair_bytes[DATA_MESSAGES, entry.home, entry.die] += n_bytes
-        duration = _cross(s, DATA_MESSAGES, entry.home, entry.die, n_bytes, np.inf)
+        return request.SERVED, machine.llc_write_ns, n_bytes
+    if kind == request.DATA:
+        s.tally.pair_bytes[state.DATA_MESSAGES, entry.home, entry.die] += n_bytes
+        duration = _cross(s, state.DATA_MESSAGES, entry.home, entry.die, n_bytes, np.inf)
         event = pdu.decide(s.work.cp_en, s.work.cp_ready_ns, memory.copies, entry, key, row.time + duration)
         return event, duration, n_bytes
-    if kind == REMOTE_HBM:
+    if kind == request.REMOTE_HBM:
         s.tally.dies[unsigned(entry.home)].remote_read_bytes += n_bytes
-        return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.home]), n_bytes
+        return request.SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.home]), n_bytes
     if hbm.keep(memory.copies, entry.die, key, n_bytes):
         s.tally.dies[unsigned(entry.die)].write_bytes += n_bytes
-    return SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.die]), n_bytes
+    return request.SERVED, _duration(s, machine.hbm_latency_ns, n_bytes, machine.hbm_rates[entry.die]), n_bytes
 
 
 @inner
 def serve_move(s, row):
     """(event, duration, bytes) of a stage of a bundle of hidden vectors."""
-    move = move_of(s.work, row.item)
-    if row.kind == ACT_MOVE:
-        phase = phase_of(s.work, row.item)
+    move = state.move_of(s.work, row.item)
+    if row.kind == request.ACT_MOVE:
+        phase = state.phase_of(s.work, row.item)
         s.tally.moved_bytes[phase] += move.bytes
-        s.tally.pair_bytes[HIDDEN + phase, move.src, move.dst] += move.bytes
+        s.tally.pair_bytes[state.HIDDEN + phase, move.src, move.dst] += move.bytes
         most = s.machine.transfer_bytes_per_ns[phase]
-        return SERVED, _cross(s, HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
-    die = move.src if row.kind == ACT_READ else move.dst
+        return request.SERVED, _cross(s, state.HIDDEN, move.src, move.dst, move.bytes, most), move.bytes
+    die = move.src if row.kind == request.ACT_READ else move.dst
     s.tally.dies[unsigned(die)].activation_bytes += move.bytes
-    event = HERE if row.kind == ACT_READ and move.src == move.dst else SERVED
+    event = request.HERE if row.kind == request.ACT_READ and move.src == move.dst else request.SERVED
     return event, _duration(s, s.machine.hbm_latency_ns, move.bytes, s.machine.hbm_rates[die]), move.bytes
 
 
@@ -145,21 +115,21 @@ def group_of(s, kind, item, reader):
     filled.
     """
     dies = s.machine.dies
-    routes = UNITS * dies
-    if kind == DONE:
+    routes = state.UNITS * dies
+    if kind == request.DONE:
         return routes  # the empty route from die 0 to itself
-    if kind >= ACT_READ:
-        move = move_of(s.work, item)
-        if kind == ACT_MOVE:
+    if kind >= request.ACT_READ:
+        move = state.move_of(s.work, item)
+        if kind == request.ACT_MOVE:
             return routes + move.src * dies + move.dst
-        return HBM_CLASS * dies + (move.src if kind == ACT_READ else move.dst)
+        return HBM_CLASS * dies + (move.src if kind == request.ACT_READ else move.dst)
     entry = entry_of(s, item)
-    if kind == REQUEST:
+    if kind == request.REQUEST:
         return routes + entry.die * dies + entry.home
-    if kind == DATA:
+    if kind == request.DATA:
         return routes + entry.home * dies + entry.die
-    place = entry.home if kind == REMOTE_LLC or kind == REMOTE_HBM else entry.die
-    return UNIT[kind] * dies + (reader if kind == LLC_FILL else place)
+    place = entry.home if kind == request.REMOTE_LLC or kind == request.REMOTE_HBM else entry.die
+    return catalogue.UNIT[kind] * dies + (reader if kind == request.LLC_FILL else place)
 
 
 @inner
@@ -172,9 +142,9 @@ def priority_of(s, chain):
 def early_ns(s, kind, chain):
     """How long before a slice's last byte its first segment is there (0 where slices are not segmented)."""
     rest = s.machine.slice_bytes - s.machine.first_bytes
-    if kind == LOCAL_HBM:
+    if kind == request.LOCAL_HBM:
         return rest / s.machine.hbm_rates[entry_of(s, chain).die]
-    if kind != DATA:
+    if kind != request.DATA:
         return 0.0
     entry = entry_of(s, chain)
     return rest / s.machine.route_bytes_per_ns[entry.home, entry.die]

@@ -33,53 +33,13 @@ groups in `step_networks`, how stages begin in `stages`, the compute array in `a
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.engine.event.array import arrive, end_multiplying, has_room, operand_ready, release_held
-from archsim.engine.event.explained import trace_back
-from archsim.engine.event.flows import (
-    HAS_ROOM,
-    HAS_SEGMENT,
-    IS_SERVED,
-    NOBODY,
-    STAGES,
-    STAGES_PER_CHAIN,
-    STAGES_PER_MOVE,
-    TIMERS,
-    Traffic,
-    apply_rates,
-    new_pool,
-    next_flow_time,
-    next_timer_time,
-    port_ranks,
-    reset,
-    send,
-    take_timer,
-    work_flows,
-)
+from archsim.engine.event import array, explained, flows, step_log, step_networks
 from archsim.engine.event.stages import SharedState, ask, begin_move, begin_slice, describe_flow, new_stage, start_moves
-from archsim.engine.event.step_log import step_log
-from archsim.engine.event.step_networks import OWN_COPIES, StepNetworks
 from archsim.engine.flows.network import TOUCHED, FlowNetwork
 from archsim.engine.flows.port_fair import NO_PORTS, Ports, build_ports, solve_rates
 from archsim.engine.machine import share_every_ns
 from archsim.engine.state import DISPATCH, Machine, Memory, StepWork, Tally, count_arrived, room_for_slices, room_to_ask
-from microarch.blocks import hbm, llc, pdu
-from microarch.blocks.catalogue import NEXT, SPAWN
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.request import (
-    ACT_MOVE,
-    ACT_READ,
-    COMPUTE,
-    COPY,
-    DATA,
-    DONE,
-    HIT,
-    LLC_FILL,
-    LOOKUP,
-    MISS,
-    REMOTE_HBM,
-    REQUEST,
-    SERVED,
-)
+from microarch.blocks import catalogue, hbm, llc, pdu, request
 from microarch.fabric.fabric import Fabric
 
 # Copies that a step leaves to be written while the next one runs (``copy_writes: background``).
@@ -91,10 +51,10 @@ def resume_copies(s):
     for die in range(s.machine.dies):
         left = s.memory.copies.room[die].unwritten_bytes
         if left > 0:
-            stage = new_stage(s.traffic.pool, COPY, -1 - die, NOBODY, 0.0)
-            group = OWN_COPIES * s.machine.dies + die
+            stage = new_stage(s.traffic.pool, request.COPY, -1 - die, flows.NOBODY, 0.0)
+            group = step_networks.OWN_COPIES * s.machine.dies + die
             describe_flow(s.traffic, s.traffic.pool.stages[stage], group, left, left, s.machine.hbm_latency_ns)
-            send(s.traffic, stage, 0.0)
+            flows.send(s.traffic, stage, 0.0)
 
 
 @outer
@@ -106,10 +66,10 @@ def leave_copies(s, end):
     pool, machine, room = s.traffic.pool, s.machine, s.memory.copies.room
     for die in range(machine.dies):
         room[die].unwritten_bytes = 0
-    for stage in range(pool.count[STAGES]):
+    for stage in range(pool.count[flows.STAGES]):
         row = pool.stages[stage]
-        if row.kind == COPY:
-            die = -1 - row.item if row.item < 0 else s.work.entries[row.item // SLICES].die
+        if row.kind == request.COPY:
+            die = -1 - row.item if row.item < 0 else s.work.entries[row.item // hbm.SLICES].die
             left = np.int64((row.end - row.latency - end) * machine.hbm_rates[die])
             room[die].unwritten_bytes = max(room[die].unwritten_bytes, left)
     for die in range(machine.dies):
@@ -123,26 +83,26 @@ def _move_done(s, item, stage, now):
     if item < s.work.moves.shape[1]:
         die = s.work.moves[DISPATCH, item].dst
         if count_arrived(s.work, die, now):
-            release_held(s, die, stage, now)
+            array.release_held(s, die, stage, now)
 
 
 @inner
 def _outcome(s, row, now):
     """Event that ends a stage ``now``; updates caches and copies."""
-    if row.kind >= ACT_READ or row.kind == LOOKUP or row.item < 0:
+    if row.kind >= request.ACT_READ or row.kind == request.LOOKUP or row.item < 0:
         return row.event
-    entry = s.work.entries[row.item // SLICES]
-    key = entry.key + row.item % SLICES
-    if row.kind == REQUEST:
-        return HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else MISS
-    if row.kind == DATA:
+    entry = s.work.entries[row.item // hbm.SLICES]
+    key = entry.key + row.item % hbm.SLICES
+    if row.kind == request.REQUEST:
+        return request.HIT if llc.holds(s.memory.llc_tags, entry.home, entry.expert, key) else request.MISS
+    if row.kind == request.DATA:
         return pdu.decide(s.work.cp_en, s.work.cp_ready_ns, s.memory.copies, entry, key, now)
-    if row.kind == LLC_FILL:
-        reader = entry.home if s.traffic.pool.stages[row.parent].kind == REMOTE_HBM else entry.die
+    if row.kind == request.LLC_FILL:
+        reader = entry.home if s.traffic.pool.stages[row.parent].kind == request.REMOTE_HBM else entry.die
         llc.store(s.memory.llc_tags, reader, entry.expert, key)
-    elif row.kind == COPY and hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
+    elif row.kind == request.COPY and hbm.keep(s.memory.copies, entry.die, key, s.machine.slice_bytes):
         s.tally.dies[entry.die].write_bytes += s.machine.slice_bytes
-    return SERVED
+    return request.SERVED
 
 
 @inner
@@ -151,15 +111,15 @@ def _end_stage(s, stage, now):
     row = s.traffic.pool.stages[stage]
     event = _outcome(s, row, now)
     row.end, row.event = now, event
-    spawned, following = SPAWN[row.kind, event], NEXT[row.kind, event]
+    spawned, following = catalogue.SPAWN[row.kind, event], catalogue.NEXT[row.kind, event]
     if spawned >= 0:
         begin_slice(s, spawned, row.item, stage, now)
-    if following == COMPUTE:
-        arrive(s, row.item, stage, now)
-    elif row.kind < ACT_READ:
-        if following != DONE:
+    if following == request.COMPUTE:
+        array.arrive(s, row.item, stage, now)
+    elif row.kind < request.ACT_READ:
+        if following != request.DONE:
             begin_slice(s, following, row.item, stage, now)
-    elif following == ACT_MOVE:
+    elif following == request.ACT_MOVE:
         begin_move(s, following, row.item, stage, now)
     else:  # written on arrival
         _move_done(s, row.item, stage, now)
@@ -169,14 +129,14 @@ def _end_stage(s, stage, now):
 def _tell(s, timer, now):
     """Handle the event of a timer: ``(stage, event)``."""
     stage, tells = timer
-    if tells == IS_SERVED:
+    if tells == flows.IS_SERVED:
         _end_stage(s, stage, now)
-    elif tells == HAS_SEGMENT:
-        operand_ready(s, s.traffic.pool.stages[stage].item, stage, now)
-    elif tells == HAS_ROOM:
-        has_room(s, stage, now)
+    elif tells == flows.HAS_SEGMENT:
+        array.operand_ready(s, s.traffic.pool.stages[stage].item, stage, now)
+    elif tells == flows.HAS_ROOM:
+        array.has_room(s, stage, now)
     else:
-        end_multiplying(s, stage, now)
+        array.end_multiplying(s, stage, now)
 
 
 @outer
@@ -184,20 +144,20 @@ def _start(s):
     """Dispatch the hidden vectors and look up the first slices; copies of the step before may still be written."""
     resume_copies(s)
     for die in range(s.machine.dies):
-        start_moves(s, DISPATCH, die, NOBODY, 0.0)
+        start_moves(s, DISPATCH, die, flows.NOBODY, 0.0)
     for die in range(s.machine.dies):
         local, row = s.work.local[die], s.traffic.pool.dies[die]
         row.room, row.ask_from = room_for_slices(s.machine), room_to_ask(s.machine)
         row.unasked = local.end_chain - local.next_chain
-        ask(s, die, NOBODY, 0.0)
+        ask(s, die, flows.NOBODY, 0.0)
 
 
 @inner
 def _last_to_end(stages, count, copies_too):
     """The stage that ends the step."""
-    last = NOBODY
+    last = flows.NOBODY
     for stage in range(count):
-        if (copies_too or stages[stage].kind != COPY) and (last < 0 or stages[stage].end > stages[last].end):
+        if (copies_too or stages[stage].kind != request.COPY) and (last < 0 or stages[stage].end > stages[last].end):
             last = stage
     return last
 
@@ -207,29 +167,29 @@ def run_step(s, ports, fair):
     """Run one step with the rates of `solve_rates`; returns its duration, float64 ns."""
     s, ports = reference(s), reference(ports)
     traffic, pool = s.traffic, s.traffic.pool
-    reset(traffic, len(s.work.chains))
+    flows.reset(traffic, len(s.work.chains))
     _start(s)
     now, flow_time, share_from = 0.0, np.inf, 0.0
     while True:
         if traffic.net.counts[TOUCHED] > 0 and share_from <= now:
             solve_rates(traffic.net, ports, fair)
-            flow_time, share_from = apply_rates(traffic, now), now + traffic.share_every_ns
+            flow_time, share_from = flows.apply_rates(traffic, now), now + traffic.share_every_ns
         elif flow_time <= now:
-            flow_time = next_flow_time(pool)
-        now = min(next_timer_time(pool), flow_time, share_from if traffic.net.counts[TOUCHED] > 0 else np.inf)
+            flow_time = flows.next_flow_time(pool)
+        now = min(flows.next_timer_time(pool), flow_time, share_from if traffic.net.counts[TOUCHED] > 0 else np.inf)
         if now == np.inf:
             break
         if flow_time <= now:
-            work_flows(traffic, now)
-        while next_timer_time(pool) <= now:
-            _tell(s, take_timer(pool), now)
-    s.tally.events[0] += pool.count[TIMERS]
-    if pool.count[STAGES] == 0:
+            flows.work_flows(traffic, now)
+        while flows.next_timer_time(pool) <= now:
+            _tell(s, flows.take_timer(pool), now)
+    s.tally.events[0] += pool.count[flows.TIMERS]
+    if pool.count[flows.STAGES] == 0:
         return 0.0
-    last = _last_to_end(pool.stages, pool.count[STAGES], not s.machine.copies_in_background)
+    last = _last_to_end(pool.stages, pool.count[flows.STAGES], not s.machine.copies_in_background)
     if s.machine.copies_in_background:
         leave_copies(s, pool.stages[last].end)
-    trace_back(pool.stages, s.work, s.tally, last)
+    explained.trace_back(pool.stages, s.work, s.tally, last)
     return pool.stages[last].end
 
 
@@ -238,23 +198,23 @@ class SharedKernel:
 
     def __init__(self, machine: Machine, fabric: Fabric, assumptions):
         self._machine = machine
-        self._groups = StepNetworks(machine, fabric, assumptions.reads, assumptions.source)
+        self._groups = step_networks.StepNetworks(machine, fabric, assumptions.reads, assumptions.source)
         self._cycles = assumptions.arbitration == "head_of_line"
-        self._ranks = None if assumptions.arbitration == "fair" else port_ranks(fabric, self._cycles)
+        self._ranks = None if assumptions.arbitration == "fair" else flows.port_ranks(fabric, self._cycles)
         self._ports: tuple[FlowNetwork | None, Ports] = (None, NO_PORTS)
         self.share_every_ns = share_every_ns(machine, assumptions)  # least time between two recomputes of rates
         self._metered = np.zeros(machine.dies + machine.link_resources)
-        self.pool = new_pool(machine, 0, 0)
+        self.pool = flows.new_pool(machine, 0, 0)
 
     def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + self._machine.dies
+        stages = flows.STAGES_PER_CHAIN * chains + flows.STAGES_PER_MOVE * moves + self._machine.dies
         if chains > len(self.pool.chains) or stages > len(self.pool.stages):
-            self.pool = new_pool(self._machine, 2 * chains, 2 * moves)
+            self.pool = flows.new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
         net, lines, line_of, row_of, flow_of = self._groups.of(work)
-        traffic = Traffic(
+        traffic = flows.Traffic(
             pool=self.pool, net=net, resources=tally.resources, metered=self._metered, lines=lines, line_of=line_of,
             row_of=row_of, flow_of=flow_of, dies=self._machine.dies, share_every_ns=self.share_every_ns,
         )  # fmt: skip
@@ -268,5 +228,5 @@ class SharedKernel:
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         """Log of the last step; its times count from 0, whenever the step began."""
-        stages, waits = self.pool.stages[: self.pool.count[STAGES]], not self._machine.copies_in_background
-        return step_log(stages, self._work, 0.0, waits)
+        stages, waits = self.pool.stages[: self.pool.count[flows.STAGES]], not self._machine.copies_in_background
+        return step_log.step_log(stages, self._work, 0.0, waits)

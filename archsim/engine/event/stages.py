@@ -7,47 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, outer
+from archsim.engine import state
 from archsim.engine.event.flows import IS_SERVED, STAGES, Traffic, send, set_timer
 from archsim.engine.event.step_networks import OWN_COPIES, OWN_SLICES, OWN_VECTORS, PAIRS
-from archsim.engine.state import (
-    DATA_MESSAGES,
-    HIDDEN,
-    REQUESTS,
-    Machine,
-    Memory,
-    StepWork,
-    Tally,
-    link_at,
-    move_of,
-    phase_of,
-    room_of,
-    route_of,
-)
-from microarch.blocks import atu
-from microarch.blocks.hbm import SLICES
-from microarch.blocks.request import (
-    ACT_MOVE,
-    ACT_READ,
-    COPY,
-    DATA,
-    HERE,
-    HIT,
-    LOCAL_HBM,
-    LOOKUP,
-    REMOTE_HBM,
-    REMOTE_LLC,
-    REQUEST,
-    SERVED,
-)
+from microarch.blocks import atu, hbm, request
 
 
 class SharedState(NamedTuple):
     """State of a step, as its kernels use it."""
 
-    machine: Machine  # constants of the run
-    work: StepWork  # of the step
-    memory: Memory  # LLCs, copies, translations
-    tally: Tally  # counts of the run
+    machine: state.Machine  # constants of the run
+    work: state.StepWork  # of the step
+    memory: state.Memory  # LLCs, copies, translations
+    tally: state.Tally  # counts of the run
     traffic: Traffic  # stages and flows of the step
 
 
@@ -56,7 +28,7 @@ def new_stage(pool, kind, item, parent, now):
     stage = pool.count[STAGES]
     pool.count[STAGES] += 1
     row = pool.stages[stage]
-    row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, SERVED
+    row.kind, row.item, row.parent, row.cause, row.event = kind, item, parent, parent, request.SERVED
     row.time = row.bound_from = row.end = now
     row.hbm_ns, row.least_ns = 0.0, 0.0
     return stage
@@ -70,8 +42,8 @@ def describe_flow(traffic, row, group, n_bytes, first_bytes, latency):
 
 @inner
 def _count_message(machine, tally, what, src, dst, n_bytes):
-    tally.hops[min(what, HIDDEN), 0] += machine.hops[src, dst]
-    tally.hops[min(what, HIDDEN), 1] += machine.hops[src, dst] * n_bytes
+    tally.hops[min(what, state.HIDDEN), 0] += machine.hops[src, dst]
+    tally.hops[min(what, state.HIDDEN), 1] += machine.hops[src, dst] * n_bytes
     tally.pair_bytes[what, src, dst] += n_bytes
 
 
@@ -79,21 +51,21 @@ def _count_message(machine, tally, what, src, dst, n_bytes):
 def _request(machine, tally, entry):
     """Latency of a command to the home; its bytes are counted on the links that it passes."""
     n_bytes = machine.request_bytes
-    _count_message(machine, tally, REQUESTS, entry.die, entry.home, n_bytes)
-    first, last = route_of(machine, entry.die, entry.home)
+    _count_message(machine, tally, state.REQUESTS, entry.die, entry.home, n_bytes)
+    first, last = state.route_of(machine, entry.die, entry.home)
     for at in range(first, last):
-        tally.resources[link_at(machine, at)].bytes += n_bytes
+        tally.resources[state.link_at(machine, at)].bytes += n_bytes
     return machine.route_ns[entry.die, entry.home] + n_bytes / machine.route_bytes_per_ns[entry.die, entry.home]
 
 
 @outer
 def begin_move(s, kind, item, parent, now):
     """Begin a stage of a bundle of hidden vectors."""
-    machine, move, phase = s.machine, move_of(s.work, item), phase_of(s.work, item)
+    machine, move, phase = s.machine, state.move_of(s.work, item), state.phase_of(s.work, item)
     stage = new_stage(s.traffic.pool, kind, item, parent, now)
     row = s.traffic.pool.stages[stage]
-    if kind == ACT_MOVE:
-        _count_message(machine, s.tally, HIDDEN + phase, move.src, move.dst, move.bytes)
+    if kind == request.ACT_MOVE:
+        _count_message(machine, s.tally, state.HIDDEN + phase, move.src, move.dst, move.bytes)
         s.tally.moved_bytes[phase] += move.bytes
         s.tally.dies[move.dst].activation_bytes += move.bytes
         row.least_ns = move.port_bytes / machine.transfer_bytes_per_ns[phase]
@@ -103,7 +75,7 @@ def begin_move(s, kind, item, parent, now):
         return
     s.tally.dies[move.src].activation_bytes += move.bytes
     if move.src == move.dst:
-        row.event = HERE
+        row.event = request.HERE
         group = OWN_VECTORS * machine.dies + move.src
         latency = machine.transfer_ns[phase] + machine.hbm_latency_ns
         describe_flow(s.traffic, row, group, move.bytes, move.bytes, latency)
@@ -115,10 +87,10 @@ def begin_move(s, kind, item, parent, now):
 @outer
 def begin_slice(s, kind, item, parent, now):
     """Begin a stage of a weight slice, COMPUTE excepted."""
-    machine, pool, entry = s.machine, s.traffic.pool, s.work.entries[item // SLICES]
+    machine, pool, entry = s.machine, s.traffic.pool, s.work.entries[item // hbm.SLICES]
     stage = new_stage(pool, kind, item, parent, now)
     row, latency = pool.stages[stage], 0.0
-    if kind == LOCAL_HBM:
+    if kind == request.LOCAL_HBM:
         s.tally.dies[entry.die].local_read_bytes += entry.read_bytes
         whole = machine.first_bytes == machine.slice_bytes
         first_bytes = entry.read_bytes if whole else min(machine.first_bytes, entry.read_bytes)
@@ -126,36 +98,36 @@ def begin_slice(s, kind, item, parent, now):
         describe_flow(s.traffic, row, group, entry.read_bytes, first_bytes, machine.hbm_latency_ns)
         send(s.traffic, stage, now)
         return
-    if kind == COPY:
+    if kind == request.COPY:
         group = OWN_COPIES * machine.dies + entry.die
         describe_flow(s.traffic, row, group, machine.slice_bytes, machine.slice_bytes, machine.hbm_latency_ns)
         send(s.traffic, stage, now)
         return
-    if kind == DATA:
-        _count_message(machine, s.tally, DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes)
-        from_llc = pool.stages[parent].kind == REMOTE_LLC
+    if kind == request.DATA:
+        _count_message(machine, s.tally, state.DATA_MESSAGES, entry.home, entry.die, machine.slice_bytes)
+        from_llc = pool.stages[parent].kind == request.REMOTE_LLC
         group = (PAIRS + (machine.dies if from_llc else 0) + entry.home) * machine.dies + entry.die
         latency = machine.route_ns[entry.home, entry.die]
         describe_flow(s.traffic, row, group, machine.slice_bytes, machine.first_bytes, latency)
         send(s.traffic, stage, now)
         return
-    if kind == LOOKUP:
-        row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % SLICES)
-        s.tally.llc_hits[0] += row.event == HIT
-        latency = machine.llc_hit_ns if row.event == HIT else machine.llc_miss_ns
-        if row.event != HIT and not atu.knows(s.memory.atu, entry, entry.key // SLICES):
+    if kind == request.LOOKUP:
+        row.event = atu.look_up(s.memory.llc_tags, s.memory.copies, entry, entry.key + item % hbm.SLICES)
+        s.tally.llc_hits[0] += row.event == request.HIT
+        latency = machine.llc_hit_ns if row.event == request.HIT else machine.llc_miss_ns
+        if row.event != request.HIT and not atu.knows(s.memory.atu, entry, entry.key // hbm.SLICES):
             latency += machine.hbm_latency_ns
-    elif kind == REQUEST:
+    elif kind == request.REQUEST:
         latency = _request(machine, s.tally, entry)
-    elif kind == REMOTE_LLC:
+    elif kind == request.REMOTE_LLC:
         s.tally.llc_hits[1] += 1
         latency = machine.llc_hit_ns
-    elif kind == REMOTE_HBM:
+    elif kind == request.REMOTE_HBM:
         s.tally.dies[entry.home].remote_read_bytes += machine.slice_bytes
         latency = machine.hbm_latency_ns
     else:  # LLC_FILL
         latency = machine.llc_write_ns
-        if pool.stages[parent].kind == REMOTE_HBM:
+        if pool.stages[parent].kind == request.REMOTE_HBM:
             latency += machine.slice_bytes / machine.hbm_rates[entry.home]
     set_timer(pool, stage, now + latency, IS_SERVED)
 
@@ -165,7 +137,7 @@ def start_moves(s, what, die, parent, now):
     """Start the bundles of hidden vectors that leave a die."""
     columns = s.work.moves.shape[1]
     for column in range(s.work.move_ptr[what, die], s.work.move_ptr[what, die + 1]):
-        begin_move(s, ACT_READ, what * columns + column, parent, now)
+        begin_move(s, request.ACT_READ, what * columns + column, parent, now)
 
 
 @outer
@@ -174,11 +146,11 @@ def ask(s, die, parent, now):
     local, row = s.work.local[die], s.traffic.pool.dies[die]
     while row.unasked > 0 and row.room >= row.ask_from:
         chain = s.work.chains[local.next_chain]
-        taken = room_of(s.machine, s.work.entries[chain // SLICES])
+        taken = state.room_of(s.machine, s.work.entries[chain // hbm.SLICES])
         asked = s.traffic.pool.chains[chain]
         asked.taken, asked.ready = taken, now
-        asked.ends_from = now + s.work.entries[chain // SLICES].alone_ns
+        asked.ends_from = now + s.work.entries[chain // hbm.SLICES].alone_ns
         local.next_chain += 1
         row.unasked -= 1
         row.room -= taken
-        begin_slice(s, LOOKUP, chain, parent, now)
+        begin_slice(s, request.LOOKUP, chain, parent, now)

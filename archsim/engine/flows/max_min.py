@@ -32,25 +32,7 @@ give rates multiplied by exactly that.
 import numpy as np
 
 from archsim.base.compiled import inner, outer, unsigned
-from archsim.engine.flows.network import (
-    BOTTLENECKS,
-    CHANGES,
-    FILLED,
-    FOUND,
-    KEPT_ROUNDS,
-    RECOMPUTED,
-    ROUNDS,
-    SATURATED,
-    STAMP,
-    TIGHTEST,
-    TO_FILL,
-    TOUCHED,
-    TOUCHED_GROUPS,
-    WATCHED,
-    count_passed,
-    exchange,
-    free,
-)
+from archsim.engine.flows import network
 
 NEAR = 1.0 + 1e-9  # what is beyond a level by this factor is greater, however it was rounded
 ALL = np.int64(2**62)
@@ -62,13 +44,13 @@ def fair_rates(net, ports):
 
     ``ports`` is not used: all solvers have the same parameters.
     """
-    net.counts[STAMP] += 1
-    net.counts[FOUND] = 0
+    net.counts[network.STAMP] += 1
+    net.counts[network.FOUND] = 0
     watched = _undo_rounds(net)
-    kept = net.counts[FILLED]
+    kept = net.counts[network.FILLED]
     _fill(net, watched)
-    net.counts[TOUCHED] = 0
-    return net.counts[FILLED] - kept
+    net.counts[network.TOUCHED] = 0
+    return net.counts[network.FILLED] - kept
 
 
 @inner
@@ -76,17 +58,21 @@ def _undo_rounds(net):
     """Undo the rounds that the touched groups can change, and count these groups anew. Returns the number of resources
     to watch: the bottlenecks of these rounds.
     """
-    touched, watched, kept = net.lists[TOUCHED_GROUPS], np.int64(0), min(net.counts[ROUNDS], net.counts[KEPT_ROUNDS])
-    for i in range(net.counts[TOUCHED]):
+    touched, watched, kept = (
+        net.lists[network.TOUCHED_GROUPS],
+        np.int64(0),
+        min(net.counts[network.ROUNDS], net.counts[network.KEPT_ROUNDS]),
+    )
+    for i in range(net.counts[network.TOUCHED]):
         row = net.groups[touched[unsigned(i)]]
         if row.limit >= 0 and row.filled != _flows_to_fill(net, touched[unsigned(i)]):
             kept = min(kept, np.int64(net.resources[row.limit].round))
-    net.counts[KEPT_ROUNDS] = ALL
-    while net.counts[ROUNDS] > kept:
+    net.counts[network.KEPT_ROUNDS] = ALL
+    while net.counts[network.ROUNDS] > kept:
         watched = _undo_round(net, watched)
-    for i in range(net.counts[TOUCHED]):
+    for i in range(net.counts[network.TOUCHED]):
         _count_anew(net, touched[unsigned(i)])
-    for i in range(net.counts[TOUCHED]):
+    for i in range(net.counts[network.TOUCHED]):
         while _saturates_before(net, touched[unsigned(i)]):
             watched = _undo_round(net, watched)
     return watched
@@ -95,20 +81,20 @@ def _undo_rounds(net):
 @inner
 def _undo_round(net, watched):
     """Undo the last round; returns the number of resources to watch, with its bottlenecks."""
-    net.counts[ROUNDS] -= 1
-    undone = net.rounds[unsigned(net.counts[ROUNDS])]
-    for i in range(undone.first_change, net.counts[CHANGES]):
+    net.counts[network.ROUNDS] -= 1
+    undone = net.rounds[unsigned(net.counts[network.ROUNDS])]
+    for i in range(undone.first_change, net.counts[network.CHANGES]):
         change = net.changes[unsigned(i)]
         resource = net.resources[change.resource]
         resource.left = change.left
         resource.waiting += change.fixed
-    for i in range(undone.first, net.counts[BOTTLENECKS]):
-        r = net.lists[SATURATED, unsigned(i)]
+    for i in range(undone.first, net.counts[network.BOTTLENECKS]):
+        r = net.lists[network.SATURATED, unsigned(i)]
         net.resources[r].round = -1
-        net.counts[FILLED] -= net.resources[r].limits
-        net.lists[WATCHED, unsigned(watched)] = r
+        net.counts[network.FILLED] -= net.resources[r].limits
+        net.lists[network.WATCHED, unsigned(watched)] = r
         watched += 1
-    net.counts[CHANGES], net.counts[BOTTLENECKS] = undone.first_change, undone.first
+    net.counts[network.CHANGES], net.counts[network.BOTTLENECKS] = undone.first_change, undone.first
     return watched
 
 
@@ -137,19 +123,19 @@ def _rate_alone(net, group):
 def _count_anew(net, group):
     """A touched group waits with the flows that it has now."""
     row, flows = net.groups[group], _flows_to_fill(net, group)
-    row.touched, row.stamp = 0, net.counts[STAMP]
-    net.lists[RECOMPUTED, unsigned(net.counts[FOUND])] = group
-    net.counts[FOUND] += 1
+    row.touched, row.stamp = 0, net.counts[network.STAMP]
+    net.lists[network.RECOMPUTED, unsigned(net.counts[network.FOUND])] = group
+    net.counts[network.FOUND] += 1
     if flows == 0:
         _rate_alone(net, group)
     more = flows - row.filled
     if more != 0:
         if row.limit >= 0:
             if flows == 0:
-                free(net, group)
+                network.free(net, group)
             else:
-                count_passed(net, group, more)
-        net.counts[TO_FILL] += np.int64(flows > 0) - np.int64(row.filled > 0)
+                network.count_passed(net, group, more)
+        net.counts[network.TO_FILL] += np.int64(flows > 0) - np.int64(row.filled > 0)
         row.filled = flows
         for p in range(row.first, row.end):
             net.resources[net.routes[p]].waiting += more
@@ -158,9 +144,9 @@ def _count_anew(net, group):
 @inner
 def _saturates_before(net, group):
     """Whether a resource of the group's route saturates before the last round."""
-    if net.counts[ROUNDS] == 0:
+    if net.counts[network.ROUNDS] == 0:
         return False
-    level = net.rounds[net.counts[ROUNDS] - 1].level
+    level = net.rounds[net.counts[network.ROUNDS] - 1].level
     for p in range(net.groups[group].first, net.groups[group].end):
         resource = net.resources[net.routes[p]]
         if resource.waiting > 0 and resource.left / resource.waiting <= level:
@@ -175,18 +161,22 @@ def _fill(net, n):
     Most resources that saturate did so in the last filling, too. Only these, the first n of the list, are watched, and
     others when they have come as near.
     """
-    kept = net.counts[ROUNDS]
+    kept = net.counts[network.ROUNDS]
     for i in range(n):
         _watch(net, i)
-    while net.counts[FILLED] < net.counts[TO_FILL]:
-        floor = net.rounds[net.counts[ROUNDS] - 1].level if net.counts[ROUNDS] > 0 else 0.0
+    while net.counts[network.FILLED] < net.counts[network.TO_FILL]:
+        floor = net.rounds[net.counts[network.ROUNDS] - 1].level if net.counts[network.ROUNDS] > 0 else 0.0
         n_tightest, level = _find_tightest(net, n, floor)
         first = n
         if n_tightest > 0:
-            begun = net.rounds[unsigned(net.counts[ROUNDS])]
-            begun.level, begun.first, begun.first_change = level, net.counts[BOTTLENECKS], net.counts[CHANGES]
+            begun = net.rounds[unsigned(net.counts[network.ROUNDS])]
+            begun.level, begun.first, begun.first_change = (
+                level,
+                net.counts[network.BOTTLENECKS],
+                net.counts[network.CHANGES],
+            )
             near = _saturate(net, level, n_tightest, begun.first_change)
-            net.counts[ROUNDS] += 1
+            net.counts[network.ROUNDS] += 1
             if near:
                 n = _watch_passed(net, level, begun.first_change, n)
         else:
@@ -196,13 +186,13 @@ def _fill(net, n):
             for i in range(n):
                 _watch(net, i)
     for i in range(n):
-        net.resources[net.lists[WATCHED, unsigned(i)]].watched = 0
+        net.resources[net.lists[network.WATCHED, unsigned(i)]].watched = 0
 
 
 @inner
 def _watch(net, i):
     """Watch the resource in a place of the list."""
-    resource = net.resources[net.lists[WATCHED, unsigned(i)]]
+    resource = net.resources[net.lists[network.WATCHED, unsigned(i)]]
     resource.watched = i + 1
     net.share[unsigned(i + 1)] = _share(resource.left, resource.waiting)
 
@@ -217,10 +207,10 @@ def _share(left, waiting):
 def _undo_near(net, kept, first, n):
     """Undo the rounds in which resources that are watched from now on may have saturated."""
     for i in range(first, n):
-        resource = net.resources[net.lists[WATCHED, unsigned(i)]]
-        while net.counts[ROUNDS] > kept and (
+        resource = net.resources[net.lists[network.WATCHED, unsigned(i)]]
+        while net.counts[network.ROUNDS] > kept and (
             resource.waiting == 0
-            or resource.left <= NEAR * net.rounds[unsigned(net.counts[ROUNDS] - 1)].level * resource.waiting
+            or resource.left <= NEAR * net.rounds[unsigned(net.counts[network.ROUNDS] - 1)].level * resource.waiting
         ):
             _undo_round(net, n)
 
@@ -230,7 +220,7 @@ def _find_tightest(net, n, floor):
     """List the watched resources with the least share, the last resource first; returns their number and this share:
     it is no less than ``floor``, whatever rounding does.
     """
-    watched, tightest, shares = net.lists[WATCHED], net.lists[TIGHTEST], net.share
+    watched, tightest, shares = net.lists[network.WATCHED], net.lists[network.TIGHTEST], net.share
     least, found = shares[1], np.int64(0)
     for i in range(2, n + 1):
         least = min(least, shares[unsigned(i)])
@@ -256,7 +246,7 @@ def _saturate(net, level, n_tightest, first_change):
     """
     near, beyond = False, NEAR * level
     if n_tightest == 1:
-        r = net.lists[TIGHTEST, 0]
+        r = net.lists[network.TIGHTEST, 0]
         _limit(net, r, level)
         if net.resources[r].passed >= 0:
             passed, end = net.passed[r], first_change + net.resources[r].passed
@@ -264,15 +254,15 @@ def _saturate(net, level, n_tightest, first_change):
                 entry = passed[unsigned(at - first_change)]
                 net.changes[unsigned(at)].resource = entry.resource
                 near |= _subtract(net, at, level, beyond, entry.flows)
-            net.counts[CHANGES] = end
+            net.counts[network.CHANGES] = end
             return near
         _note_limited(net, r)
     else:
         for i in range(n_tightest):
-            r = net.lists[TIGHTEST, unsigned(i)]
+            r = net.lists[network.TIGHTEST, unsigned(i)]
             _limit(net, r, level)
             _note_limited(net, r)
-    for at in range(first_change, net.counts[CHANGES]):
+    for at in range(first_change, net.counts[network.CHANGES]):
         resource = net.resources[net.changes[unsigned(at)].resource]
         near |= _subtract(net, at, level, beyond, resource.newly_fixed)
         resource.newly_fixed = 0
@@ -282,26 +272,26 @@ def _saturate(net, level, n_tightest, first_change):
 @inner
 def _limit(net, r, level):
     """The resource saturates: it limits all of its flows that are not fixed yet."""
-    resource, stamp, found = net.resources[r], net.counts[STAMP], net.counts[FOUND]
+    resource, stamp, found = net.resources[r], net.counts[network.STAMP], net.counts[network.FOUND]
     if resource.waiting - resource.newly_fixed != resource.limited:
         _take_open(net, r)
-    resource.round = net.counts[ROUNDS]
-    net.lists[SATURATED, unsigned(net.counts[BOTTLENECKS])] = r
-    net.counts[BOTTLENECKS] += 1
-    net.counts[FILLED] += resource.limits
+    resource.round = net.counts[network.ROUNDS]
+    net.lists[network.SATURATED, unsigned(net.counts[network.BOTTLENECKS])] = r
+    net.counts[network.BOTTLENECKS] += 1
+    net.counts[network.FILLED] += resource.limits
     for u in range(resource.first_user, resource.first_user + resource.limits):
         group = net.users[u].group
         row = net.groups[group]
-        net.lists[RECOMPUTED, unsigned(found)] = group
+        net.lists[network.RECOMPUTED, unsigned(found)] = group
         found += row.stamp != stamp
         row.rate, row.stamp = level, stamp
-    net.counts[FOUND] = found
+    net.counts[network.FOUND] = found
 
 
 @outer
 def _note_limited(net, r):
     """Note the resources that the flows of a bottleneck pass, among those of other bottlenecks of the round."""
-    resource, n_changed = net.resources[r], net.counts[CHANGES]
+    resource, n_changed = net.resources[r], net.counts[network.CHANGES]
     if resource.passed >= 0:
         passed = net.passed[r]
         for at in range(resource.passed):
@@ -311,7 +301,7 @@ def _note_limited(net, r):
             row = net.groups[net.users[u].group]
             for p in range(row.first, row.end):
                 n_changed = _note(net, net.routes[p], row.filled, n_changed)
-    net.counts[CHANGES] = n_changed
+    net.counts[network.CHANGES] = n_changed
 
 
 @inner
@@ -334,11 +324,11 @@ def _take_open(net, r):
         if row.limit >= 0:
             if net.resources[row.limit].round >= 0:
                 continue
-            free(net, group)
+            network.free(net, group)
         row.limit = row.bottleneck = r
-        exchange(net, np.uint32(u), resource.first_user + resource.limits)
+        network.exchange(net, np.uint32(u), resource.first_user + resource.limits)
         resource.limits += 1
-        count_passed(net, group, row.filled)
+        network.count_passed(net, group, row.filled)
 
 
 @inner
@@ -361,12 +351,12 @@ def _subtract(net, at, level, beyond, fixed):
 @outer
 def _watch_passed(net, level, first_change, n):
     """Watch the resources that may have saturated before the round; returns the number of those watched."""
-    for i in range(first_change, net.counts[CHANGES]):
+    for i in range(first_change, net.counts[network.CHANGES]):
         change = net.changes[unsigned(i)]
         resource = net.resources[change.resource]
         if resource.watched == 0 and change.left <= NEAR * level * (resource.waiting + change.fixed):
             resource.watched = 1
-            net.lists[WATCHED, unsigned(n)] = change.resource
+            net.lists[network.WATCHED, unsigned(n)] = change.resource
             n += 1
     return n
 
@@ -374,13 +364,13 @@ def _watch_passed(net, level, first_change, n):
 @outer
 def _watch_new(net, n):
     """Watch the resources of groups that nothing has limited yet; returns the number of those watched."""
-    for i in range(net.counts[TOUCHED]):
-        row = net.groups[net.lists[TOUCHED_GROUPS, unsigned(i)]]
+    for i in range(net.counts[network.TOUCHED]):
+        row = net.groups[net.lists[network.TOUCHED_GROUPS, unsigned(i)]]
         if row.limit < 0 and row.filled > 0:
             for p in range(row.first, row.end):
                 resource = net.resources[net.routes[p]]
                 if resource.watched == 0:
                     resource.watched = 1
-                    net.lists[WATCHED, unsigned(n)] = net.routes[p]
+                    net.lists[network.WATCHED, unsigned(n)] = net.routes[p]
                     n += 1
     return n

@@ -43,8 +43,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import inner, outer
-from archsim.engine.flows.max_min import fair_rates
-from archsim.engine.flows.network import FOUND, RECOMPUTED, STAMP, FlowNetwork, touched_component
+from archsim.engine.flows import max_min, network
 from microarch.fabric.fabric import Graph, link_rank
 
 UNCOUPLED = -1
@@ -136,7 +135,7 @@ def ranks_in_cycles(graph: Graph) -> np.ndarray:
     return rank
 
 
-def build_ports(net: FlowNetwork, rank, cycles: bool = False) -> Ports:
+def build_ports(net: network.FlowNetwork, rank, cycles: bool = False) -> Ports:
     """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route,
     unless there may be ``cycles``.
 
@@ -200,7 +199,7 @@ def solve_rates(net, ports, fair):
     NO_PORTS where rates are fair.
     """
     if fair:
-        fair_rates(net, ports)
+        max_min.fair_rates(net, ports)
     else:
         round_robin_rates(net, ports)
 
@@ -208,7 +207,7 @@ def solve_rates(net, ports, fair):
 @outer
 def round_robin_rates(net, ports):
     """Steady-state rates of the touched component; returns its number of groups. See `max_min` for the contract."""
-    found = net.counts[FOUND] = touched_component(net)
+    found = net.counts[network.FOUND] = network.touched_component(net)
     coupled, reached = _collect_resources(net, ports)
     _collect_entries(net, ports)
     for _ in range(MAX_SWEEPS):
@@ -225,7 +224,7 @@ def round_robin_rates(net, ports):
 @inner
 def _collect_resources(net, ports):
     """Resources of the component, with empty ports; returns the numbers of the coupled ones and of all."""
-    stamp = net.counts[STAMP]
+    stamp = net.counts[network.STAMP]
     coupled, reached = 0, 0
     for i in range(len(ports.order)):
         r = ports.order[i]
@@ -243,7 +242,7 @@ def _collect_resources(net, ports):
 @inner
 def _collect_entries(net, ports):
     """Lay out the component by port. Groups ascend, so that sums, and rates, do not depend on the order of arrival."""
-    stamp = net.counts[STAMP]
+    stamp = net.counts[network.STAMP]
     for group in range(len(net.groups) - 1):
         if net.groups[group].stamp == stamp:
             for p in range(net.groups[group].first, net.groups[group].end):
@@ -293,7 +292,7 @@ def _slow_down(net, ports, k, factor):
 def _limit_sources(net, ports, found, coupled, reached):
     """A flow leaves its source at the least level of the uncoupled resources on its route."""
     for i in range(found):
-        ports.source[net.lists[RECOMPUTED, i]] = np.inf
+        ports.source[net.lists[network.RECOMPUTED, i]] = np.inf
     for i in range(coupled, reached):
         buffer = ports.buffers[ports.sweep[i]]
         port = ports.ports[buffer.first_port]
@@ -301,7 +300,7 @@ def _limit_sources(net, ports, found, coupled, reached):
             group = ports.entries[e]
             ports.source[group] = min(ports.source[group], buffer.limit)
     for i in range(found):
-        group = net.lists[RECOMPUTED, i]
+        group = net.lists[network.RECOMPUTED, i]
         net.groups[group].rate = ports.source[group]
 
 
@@ -361,7 +360,7 @@ def _share_die_input(net, ports, k, granted):
 @outer
 def _backward(net, ports, coupled):
     """Limits from shares, against the travelling order; returns the largest move relative to capacity."""
-    stamp = net.counts[STAMP]
+    stamp = net.counts[network.STAMP]
     moved = 0.0
     for i in range(coupled - 1, -1, -1):
         r = ports.sweep[i]

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from archsim.base.compiled import kernel, reference
-from archsim.base.units import NS_PER_S
-from archsim.engine.flows.network import STAMP, build_network, enter, leave
-from archsim.engine.flows.port_fair import NO_PORTS, build_ports, rank_links, ranks_in_cycles, solve_rates
+from archsim.base import compiled, units
+from archsim.engine.flows import network, port_fair
 from microarch.fabric.fabric import Fabric, Graph, narrowest, per_route
 from microarch.fabric.grid import build_mesh
 
@@ -112,7 +110,7 @@ def _check_name(what, name, valid):
 def _bytes_per_ns(what, bytes_per_s) -> float:
     if not (math.isfinite(bytes_per_s) and bytes_per_s > 0):
         raise ValueError(f"{what} {bytes_per_s!r}: expected a positive, finite number")
-    return float(bytes_per_s) / NS_PER_S
+    return float(bytes_per_s) / units.NS_PER_S
 
 
 def _flow_columns(flows, dies):
@@ -159,7 +157,7 @@ def _share_links(graph: Graph, src, dst, size, start, latency, rates, port, arbi
     finish, active = np.empty(len(size)), np.empty(len(size), np.int64)
     flows = group.astype(np.int64), size, start, latency, order, runs, active, finish
     fair, cycles = arbitration == "fair", arbitration == "head_of_line"
-    ports = NO_PORTS if fair else build_ports(net, _port_rank(graph, port, cycles), cycles)
+    ports = port_fair.NO_PORTS if fair else port_fair.build_ports(net, _port_rank(graph, port, cycles), cycles)
     _run_events(net, ports, *flows, fair)
     return finish
 
@@ -178,18 +176,18 @@ def _network(graph: Graph, pairs, rates, port):
             for pair, route in zip(pairs, routes, strict=True)
         ]
     route_ptr = np.concatenate([[0], np.cumsum([len(route) for route in routes])])
-    return build_network(rates, route_ptr, np.concatenate(routes))
+    return network.build_network(rates, route_ptr, np.concatenate(routes))
 
 
 def _port_rank(graph: Graph, port, cycles: bool) -> np.ndarray:
     """Rank of the resources of `_network`: injection, links along every route, ejection."""
-    rank = ranks_in_cycles(graph) if cycles else rank_links(graph)
+    rank = port_fair.ranks_in_cycles(graph) if cycles else port_fair.rank_links(graph)
     if math.isinf(port):
         return rank
     return np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], graph.dies)])
 
 
-@kernel
+@compiled.kernel
 def _run_events(net, ports, group, size, start, latency, order, runs, active, finish, fair):
     """Fill ``finish: float64[n]`` of flows ``group: int64[n]``; ``order: int64[n]`` is the order of their starts.
 
@@ -198,7 +196,7 @@ def _run_events(net, ports, group, size, start, latency, order, runs, active, fi
     Times of a flow are kept relative to its start, and its bytes left are updated only when its rate changes, so a flow
     whose rate never changes finishes exactly after size / rate. ``runs: RUN[n]``, ``active: int64[n]`` are scratch.
     """
-    net, ports, n = reference(net), reference(ports), len(group)
+    net, ports, n = compiled.reference(net), compiled.reference(ports), len(group)
     running, started = 0, 0
     while running > 0 or started < n:
         now = start[order[started]] if started < n else np.inf
@@ -211,18 +209,18 @@ def _run_events(net, ports, group, size, start, latency, order, runs, active, fi
             takes = runs[f].takes
             if start[f] + takes <= now or (takes - (now - start[f])) * runs[f].rate <= SPENT * size[f]:
                 finish[f] = start[f] + latency[f] + takes
-                leave(net, group[f])
+                network.leave(net, group[f])
                 running -= 1
                 active[i] = active[running]
             else:
                 i += 1
         while started < n and start[order[started]] <= now:
             active[running] = order[started]
-            enter(net, group[order[started]])
+            network.enter(net, group[order[started]])
             running += 1
             started += 1
-        solve_rates(net, ports, fair)
-        stamp = net.counts[STAMP]
+        port_fair.solve_rates(net, ports, fair)
+        stamp = net.counts[network.STAMP]
         for i in range(running):
             f = active[i]
             row = net.groups[group[f]]

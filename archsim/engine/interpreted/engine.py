@@ -10,16 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from archsim.engine import engine, own_blocks
 from archsim.engine.decision import FreeDecision
-from archsim.engine.engine import EventEngine
 from archsim.engine.event.step_log import step_log
-from archsim.engine.interpreted.blocks import Network, shipped_blocks
-from archsim.engine.interpreted.in_turns import SharedInTurns
+from archsim.engine.interpreted import blocks, in_turns, reserved, shared
 from archsim.engine.interpreted.memory import DieMemory
-from archsim.engine.interpreted.reserved import Reserved
-from archsim.engine.interpreted.shared import Shared
 from archsim.engine.machine import share_every_ns
-from archsim.engine.own_blocks import INTERPRETED, objects_of
 from archsim.engine.state import Machine, Memory, StepWork, Tally
 from archsim.policies.heatmap import TopFraction, TopPositive
 from archsim.specs.blocks import NETWORK, REPLACES
@@ -35,7 +31,7 @@ class InterpretedKernel:
 
     def __init__(self, machine: Machine, scenario: Scenario):
         self._machine, self._assumptions = machine, scenario.assumptions
-        self._own = objects_of(scenario.system.blocks)
+        self._own = own_blocks.objects_of(scenario.system.blocks)
         self._memory: DieMemory | None = None
         self._parts: dict[str, Any] = {}
 
@@ -56,7 +52,7 @@ class InterpretedKernel:
             self._memory.load(memory)
             return self._memory
         self._memory = DieMemory(memory, int(self._machine.slice_bytes))
-        served_by = shipped_blocks(self._machine, self._memory)
+        served_by = blocks.shipped_blocks(self._machine, self._memory)
         before_array, network = [], None
         for own in self._own:
             if own.kind == NETWORK:
@@ -66,19 +62,19 @@ class InterpretedKernel:
             else:
                 before_array.append(own.build())
         self._parts = {"served_by": served_by, "before_array": before_array}
-        self._network: Network | None = network
+        self._network: blocks.Network | None = network
         return self._memory
 
-    def _strategy(self, work: StepWork, memory: DieMemory) -> Reserved | Shared:
+    def _strategy(self, work: StepWork, memory: DieMemory) -> reserved.Reserved | shared.Shared:
         assumptions = self._assumptions
         if assumptions.contention == "reserved":
-            return Reserved(self._machine, work, memory, assumptions.ties == "sequence", **self._parts)
-        strategy = SharedInTurns if assumptions.arbitration == "round_robin" else Shared
+            return reserved.Reserved(self._machine, work, memory, assumptions.ties == "sequence", **self._parts)
+        strategy = in_turns.SharedInTurns if assumptions.arbitration == "round_robin" else shared.Shared
         queued, in_order = assumptions.source == "queued", assumptions.reads == "in_order"
         every_ns = share_every_ns(self._machine, assumptions)
         return strategy(self._machine, work, memory, queued, in_order, every_ns, network=self._network, **self._parts)
 
-    def _note(self, work: StepWork, interpreter: Reserved | Shared, begin_ns: float) -> None:
+    def _note(self, work: StepWork, interpreter: reserved.Reserved | shared.Shared, begin_ns: float) -> None:
         """Rows of the transition log, if one is kept."""
         if not len(work.notes):
             return
@@ -101,10 +97,10 @@ class InterpretedKernel:
         return step_log(stages, self._work, since_ns, not self._machine.copies_in_background)
 
 
-class InterpretedEngine(EventEngine):
+class InterpretedEngine(engine.EventEngine):
     """Runs steps of a scenario in the interpreter. Raises ArchsimError for an execution without chains."""
 
-    name = INTERPRETED
+    name = own_blocks.INTERPRETED
 
     def __init__(self, scenario: Scenario, *given: Any, **options: Any):
         super().__init__(scenario, *given, **options)

@@ -18,16 +18,14 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
-from archsim.base.errors import ArchsimError
-from archsim.base.sums import sum
+from archsim.base import errors, sums
 from archsim.engine.interpreted.blocks import InterpretedBlock, LateBlock, Request, shipped_blocks
 from archsim.engine.interpreted.counting import StepCounter
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.stage import Stage, Transition
 from archsim.engine.state import COMBINE, DISPATCH, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks
-from microarch.blocks import local_cp
-from microarch.blocks.hbm import SLICES
+from microarch.blocks import hbm, local_cp
 from microarch.blocks.request import Event, NextState, State, TransitionTable
 
 Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link
@@ -105,10 +103,10 @@ class Interpreter:
 
     # what an item is
     def entry(self, chain: int) -> SimpleNamespace:
-        return self.entries[chain // SLICES]
+        return self.entries[chain // hbm.SLICES]
 
     def key(self, chain: int) -> int:
-        return self.entry(chain).key + chain % SLICES
+        return self.entry(chain).key + chain % hbm.SLICES
 
     def move(self, item: int) -> SimpleNamespace:
         return self.moves[item // len(self.moves[0])][item % len(self.moves[0])]
@@ -166,14 +164,14 @@ class Interpreter:
         block = self.served_by[stage.state]
         if stage.event is None:
             if not isinstance(block, LateBlock):
-                raise ArchsimError(
+                raise errors.ArchsimError(
                     f"blocks: {_name(block)} gives no event for a request in the state {stage.state.name}. Let serve "
                     "return one, or add a method finish(request, now) that returns the event at the end of the state"
                 )
             stage.event = block.finish(self.request_of(stage), end)
         if (stage.state, stage.event) not in self.request.steps:
             known = [event.name for state, event in self.request.steps if state == stage.state]
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"blocks: {_name(block)} ends the state {stage.state.name} with the event {stage.event!r}; expected "
                 f"one of Event.{', Event.'.join(known)}"
             )
@@ -184,7 +182,7 @@ class Interpreter:
         entry = self.entry(chain)
         n_bytes = int(self.machine.slice_bytes)
         request = Request(State.COMPUTE, entry.die, entry.home, entry.expert, self.key(chain), n_bytes, entry.tokens)
-        ns = sum((block.serve(request, now)[1] for block in self.before_array), 0.0)
+        ns = sums.sum((block.serve(request, now)[1] for block in self.before_array), 0.0)
         self.held_ns[chain] = ns
         return ns
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from archsim.engine.state import Memory
 from microarch.blocks import hbm, llc
-from microarch.blocks.hbm import SLICES
 
 if TYPE_CHECKING:
     pass
@@ -25,7 +24,7 @@ class DieMemory:
 
     def __init__(self, memory: Memory, slice_bytes: int) -> None:
         self.slice_bytes = slice_bytes
-        self.experts = memory.copies.present.shape[1] // SLICES  # of all layers
+        self.experts = memory.copies.present.shape[1] // hbm.SLICES  # of all layers
         self.cp_en, self.bits_ready_ns = NO_BITS, 0.0
         self.load(memory)
 
@@ -83,7 +82,7 @@ class DieMemory:
 
     def translate(self, die: int, key: int) -> bool:
         """Whether the ATU knows the slice's expert; from now on it does."""
-        expert = key // SLICES
+        expert = key // hbm.SLICES
         known = self.known[die][expert % len(self.known[die])]
         knew = expert in known
         if knew:

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.units import NS_PER_S
+from archsim.base import errors, units
 from archsim.engine.decision import ChargedDecision
 from archsim.policies.allocation import Plan, StepView
 from archsim.policies.heatmap import TopFraction, TopPositive
@@ -72,14 +71,14 @@ class RtlDecision(ChargedDecision):
         try:
             given = self._table.given(view, block_tokens, order, distance)
         except OverflowError as error:
-            raise ArchsimError(f"decision.fsm.implementation: rtl: {error}") from None
+            raise errors.ArchsimError(f"decision.fsm.implementation: rtl: {error}") from None
         most: Counter[int] = Counter()
         for each in given.experts:
             for rank, (die, read) in enumerate(zip(each.die, each.read, strict=True)):
                 work = each.on(rank, each.work)
                 most[die] += max(read, work) + work * (each.tokens // block_tokens)
         if max([each.work for each in given.experts] + [*most.values()], default=0) >= 2**self._cost_bits:
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 f"decision.fsm.implementation: rtl: loads of a die may exceed cost_bits: {self._cost_bits}. Take more, "
                 "or a larger cost_quantum"
             )
@@ -91,7 +90,7 @@ class RtlDecision(ChargedDecision):
             cycles[state] = took
         if counts.rows and self.row_cycles:
             cycles[State.SELECT] = counts.rows * self.row_cycles
-        return cycles * (NS_PER_S / self._spec.fsm.clock_hz)
+        return cycles * (units.NS_PER_S / self._spec.fsm.clock_hz)
 
 
 class RtlPredictor:
@@ -150,6 +149,6 @@ class RtlHeatmap:
         for expert in now:
             word, bit = expert // per_word, 1 << expert % per_word
             if masks.get(word, 0) & bit:
-                raise ArchsimError(f"decision.fsm.implementation: rtl: a token has expert {expert} twice")
+                raise errors.ArchsimError(f"decision.fsm.implementation: rtl: a token has expert {expert} twice")
             masks[word] = masks.get(word, 0) | bit
         return masks

@@ -9,13 +9,10 @@ from enum import IntEnum
 from math import inf
 from typing import Any
 
-from archsim.base.errors import ArchsimError
-from archsim.base.sums import sum
+from archsim.base import errors, sums
 from archsim.engine.flows.simulation import SPENT
-from archsim.engine.interpreted.blocks import Network
-from archsim.engine.interpreted.counting import explain_product, trace_back
+from archsim.engine.interpreted import blocks, counting, max_min
 from archsim.engine.interpreted.interpreter import MOVE_STATES, Interpreter, Name, Way, route
-from archsim.engine.interpreted.max_min import max_min
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.stage import Stage
 from archsim.engine.state import DISPATCH, UNITS, Machine, StepWork, Tally
@@ -53,7 +50,7 @@ class Shared(Interpreter):
         queued: bool,
         in_order: bool = False,
         share_every_ns: float = 0.0,
-        network: Network | None = None,
+        network: blocks.Network | None = None,
         **parts: Any,
     ) -> None:
         super().__init__(machine, work, memory, **parts)
@@ -124,7 +121,7 @@ class Shared(Interpreter):
         arrival = self.network.poll(until) if self.network and self.on_way else None
         if arrival is None:
             if until == inf and self.on_way:
-                raise ArchsimError(f"blocks: the network never delivers {len(self.on_way)} messages")
+                raise errors.ArchsimError(f"blocks: the network never delivers {len(self.on_way)} messages")
             return until
         now, number = arrival
         flow = self.on_way.pop(number)
@@ -452,7 +449,7 @@ class Shared(Interpreter):
 
     def rates(self, routes: Sequence[Way], capacity: Mapping[Name, float]) -> list[tuple[float, Name | None]]:
         """(rate, resource that limits it) of each flow."""
-        rates, limits = max_min(routes, capacity)
+        rates, limits = max_min.max_min(routes, capacity)
         return [(rates[way], limits.get(way)) for way in routes]
 
     # counting
@@ -464,7 +461,7 @@ class Shared(Interpreter):
     def meter(self, names: Sequence[Name], now: float, n_bytes: float) -> None:
         """Count busy and waiting time of resources up to now, and the bytes about to pass them."""
         for name in names:
-            load = sum(name in flow.route for flow in self.flows)
+            load = sums.sum(name in flow.route for flow in self.flows)
             since = self.metered.get(name, 0.0)
             self.metered[name] = now
             busy = {"busy_ns": now - since, "wait_ns": (load - 1) * (now - since)} if load else {}
@@ -476,6 +473,6 @@ class Shared(Interpreter):
 
         def explain(stage: Stage, since: float, until: float) -> None:
             entry, held_ns = self.entry(stage.item), self.held_ns[stage.item]
-            explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
+            counting.explain_product(tally, entry, self.launching(stage.item, since), held_ns, since, until)
 
-        trace_back(tally, self.last, 0.0, lambda stage: stage.bound_from, explain)
+        counting.trace_back(tally, self.last, 0.0, lambda stage: stage.bound_from, explain)

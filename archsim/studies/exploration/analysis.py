@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.causes import label_of
-from archsim.base.quantities import WrittenNumber, as_written
-from archsim.base.sums import sum
-from archsim.base.tables import Shown
+from archsim.base import causes, quantities, sums, tables
 from archsim.report.units import between, plain, signed_percent
 from archsim.runs.notes import die_of, result_notes
 from archsim.runs.results import Layers, layers_that_ran
@@ -56,7 +53,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Exploration(Shown):
+class Exploration(tables.Shown):
     """``points`` in the order of the sweep; ``stable``: no other point could be on the front given the observed errors.
 
     ``notes``: caveats of the calibrations behind them; ``layers``: which ran, see
@@ -153,7 +150,7 @@ def without_constants(candidates: Sequence[Candidate]) -> list[Candidate]:
 def limit_of(row: Mapping[str, Any]) -> tuple[str, float]:
     """The label of a run's bottleneck, and its share of the critical path."""
     name = row["bounded_by"]
-    return (label_of(name), row[f"bound_{name}"]) if name else ("–", 0.0)
+    return (causes.label_of(name), row[f"bound_{name}"]) if name else ("–", 0.0)
 
 
 def objectives_of(model: ModelSpec, row: Mapping[str, Any]) -> dict[str, float]:
@@ -341,13 +338,13 @@ def _standard_error(logs: np.ndarray, levels: Iterable[np.ndarray]) -> float:
     several = [each for each in levels if len(each) > 1]
     if not several:
         return np.inf
-    squares, freedom = sum(each.var() * len(each) for each in several), sum(len(each) - 1 for each in several)
+    squares, freedom = sums.sum(each.var() * len(each) for each in several), sums.sum(len(each) - 1 for each in several)
     return float(np.sqrt(squares / freedom))
 
 
-def _quantities(names: Sequence[str]) -> dict[str, WrittenNumber] | None:
+def _quantities(names: Sequence[str]) -> dict[str, quantities.WrittenNumber] | None:
     """Level → what is written there; None unless all are quantities of one dimension."""
-    found = {name: each for name in names if (each := as_written(name.replace(",", ""))) is not None}
+    found = {name: each for name in names if (each := quantities.as_written(name.replace(",", ""))) is not None}
     return found if len(found) == len(names) and len({each.dimension.name for each in found.values()}) == 1 else None
 
 
@@ -391,7 +388,7 @@ class BreakEven:
 
     @property
     def paying(self) -> int:
-        return sum(pair.pays for pair in self.pairs)
+        return sums.sum(pair.pays for pair in self.pairs)
 
 
 def break_evens(found: Exploration) -> list[BreakEven]:
@@ -457,7 +454,7 @@ def _told(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str:
     name = objective if objective in OBJECTIVES else f"({objective})"
     better = "" if sense_of(objective) == "max" else " better by"
     numbers = f"{name}{better} {_between(gains)}{f' for price {_between(prices)}' if any(prices) else ''}"
-    paying = sum(pair.pays for pair in pairs)
+    paying = sums.sum(pair.pays for pair in pairs)
     if paying in (0, len(pairs)):
         return f"pays {'everywhere' if paying else 'nowhere'}: {numbers}"
     where = next(
@@ -548,7 +545,7 @@ def _front_of(costs: np.ndarray) -> np.ndarray:
         return front
     left = np.arange(count)
     if count > LARGEST_BLOCK:
-        rank = sum(np.argsort(np.argsort(own)) for own in costs)
+        rank = sums.sum(np.argsort(np.argsort(own)) for own in costs)
         for pivot in np.argpartition(rank, PIVOTS)[:PIVOTS]:
             left = left[_any(own[left] < own[pivot] for own in costs) | (left == pivot)]
     front[left[_recursive(costs[:, left])]] = True

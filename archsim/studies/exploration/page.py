@@ -10,15 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.causes import DOING
+from archsim.base import causes, files, sums, tables
 from archsim.base.errors import capital
-from archsim.base.files import write_text
-from archsim.base.sums import sum
-from archsim.base.tables import csv_text
 from archsim.base.yaml import dump_yaml
-from archsim.report import sections
+from archsim.report import plots, sections
 from archsim.report.page import rendered
-from archsim.report.plots import Bars, Colours, PlotAxis, Points, Ranges
 from archsim.report.units import (
     NO_BREAK,
     amount,
@@ -31,8 +27,7 @@ from archsim.report.units import (
 from archsim.report.units import unit_of as unit_shown
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
-from archsim.specs.constraints import parse_constraint
-from archsim.specs.explore import OBJECTIVES, sense_of
+from archsim.specs import constraints, explore
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.analysis import (
@@ -61,13 +56,13 @@ from archsim.studies.wafers import section_of, write_distributions
 MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
 
-def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[PlotAxis, float]:
+def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[plots.PlotAxis, float]:
     """A logarithmic axis of an objective over these values, and the worth of its unit."""
     worth, prefix = unit_shown(values, scales_of(unit_of_objective(objective)))
-    return PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
+    return plots.PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
 
 
-def scatter(found: Exploration, across: str, up: str, model: str) -> Points | None:
+def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Points | None:
     """All allowed designs of a model by two objectives; the front with its bands. None where there are none."""
     shown = [
         point
@@ -95,12 +90,12 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> Points | No
         rows.append(row)
     of_model = f" ({model})" if len(found.models) > 1 else ""
     drawn = f"; one in {every} of the others is drawn" if every > 1 else ""
-    return Points(
+    return plots.Points(
         question=f"Which designs are best by {up} and {across}?{of_model} "
         f"{len(front)} of {len(shown)} are on the front{drawn}",
         rows=rows, x=x, y=y, zero=False, low="low" if bands else "", high="high" if bands else "",
         curves=[{"line": "front", "x": p.values[across] / x_worth, "y": p.values[up] / y_worth} for p in front],
-        colours=Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), size=34,
+        colours=plots.Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), size=34,
         tips=(("design", "design"), ("values", "values"), ("limit", "limited by"), ("point", "point"),
               ("engine", "engine")),
     )  # fmt: skip
@@ -111,7 +106,7 @@ def axis_label(axis: str) -> str:
     return axis.removeprefix("system.")
 
 
-def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, model: str) -> Ranges | None:
+def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, model: str) -> plots.Ranges | None:
     """For every level of an axis, or bin of its values: 10th to 90th percentile of an objective, median and best."""
     usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
     if not usable:
@@ -123,20 +118,20 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
         for level, members in levels[:: math.ceil(len(levels) / MOST_LEVELS)]:
             values = of_all[members]
             low, middle, high = np.percentile(values, [10, 50, 90])
-            best = values.max() if sense_of(objective) == "max" else values.min()
+            best = values.max() if explore.sense_of(objective) == "max" else values.min()
             told = f"median {amount(objective, middle)}, best {amount(objective, best)}"
             rows.append({
                 "level": str(level), "axis": axis_label(axis), "low": low / worth, "value": middle / worth,
                 "high": high / worth, "best": best / worth, "told": told, "designs": len(values),
             })  # fmt: skip
-    return Ranges(
+    return plots.Ranges(
         question=f"How does each axis change {objective}?{f' ({model})' if model else ''}", rows=rows, x=x, y="level",
         low="low", high="high", best="best", panel="axis",
         tips=(("axis", "axis"), ("level", "level"), ("told", objective), ("designs", "designs")),
     ) if rows else None  # fmt: skip
 
 
-def tornado(points: Sequence[Candidate], objective: str) -> Bars | None:
+def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
     all points. Effects within twice their error have the colour of ``not beyond its error``.
     """
@@ -144,7 +139,7 @@ def tornado(points: Sequence[Candidate], objective: str) -> Bars | None:
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)
         error = f"standard error of their ratio {each.error:.1%}" if known else "one design a level: error not known"
-        higher = sense_of(objective) == "max"
+        higher = explore.sense_of(objective) == "max"
         for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
             kind = ("better" if better else "worse") if each.shown else "not beyond its error"
             rows.append({
@@ -152,10 +147,10 @@ def tornado(points: Sequence[Candidate], objective: str) -> Bars | None:
                 "label": f"{each.least} to {each.most}", "least": f"{each.least}: {each.below:.3g}×",
                 "most": f"{each.most}: {each.above:.3g}×",
             })  # fmt: skip
-    return Bars(
+    return plots.Bars(
         question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
-        x=PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
-        colours=Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
+        x=plots.PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
+        colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
         tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
     ) if rows else None  # fmt: skip
 
@@ -192,15 +187,15 @@ def write_exploration(
     """
     (folder / "designs").mkdir(parents=True, exist_ok=True)
     for index, tree in designs.items():
-        write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
-    write_text(folder / "front.csv", csv_of(found))
-    write_text(folder / "index.html", render(found, designs, pages))
+        files.write_text(folder / "designs" / f"point-{index}.yaml", dump_yaml(tree))
+    files.write_text(folder / "front.csv", csv_of(found))
+    files.write_text(folder / "index.html", render(found, designs, pages))
     return folder / "index.html"
 
 
 def with_units(text: str) -> str:
     """``cost <= 30000 USD``; the units of its names in brackets if a budget does not end in a number."""
-    names = parse_constraint(text).names
+    names = constraints.parse_constraint(text).names
     if len(names) == 1 and text[-1].isdigit():
         return f"{text} {unit_of_objective(names[0])}"
     return f"{text} ({', '.join(f'{name} in {unit_of_objective(name)}' for name in names)})"
@@ -210,7 +205,7 @@ def csv_of(found: Exploration) -> str:
     """One row for every point that the event engine ran (of the front, if it ran none): its axes, objectives by both
     engines, and its bottleneck.
     """
-    names = tuple(dict.fromkeys((*OBJECTIVES, *found.spec.objectives)))
+    names = tuple(dict.fromkeys((*explore.OBJECTIVES, *found.spec.objectives)))
     units = [f"{name} ({unit_of_objective(name)})" for name in names]
     analytical = [f"{name}, analytical" for name in names]
     rows: list[list[Any]] = [["point", "front", *found.axes, *units, *analytical, "limit", "share", "run"]]
@@ -218,7 +213,7 @@ def csv_of(found: Exploration) -> str:
         numbers = [f"{each:.6g}" for values in (point.values, point.cheap) for each in (values[name] for name in names)]
         limit, share = point.limit
         rows.append([point.index, int(point.front), *point.axes.values(), *numbers, limit, f"{share:.4f}", point.run])
-    return csv_text(rows)
+    return tables.csv_text(rows)
 
 
 def render(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]) -> str:
@@ -249,7 +244,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "layers": layers_told(found.layers),
         "parts": in_part(found.layers),
         "part_note": PART_NOTE,
-        "senses": {name: sense_of(name) for name in names},
+        "senses": {name: explore.sense_of(name) for name in names},
         "scatters": [
             figure for model in found.models for up, across in pairs if (figure := scatter(found, across, up, model))
         ],
@@ -283,8 +278,8 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     best = answer_heading(found, heading, point)
     cause, share = point.limit
     said = [f"{capital(best)}: {design}. It has {values}."]
-    if cause in DOING:  # a run without steps has none
-        said[0] += f" It spends {100 * share:.0f}{NO_BREAK}% of its time {DOING[cause]}."
+    if cause in causes.DOING:  # a run without steps has none
+        said[0] += f" It spends {100 * share:.0f}{NO_BREAK}% of its time {causes.DOING[cause]}."
     said += [*unmet, what_matters(found), what_pays(steps)]
     return [each if each.endswith(".") else f"{each}." for each in said if each]
 
@@ -301,7 +296,7 @@ def unmet_budgets(found: Exploration) -> list[str]:
         if any(found.best(budget, found.spec.objectives[0], model) for model in found.models):
             continue
         ranges = []
-        for name in parse_constraint(budget).names:
+        for name in constraints.parse_constraint(budget).names:
             every = [point.values[name] for point in found.points if point.allowed and name in point.values]
             ranges += [f"{name} is {between(every, partial(amount, name))}"] if every else []
         asked = with_units(budget).replace("<=", "≤").replace(">=", "≥")
@@ -342,7 +337,7 @@ def _range(found: Exploration, objective: str, point: Candidate, design: Mapping
     if objective != "cost" or design is None:
         return ""
     system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
-    low, high = (amount("cost", sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
+    low, high = (amount("cost", sums.sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
     return f" ({low} to {high})"
 
 
@@ -378,7 +373,7 @@ def write_points_page(
     rows = list(rows)
     found = view_of(plan, rows, dropped)
     wafers = write_distributions(plan, rows, folder)
-    write_text(folder / "index.html", render_points(found, rows, folder, section_of(wafers)))
+    files.write_text(folder / "index.html", render_points(found, rows, folder, section_of(wafers)))
     return folder / "index.html", found.notes
 
 

@@ -28,24 +28,13 @@ from archsim.engine.fabrics import build_fabric, carriers_of
 from archsim.engine.loop import RunOutcome
 from archsim.engine.pair_traffic import statistics_bytes
 from archsim.report.page import write_report
-from archsim.runs import columns
+from archsim.runs import columns, energy, results, sweep
 from archsim.runs.columns import BY_NAME, Finished
-from archsim.runs.energy import (
-    Coefficients,
-    SystemHardware,
-    activity_of,
-    build_costs,
-    costs_of_many,
-    economics,
-    work_of,
-)
 from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, plan_of, select
-from archsim.runs.results import seal, write_manifest
 from archsim.runs.run import Run, Workspace
 from archsim.runs.simulator import Simulator
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Watcher, complete, sweep, sweep_selected
 from archsim.specs.axes import WAFER
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import EXPLORE_KEY, OBJECTIVES, ExploreSpec, risk_of, with_expressions
@@ -101,7 +90,7 @@ class PointBlock(NamedTuple):
 class Screen:
     """The families of a plan. Raises as `archsim.runs.plan.RunMaker.runs`."""
 
-    def __init__(self, plan: SweepPlan, coefficients: Coefficients) -> None:
+    def __init__(self, plan: SweepPlan, coefficients: energy.Coefficients) -> None:
         self.plan, self._coefficients = plan, coefficients
         sizes, groups = plan.sizes, plan.sweep.groups
         self._strides = [prod(sizes[at + 1 :]) for at in range(len(sizes))]
@@ -171,7 +160,7 @@ class _Family:
         demand = simulator.replay(run).demands
         assert isinstance(demand, RunDemand)
         self._base, self._demand = run.point, demand
-        self._costs = build_costs(run.system, screen._coefficients)
+        self._costs = energy.build_costs(run.system, screen._coefficients)
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[PointBlock]:
@@ -206,10 +195,10 @@ class _Family:
         rates = {(path[1], path[2]): values[digits[at]] for path, (at, values) in self._screen.values.items()}
         return with_rates(self._run.system, rates, count)
 
-    def _priced(self, system: SystemSpec) -> SystemHardware:
-        return costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
+    def _priced(self, system: SystemSpec) -> energy.SystemHardware:
+        return energy.costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
 
-    def _keeps(self, machine: SystemHardware, digits: Mapping[int, np.ndarray]) -> Any:
+    def _keeps(self, machine: energy.SystemHardware, digits: Mapping[int, np.ndarray]) -> Any:
         point, screen = self._plan.point(self._base), self._screen
         own = {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
         measures = dict(screen._measures.functions()) | {name: _always(value) for name, value in own.items()}
@@ -222,7 +211,7 @@ class _Family:
 
         return self._plan.keeps(point, measures, value)
 
-    def _columns(self, outcome: RunOutcome, walked: ManyWalked, machine: SystemHardware) -> dict[str, Any]:
+    def _columns(self, outcome: RunOutcome, walked: ManyWalked, machine: energy.SystemHardware) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run
         no_source: Any = None  # a throughput needs no token one by one
@@ -238,7 +227,7 @@ class _Family:
             "src": [0],
             "dst": [1],
         }
-        row = work_of(run.model, run.assumptions, counted, crossed, int(outcome.counts.padded.sum())) | {
+        row = energy.work_of(run.model, run.assumptions, counted, crossed, int(outcome.counts.padded.sum())) | {
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,
@@ -251,7 +240,7 @@ class _Family:
             "layers": self._demand.layers,
             "decode_ns": walked.decode_ns,
             "tokens_per_s": columns.decode_rates(finished)["tokens_per_s"],
-            **economics(activity_of(run.model, row), machine, self._screen._coefficients),
+            **energy.economics(energy.activity_of(run.model, row), machine, self._screen._coefficients),
         }
 
 
@@ -574,7 +563,7 @@ class EngineRuns:
         runs = {point.index: run for point, run in zip(new, self._maker.runs(new), strict=True)}
         unique = {run.key: run for run in runs.values()}
         workspace = Workspace(self._watcher.at, self._maker.traces)
-        records = complete(
+        records = sweep.complete(
             list(unique.values()), self._store, self._watcher, self.failures, self._jobs, workspace=workspace
         )
         self.known |= {
@@ -658,7 +647,7 @@ def explore(
     Finished runs are kept in ``folder`` and reused.
     """
     plan = plan_of(plan)
-    judge = Judge(spec, Coefficients().changed(spec.coefficients))
+    judge = Judge(spec, energy.Coefficients().changed(spec.coefficients))
     jobs = jobs or available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
@@ -720,7 +709,7 @@ class Judge:
     """Values and costs of a run, by an exploration's objectives and coefficients."""
 
     spec: ExploreSpec
-    coefficients: Coefficients
+    coefficients: energy.Coefficients
     slower: dict[int, np.ndarray] = field(default_factory=dict)
     """Number of a point → float64[sample], time of every world over that of the point itself."""
 
@@ -736,7 +725,9 @@ class Judge:
 
     def estimated(self, point: Point, row: Row) -> Row:
         """The row with energy, area and price by these coefficients."""
-        own = economics(activity_of(point.model, row), build_costs(point.system, self.coefficients), self.coefficients)
+        own = energy.economics(
+            energy.activity_of(point.model, row), energy.build_costs(point.system, self.coefficients), self.coefficients
+        )
         return {**row, **own}
 
     def costs_of(self, block: PointBlock) -> np.ndarray:
@@ -802,7 +793,7 @@ def _estimated(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, watcher: 
     spec = judge.spec
     if plan.combinations <= spec.analytical_runs:
         selection = select(plan, watcher.phase)
-        rows = {row["point"]: row for row in sweep_selected(selection, folder, jobs, watcher).runs.rows}
+        rows = {row["point"]: row for row in sweep.sweep_selected(selection, folder, jobs, watcher).runs.rows}
         return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
     if is_drawn(plan):
         raise ArchsimError(
@@ -888,7 +879,7 @@ def explore_to_report(
     with sole_writer(folder):
         functions = plan.experiment.all_columns
         unread = {UNREAD: list(plan.experiment.unread)} if plan.experiment.unread else {}
-        write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
+        results.write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
         found = explore(plan, spec, folder, jobs, watching)
         engine = EVENT if found.budget else ANALYTICAL
         designs = {
@@ -902,7 +893,7 @@ def explore_to_report(
                 pages[index] = _report(tree, index, folder, jobs, watcher)
             watcher.phase("writing the page")
             write_exploration(found, designs, pages, folder)
-        seal(folder, "front.csv")
+        results.seal(folder, "front.csv")
     return found
 
 
@@ -911,8 +902,8 @@ def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
     return plan.given() | {EXPLORE_KEY: spec.model_dump(mode="json")}
 
 
-def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None, watcher: Watcher) -> str:
+def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None, watcher: sweep.Watcher) -> str:
     """The page of one design, from its own small sweep; returns its path, relative to the folder."""
     own = folder / "reports" / f"point-{index}"
-    sweep(ExperimentSpec.model_validate(tree), own, jobs, watcher)
+    sweep.sweep(ExperimentSpec.model_validate(tree), own, jobs, watcher)
     return write_report(own).relative_to(folder).as_posix()

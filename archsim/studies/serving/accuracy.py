@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from archsim.base import files, tables, yaml
 from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
 from archsim.base.evidence import refuse_broken
-from archsim.base.files import write_text
-from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
-from archsim.base.yaml import read_yaml
 from archsim.runs.pool import in_copies
 from archsim.serving.deployment import residual_of
 from archsim.serving.serving import deploy, serve_requests
@@ -318,7 +316,7 @@ def large_enough(node: str, devices: int) -> Any:
     cluster = node.replace("_node", "_cluster")
     if devices <= dies or cluster == node or not (file := shipped_configs() / "systems" / f"{cluster}.yaml").is_file():
         return node
-    inner, outer = read_yaml(file, cluster).data["fabric"]["levels"]
+    inner, outer = yaml.read_yaml(file, cluster).data["fabric"]["levels"]
     return {"like": cluster, "name": cluster, "fabric": {"levels": [inner, outer | {"switch": -(-devices // dies)}]}}
 
 
@@ -556,12 +554,12 @@ def _cell(key: tuple[str, ...], mine: Sequence[JudgedPoint]) -> AccuracyCell:
 
 
 COLUMNS = {
-    **dict.fromkeys(KEYS, TEXT), "points": INTEGER, **dict.fromkeys(TIMES, REAL),
-    **{f"{name}_bias": REAL for name in TIMES}, "hits": REAL,
+    **dict.fromkeys(KEYS, tables.TEXT), "points": tables.INTEGER, **dict.fromkeys(TIMES, tables.REAL),
+    **{f"{name}_bias": tables.REAL for name in TIMES}, "hits": tables.REAL,
 }  # fmt: skip
 
 
-def table_of(cells: Sequence[AccuracyCell]) -> Table:
+def table_of(cells: Sequence[AccuracyCell]) -> tables.Table:
     """A row a cell; shares of 1."""
     rows = []
     for cell in cells:
@@ -569,7 +567,7 @@ def table_of(cells: Sequence[AccuracyCell]) -> Table:
         row |= dict(zip(TIMES, cell.errors, strict=True))
         row |= {f"{name}_bias": bias for name, bias in zip(TIMES, cell.biases, strict=True)}
         rows.append(row | {"hits": cell.hits})
-    return Table(dict(COLUMNS), tuple(rows))
+    return tables.Table(dict(COLUMNS), tuple(rows))
 
 
 def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
@@ -612,7 +610,7 @@ def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class ServedAccuracy(Shown):
+class ServedAccuracy(tables.Shown):
     """``told``: as what each file was read; ``worsened``: cells, in words, where there was a table to compare with."""
 
     judged: tuple[JudgedPoint, ...]
@@ -733,7 +731,7 @@ def cell_texts(cell: AccuracyCell) -> list[str]:
 
 def write_page(found: ServedAccuracy, path: Path) -> None:
     """The page, and beside it the table of its cells (``.csv``), with which a later run is compared."""
-    write_text(path, page(found))
+    files.write_text(path, page(found))
     table_of(found.cells).write_csv(path.with_suffix(".csv"))
 
 

@@ -20,12 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from archsim.base import evidence, sums, tables, units
 from archsim.base.errors import TraceError
-from archsim.base.evidence import ABOVE_ZERO, Claim, refuse_broken
 from archsim.base.files import drafted
-from archsim.base.sums import sum
-from archsim.base.tables import Shown
-from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.serving.deployment import Built, Host
 from archsim.serving.measures import PERCENTILES, Spread, spread_of_gaps, times_ns, within_limits
 from archsim.serving.requests import Requests, without_hashes
@@ -89,7 +86,7 @@ def read_measured(path: Path) -> MeasuredRun:
         )
     ((where, run),) = runs
     numbers = (number_of(run.values, key) for key in ("mean_ttft_ms", "mean_tpot_ms", "output_throughput", "duration"))
-    refuse_broken(where, claims_of_times(*numbers))
+    evidence.refuse_broken(where, claims_of_times(*numbers))
     return run
 
 
@@ -141,8 +138,8 @@ def measured_of(path: str, found: Any) -> MeasuredRun:
     itls = found.get("itls")
     several = isinstance(itls, list) and all(isinstance(each, list) for each in itls)
     lists = _lists(path, found)
-    refuse_broken(path, (*_claims(found), *_claims_of_lists(found, lists)))
-    return MeasuredRun(found, lists, sum(map(len, itls)) if several and itls else None)
+    evidence.refuse_broken(path, (*_claims(found), *_claims_of_lists(found, lists)))
+    return MeasuredRun(found, lists, sums.sum(map(len, itls)) if several and itls else None)
 
 
 # ---- evidence
@@ -160,56 +157,58 @@ _RATES = {
 }  # fmt: skip
 
 
-def _claims(values: Mapping[str, Any]) -> Iterator[Claim]:
+def _claims(values: Mapping[str, Any]) -> Iterator[evidence.Claim]:
     found = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
     for key, value in found.items():
         if _TIME.fullmatch(key):
-            yield Claim(key, value, "a time", 0.0, MOST_MS, "ms")
+            yield evidence.Claim(key, value, "a time", 0.0, MOST_MS, "ms")
     for low, high in (("median", "p99"), ("p90", "p99"), ("p95", "p99")):
         for name in ("ttft", "tpot", "itl", "e2el"):
             less, more = found.get(f"{low}_{name}_ms"), found.get(f"{high}_{name}_ms")
             if less is not None and more is not None:
-                yield Claim(f"{low}_{name}_ms", less, f"{high}_{name}_ms", most=more * (1 + 1e-6), unit="ms")
+                yield evidence.Claim(f"{low}_{name}_ms", less, f"{high}_{name}_ms", most=more * (1 + 1e-6), unit="ms")
     for kind in ("mean", "median"):
         whole = found.get(f"{kind}_e2el_ms", found.get(f"{kind}_e2e_latency_ms"))
         if whole is not None and (first := found.get(f"{kind}_ttft_ms")) is not None:
             why = "the time of the whole request"
-            yield Claim(f"{kind}_ttft_ms", first, why, most=whole * (1 + 1e-6), unit="ms")
+            yield evidence.Claim(f"{kind}_ttft_ms", first, why, most=whole * (1 + 1e-6), unit="ms")
     ended, sent, failed = (found.get(key) for key in ("completed", "num_prompts", "failed"))
     if ended is not None:
         why = f"num_prompts is {sent:g}, and the load was of all" if sent is not None else "a run has requests"
-        yield Claim("completed", ended, why, max(1, LEAST_COMPLETED * (sent or 0)), inf if sent is None else sent)
+        yield evidence.Claim(
+            "completed", ended, why, max(1, LEAST_COMPLETED * (sent or 0)), inf if sent is None else sent
+        )
         if sent is not None and failed is not None:
-            yield Claim("completed and failed", ended + failed, "num_prompts", sent, sent)
+            yield evidence.Claim("completed and failed", ended + failed, "num_prompts", sent, sent)
     duration = found.get("duration")
     if duration is not None:
-        yield Claim("duration", duration, "a time", ABOVE_ZERO, MOST_MS, "s")
+        yield evidence.Claim("duration", duration, "a time", evidence.ABOVE_ZERO, MOST_MS, "s")
         for rate, parts in _RATES.items():
             counts = [found.get(part) for part in parts]
             if (given := found.get(rate)) is not None and None not in counts:
-                each = sum(count for count in counts if count is not None) / duration
+                each = sums.sum(count for count in counts if count is not None) / duration
                 why = f"{' and '.join(parts)} over a duration of {duration:g} s"
-                yield Claim(rate, given, why, each * (1 - SAME_RATE), each * (1 + SAME_RATE))
+                yield evidence.Claim(rate, given, why, each * (1 - SAME_RATE), each * (1 + SAME_RATE))
     for key in ("request_rate", "max_concurrency", "burstiness"):
         if values.get(key) is not None:
             why = "a load" if key != "request_rate" else "a rate, or inf: all at once"
             number = number_of(values, key)
-            yield Claim(key, nan if number is None else number, why, least=ABOVE_ZERO)
+            yield evidence.Claim(key, nan if number is None else number, why, least=evidence.ABOVE_ZERO)
 
 
 def claims_of_times(
     ttft: float | None, tpot: float | None, output_per_s: float | None, duration_s: float | None
-) -> Iterator[Claim]:
+) -> Iterator[evidence.Claim]:
     """Of every point, in ms and tokens a second, once its unit is known."""
     why, most = ("a time", MOST_MS) if duration_s is None else ("the duration of the run", MS_PER_S * duration_s)
     for name, each, unit in (("TTFT", ttft, "ms"), ("TPOT", tpot, "ms")):
         if each is not None:
-            yield Claim(name, each, why, 0.0, most, unit)
+            yield evidence.Claim(name, each, why, 0.0, most, unit)
     if output_per_s is not None:
-        yield Claim("output tokens a second", output_per_s, "a rate", 0.0, MOST_MS)
+        yield evidence.Claim("output tokens a second", output_per_s, "a rate", 0.0, MOST_MS)
 
 
-def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator[Claim]:
+def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator[evidence.Claim]:
     if lists is None:
         return
     for name, key, scale, each in (
@@ -221,10 +220,10 @@ def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator
         known = each[np.isfinite(each)]
         if len(known):
             why = "times of single requests"
-            yield Claim(f"least of {name.rpartition(' ')[2]}", float(known.min()), why, least=0.0)
+            yield evidence.Claim(f"least of {name.rpartition(' ')[2]}", float(known.min()), why, least=0.0)
         if len(known) == len(each) and (told := number_of(values, key)) is not None:
             total = float(each.mean() if scale else each.sum())
-            yield Claim(name, total, key, told * (1 - SAME_RATE), told * (1 + SAME_RATE))
+            yield evidence.Claim(name, total, key, told * (1 - SAME_RATE), told * (1 + SAME_RATE))
 
 
 # ---- load
@@ -375,7 +374,7 @@ def _lists(path: str, found: dict[str, Any]) -> Lists | None:
     order = np.flatnonzero(ended) if start is None else np.flatnonzero(ended)[np.argsort(start[ended], kind="stable")]
     return Lists(
         input_lens[order].astype(np.int64), output_lens[order].astype(np.int64),
-        None if start is None else (start[order] - start[order][0]) * NS_PER_S,
+        None if start is None else (start[order] - start[order][0]) * units.NS_PER_S,
         ttfts[order] * MS_PER_S, tpots[order] * MS_PER_S,
     )  # fmt: skip
 
@@ -436,10 +435,10 @@ def bench(outcome: Outcome) -> dict[str, Any]:
     served = outcome.served.requests
     found["input_lens"], found["output_lens"] = served["input"], served["output"]
     times = times_ns(outcome.served)
-    found["start_times"] = served["arrival_ns"] / NS_PER_S
-    found["ttfts"] = times["ttft"] / NS_PER_S
+    found["start_times"] = served["arrival_ns"] / units.NS_PER_S
+    found["ttfts"] = times["ttft"] / units.NS_PER_S
     # Null of requests of one token. Not of vLLM, which has a list of gaps (itls) instead.
-    found["tpots"] = np.where(served["output"] > 1, times["tpot"] / NS_PER_S, np.array(None))
+    found["tpots"] = np.where(served["output"] > 1, times["tpot"] / units.NS_PER_S, np.array(None))
     return found
 
 
@@ -505,7 +504,7 @@ class ComparedValue(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ServingComparison(Shown):
+class ServingComparison(tables.Shown):
     """``advice``: which constants to fit, in words."""
 
     outcome: Outcome
@@ -609,7 +608,7 @@ FEWEST = 20  # requests of which a half tells anything
 
 
 @dataclass(frozen=True, eq=False)
-class FittedConstants(Shown):
+class FittedConstants(tables.Shown):
     """``halves``: in words, how far the fitted half and the other one are off; or why there are none."""
 
     host: Host
@@ -725,7 +724,7 @@ def _off(served: Served, measured: MeasuredRun, half: int | None) -> np.ndarray:
 def _means(served: Served) -> dict[str, float]:
     times = times_ns(served)
     several = served.requests["output"] > 1
-    ttft, tpot = times["ttft"] / NS_PER_MS, times["tpot"][several] / NS_PER_MS
+    ttft, tpot = times["ttft"] / units.NS_PER_MS, times["tpot"][several] / units.NS_PER_MS
     return {
         "mean_ttft_ms": float(ttft.mean()), "mean_tpot_ms": float(tpot.mean()),
         "median_ttft_ms": float(np.median(ttft)), "median_tpot_ms": float(np.median(tpot)),
@@ -738,7 +737,7 @@ def _pairs(served: Served, lists: Lists, which: slice) -> list[tuple[np.ndarray,
     times = times_ns(served)
     found = []
     for name, theirs in (("ttft", lists.ttft_ms), ("tpot", lists.tpot_ms)):
-        ours, real = times[name][which] / NS_PER_MS, theirs[which]
+        ours, real = times[name][which] / units.NS_PER_MS, theirs[which]
         known = np.isfinite(real) & (real > 0)
         if known.any():
             found.append((ours[known], real[known]))

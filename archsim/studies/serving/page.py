@@ -11,24 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import own_folder, sole_writer, write_text
-from archsim.base.host import available_cores
-from archsim.base.tables import Shown, Table, write_csv_stream
-from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.base import errors, files, host, tables, units
 from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.page import rendered
 from archsim.report.plots import Points
 from archsim.report.units import carried, interval, percent
+from archsim.runs import results, sweep
 from archsim.runs import store as cache
-from archsim.runs.results import seal
 from archsim.runs.run import Record, Workspace
 from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome, measured_residual
 from archsim.specs.library import MANIFEST
-from archsim.studies.serving.calibrate import REQUEST_COLUMNS, request_rows, write_bench
+from archsim.studies.serving import calibrate, sure
 from archsim.studies.serving.runs import (
     MADE_LAST,
     TABLES,
@@ -46,7 +41,6 @@ from archsim.studies.serving.runs import (
     table_of,
     write_manifest,
 )
-from archsim.studies.serving.sure import HEADLINES
 from archsim.studies.sure import JSON
 
 if TYPE_CHECKING:
@@ -64,9 +58,9 @@ class Loaded(NamedTuple):
     by_input: ByInput | None
 
 
-def intervals_in(folder: Path, table: Table) -> dict[str, Any] | None:
+def intervals_in(folder: Path, table: tables.Table) -> dict[str, Any] | None:
     """What worlds say of the runs of a table (``serve --samples``); None where the folder has none of theirs."""
-    file, headlines = folder / JSON, list(HEADLINES)
+    file, headlines = folder / JSON, list(sure.HEADLINES)
     if not file.is_file():
         return None
     found = json.loads(file.read_text(encoding="utf-8"))
@@ -78,7 +72,7 @@ def intervals_in(folder: Path, table: Table) -> dict[str, Any] | None:
         [each["option"], percent(each["best_share"]), *(_interval(each, column) for column in headlines)]
         for each in options
     ]
-    headers = ["run", "best in", *(f"{name}{unit and f', {unit}'}" for unit, name in HEADLINES.values())]
+    headers = ["run", "best in", *(f"{name}{unit and f', {unit}'}" for unit, name in sure.HEADLINES.values())]
     return {"told": found["sentence"], "samples": found["samples"], "headers": headers, "rows": rows}
 
 
@@ -94,19 +88,19 @@ def write_outcome(
     folder: Path,
     policies: Sequence[Outcome] = (),
     beside: Sequence[str] = (),
-    table: Table | None = None,
+    table: tables.Table | None = None,
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
 
     ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
     its own; ``beside``: further files of the folder; ``table``: of its runs.
     """
-    own_folder(folder)
-    write_csv_stream(folder / "requests.csv", REQUEST_COLUMNS, request_rows(outcome))
-    write_bench(outcome, folder / "bench.json")
+    files.own_folder(folder)
+    tables.write_csv_stream(folder / "requests.csv", calibrate.REQUEST_COLUMNS, calibrate.request_rows(outcome))
+    calibrate.write_bench(outcome, folder / "bench.json")
     page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
     page["intervals"] = None if table is None else intervals_in(folder, table)
-    write_text(folder / "index.html", rendered("serving.html.j2", page))
+    files.write_text(folder / "index.html", rendered("serving.html.j2", page))
 
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
@@ -164,7 +158,7 @@ def _first(measures: Measures) -> str:
 
 def _over_time(outcome: Outcome) -> list[Points]:
     series = outcome.served.series
-    seconds = (np.arange(len(series)) + 0.5) * outcome.served.bin_ns / NS_PER_S
+    seconds = (np.arange(len(series)) + 0.5) * outcome.served.bin_ns / units.NS_PER_S
     found = []
     for question, y, columns in (
         ("How many requests run, and how many wait?", "requests", {"running": series[:, 1], "waiting": series[:, 2]}),
@@ -175,7 +169,7 @@ def _over_time(outcome: Outcome) -> list[Points]:
         found.append(lines_of(question, lines, "time, s", y))
     balance = outcome.served.balance
     if len(balance) > 1:
-        line = Line("balance", tuple(zip(balance[:, 0] / NS_PER_S, 100 * balance[:, 1], strict=True)))
+        line = Line("balance", tuple(zip(balance[:, 0] / units.NS_PER_S, 100 * balance[:, 1], strict=True)))
         found.append(lines_of("How evenly are ranks loaded?", [line], "time, s", "mean over largest load of a rank, %"))
     return found
 
@@ -193,7 +187,7 @@ def policy_values(outcome: Outcome) -> tuple[str, ...]:
         number(m.ttft.mean, ",.1f"), number(m.tpot.mean, ",.2f"), number(m.itl.percentiles[-1], ",.1f"),
         f"{m.goodput_per_s:.3f}",
         f"{outcome.deployment.prefill.pool.kv_blocks:,}", f"{m.balancedness:.3f}", str(m.migrations),
-        f"{m.moved_bytes / 1e9:,.1f}", f"{m.stalled_ns / NS_PER_S:.3f}",
+        f"{m.moved_bytes / 1e9:,.1f}", f"{m.stalled_ns / units.NS_PER_S:.3f}",
     )  # fmt: skip
 
 
@@ -206,7 +200,7 @@ def _policy_row(outcome: Outcome, shown: Outcome) -> tuple[str, str, tuple[str, 
 def _distributions(outcome: Outcome) -> list[Points]:
     times = times_ns(outcome.served)
     return [
-        shares_below(question, title, {title: times[name] / NS_PER_MS})
+        shares_below(question, title, {title: times[name] / units.NS_PER_MS})
         for name, title, question in (
             ("ttft", "TTFT, ms", "How long do requests wait for their first token?"),
             ("tpot", "TPOT, ms", "How long does each further token take?"),
@@ -336,7 +330,7 @@ SHOWN = (
 FEW = tuple(SHOWN[at] for at in (0, 1, 3, 5, 7))  # on a terminal
 
 
-def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
+def write_points_page(plan: ServePlan, table: tables.Table, folder: Path) -> Path:
     """``index.html``. Equal tables give equal bytes."""
     serving, target = plan.first, folder / "index.html"
     served = [row for row in table.rows if not row["refused"]]
@@ -357,7 +351,7 @@ def write_points_page(plan: ServePlan, table: Table, folder: Path) -> Path:
         "refused": len(table.rows) - len(served),
         "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
     }
-    write_text(target, rendered("serving_points.html.j2", context))
+    files.write_text(target, rendered("serving_points.html.j2", context))
     return target
 
 
@@ -398,12 +392,12 @@ def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any])
 
 
 @dataclass(frozen=True, eq=False)
-class ServedPlan(Shown):
+class ServedPlan(tables.Shown):
     """``outcomes``: of a plain file, one a policy; none of a file with axes. ``table``: a row a run."""
 
     plan: ServePlan
     outcomes: tuple[Outcome, ...]
-    table: Table
+    table: tables.Table
 
     def __repr__(self) -> str:
         return f"ServedPlan({self.plan!r}, {self.table!r})"
@@ -413,11 +407,11 @@ class ServedPlan(Shown):
         return self.table.to_pandas()
 
 
-def serve_all(plan: ServePlan, watcher: Watcher | None = None) -> ServedPlan:
+def serve_all(plan: ServePlan, watcher: sweep.Watcher | None = None) -> ServedPlan:
     """Serve every run of a plan in this process; nothing is written. Raises ArchsimError for a plain file that cannot
     be served.
     """
-    watching = watcher or Unwatched()
+    watching = watcher or sweep.Unwatched()
     workspace = Workspace(watching.at)
     server, runs = workspace.of(Server), plan.runs()
     records: dict[str, Record] = {}
@@ -432,13 +426,13 @@ def serve_all(plan: ServePlan, watcher: Watcher | None = None) -> ServedPlan:
 
 
 def serve_into(
-    plan: ServePlan, folder: Path, watcher: Watcher | None = None, around: bool = True, jobs: int | None = None
+    plan: ServePlan, folder: Path, watcher: sweep.Watcher | None = None, around: bool = True, jobs: int | None = None
 ) -> ServedPlan:
     """Like ``serve_all``, but into a folder whose finished runs are kept. ``around``: it also serves at the loads of
     its page; ``jobs``: runs that are served at a time (default: available cores).
     """
-    watching = watcher or Unwatched()
-    with sole_writer(folder):
+    watching = watcher or sweep.Unwatched()
+    with files.sole_writer(folder):
         store, workspace = RecordStore(folder), Workspace(watching.at)
         server, runs = workspace.of(Server), plan.runs()
         others = _others(runs) if around and not plan.has_axes else ()
@@ -454,15 +448,15 @@ def serve_into(
 
         def refuse(run: ServeRun, record: Record) -> None:
             if record["row"]["refused"] and not plan.has_axes:
-                raise ArchsimError(record["row"]["refused"])
+                raise errors.ArchsimError(record["row"]["refused"])
 
         failures: list[str] = []
-        records = complete(
-            (*runs, *others), store, watching, failures, jobs or available_cores(),
+        records = sweep.complete(
+            (*runs, *others), store, watching, failures, jobs or host.available_cores(),
             workspace=workspace, found=refuse, outdate=outdate,
         )  # fmt: skip
         cache.remove_oldest()
-        refuse_failed(failures, len(runs) + len(others), folder)
+        sweep.refuse_failed(failures, len(runs) + len(others), folder)
         watching.phase("writing the tables and the page")
         found = tuple(server.outcome(run, store.load(run) or {}) for run in runs if run.details)
         table = table_of(plan, runs, records)
@@ -472,7 +466,7 @@ def serve_into(
         else:
             _write_pages(folder, runs, found, records, around, table)
         table.write_csv(folder / "results.csv")
-        seal(folder, "results.csv")
+        results.seal(folder, "results.csv")
     return ServedPlan(plan, found, table)
 
 
@@ -489,7 +483,7 @@ def _write_pages(
     outcomes: Sequence[Outcome],
     records: dict[str, Record],
     around: bool,
-    table: Table,
+    table: tables.Table,
 ) -> None:
     loaded = [_loaded(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):

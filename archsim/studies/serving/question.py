@@ -11,16 +11,13 @@ from typing import Any, NamedTuple
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.iteration.layers import has_experts
-from archsim.serving.deployment import WITH_KERNELS
-from archsim.serving.measures import Rent, board_w, rent_of
+from archsim.serving import deployment, measures
 from archsim.serving.requests import lengths
 from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
-from archsim.specs.config_files import named_files
+from archsim.specs import config_files, library, serving_files
 from archsim.specs.deployment import PrecisionSpec
-from archsim.specs.library import Source, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
-from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.system import SystemSpec
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
@@ -53,7 +50,7 @@ class Offer(NamedTuple):
     devices: int  # at most
     system: SystemSpec
     source: Any  # name, path or content of the system
-    rent: Rent | None  # USD an hour of a GPU; None: unknown
+    rent: measures.Rent | None  # USD an hour of a GPU; None: unknown
 
 
 class Asked(NamedTuple):
@@ -75,7 +72,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(
-    model: Source,
+    model: library.Source,
     on: Sequence[str],
     *,
     ttft: str | None = None,
@@ -119,7 +116,7 @@ def asked_of(
         if objective == PRICE and offer.rent is None:
             raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
-    whose = load_model(model) if isinstance(model, str | Path) else _model_of(model)
+    whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
@@ -191,21 +188,21 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
         raise SpecError(f"--on {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs")
     devices = int(number) if colon else None
     source = _system_named(name, devices or 1)
-    system = load_system(source)
-    if system.launch != WITH_KERNELS:
+    system = library.load_system(source)
+    if system.launch != deployment.WITH_KERNELS:
         raise SpecError(
             f"--on {name}: {system.name} runs no serving engine whose host is known; `archsim serve` simulates it"
         )
     stem, _, end = system.name.rpartition("_")
     gpu = stem if end in MACHINES else system.compute.calibration or system.name  # its laws may be of another GPU
-    rent = rent_of(gpu, prices)
+    rent = measures.rent_of(gpu, prices)
     bounds = [devices] if devices is not None else []
     if usd_per_hour is not None:
         if rent is None:
             raise SpecError(f"--usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one GPU)")
         bounds.append(int(usd_per_hour / rent.usd_per_hour))
     if watts is not None:
-        bounds.append(int(watts / board_w(gpu)))
+        bounds.append(int(watts / measures.board_w(gpu)))
     most = min(bounds) if bounds else system.dies
     if most < 1:
         raise SpecError(f"--on {text}: the budget does not pay for one {gpu}: raise --usd or --watts")
@@ -214,10 +211,10 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
 
 def _system_named(name: str, devices: int) -> str:
     """A shipped system with so many GPUs of a name, or the system of this name or file."""
-    known, key = named_files("systems"), name.lower()
+    known, key = config_files.named_files("systems"), name.lower()
     kinds = [each for end in MACHINES if (each := f"{key}_{end}") in known]
     for each in kinds:
-        if load_system(each).dies >= devices:
+        if library.load_system(each).dies >= devices:
             return each
     if kinds:
         return kinds[-1]  # engines are no larger than this; more of them stand beside each other
@@ -237,7 +234,7 @@ class SearchedServing(NamedTuple):
     engine: str  # key of ENGINES
     precision: str  # of PRECISIONS
     dtypes: PrecisionSpec  # of its checkpoint
-    serving: Serving  # its file, read, with the search of its sizes and limits
+    serving: serving_files.Serving  # its file, read, with the search of its sizes and limits
 
 
 def kinds_of(asked: Asked) -> list[SearchedServing]:
@@ -251,7 +248,7 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
                 "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
                 "max_num_batched_tokens": list(asked.max_num_batched_tokens),
             }}  # fmt: skip
-            found.append(SearchedServing(offer, engine, precision, dtypes, load_serving(given)))
+            found.append(SearchedServing(offer, engine, precision, dtypes, serving_files.load_serving(given)))
     return found
 
 

@@ -9,18 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.units import NS_PER_S
+from archsim.base import errors, units
 from archsim.serving.deployment import Built, ServingEngine
 from archsim.serving.measures import Upkeep, saturation, times_ns, upkeep
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import Deployment, decodes_alone, simulated
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import Serving
-from archsim.studies.serving.configuration import Configuration
-from archsim.studies.serving.engines import RateEstimate, deployment_of, estimate_rate, largest
-from archsim.studies.serving.highest_rate import WITHIN, bisect_rate, share_within
-from archsim.studies.serving.question import MOST_REQUESTS, USUAL_SEQS, USUAL_TOKENS, Asked, SearchedServing
+from archsim.studies.serving import configuration, engines, highest_rate, question
 
 RESIDENCES = 3.0  # of the requests that are in an engine at a time, a run has so many
 FEWEST = 320  # requests of a run
@@ -35,7 +31,7 @@ class Tried(NamedTuple):
     """One engine's sizes with the best batch limits so far."""
 
     kind: int  # place of its kind in those of the race
-    choice: Configuration
+    choice: configuration.Configuration
     rate: float  # requests a second of one instance, or of all where `choice` has pools; 0: none, or far below others
     residence_ns: float  # about the time of a request in it
     simulated: int  # runs
@@ -50,7 +46,7 @@ class Tried(NamedTuple):
 class Race:
     """What all processes know: kinds, their requests, the engines that they have built."""
 
-    def __init__(self, asked: Asked, kinds: Sequence[SearchedServing], requests: Requests) -> None:
+    def __init__(self, asked: question.Asked, kinds: Sequence[question.SearchedServing], requests: Requests) -> None:
         self.asked, self.kinds, self.requests = asked, kinds, requests
         self.built: dict[tuple[int, ParallelSpec, bool], tuple[ServingEngine, Built]] = {}
 
@@ -60,20 +56,20 @@ class Race:
         if key not in self.built:
             serving = self.kinds[kind].serving
             one = decodes_alone(serving, parallel) if alone else serving
-            self.built[key] = largest(one, parallel, alone)
+            self.built[key] = engines.largest(one, parallel, alone)
         return self.built[key]
 
-    def deployment(self, kind: int, choice: Configuration) -> Deployment:
+    def deployment(self, kind: int, choice: configuration.Configuration) -> Deployment:
         """Raises ArchsimError."""
         sides = [self.side(kind, choice.parallel)]
         if choice.prefill:
             sides.append(self.side(kind, choice.decode or choice.parallel, True))
-        return deployment_of(self.kinds[kind].serving, sides, choice)
+        return engines.deployment_of(self.kinds[kind].serving, sides, choice)
 
     def asked_at(self, rate: float, residence_ns: float) -> Requests:
         """As many requests at a rate as are needed to see a queue grow."""
-        count = RESIDENCES * rate * residence_ns / NS_PER_S
-        some = first(self.requests, int(min(max(count, FEWEST), MOST_REQUESTS)))
+        count = RESIDENCES * rate * residence_ns / units.NS_PER_S
+        some = first(self.requests, int(min(max(count, FEWEST), question.MOST_REQUESTS)))
         return scaled(some, rate / some.offered_per_s)
 
     def share(self, kind: int, deployment: Deployment, rate: float, residence_ns: float) -> float:
@@ -81,53 +77,55 @@ class Race:
         faster than they end.
         """
         serving = self.kinds[kind].serving
-        return share_within(serving, deployment, self.asked_at(rate, residence_ns))
+        return highest_rate.share_within(serving, deployment, self.asked_at(rate, residence_ns))
 
     def warm_up(self, every: Sequence[tuple[int, ParallelSpec]]) -> None:
         """Serve a few requests with the first sizes that can, so that processes begin with compiled functions."""
         for kind, parallel in every:
             try:
-                deployment = self.deployment(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS))
-                estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
+                deployment = self.deployment(
+                    kind, configuration.Configuration(parallel, 1, question.USUAL_SEQS, question.USUAL_TOKENS)
+                )
+                engines.estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
                 simulated(self.kinds[kind].serving, deployment, first(self.requests, 8))
                 return
-            except ArchsimError:
+            except errors.ArchsimError:
                 continue
 
     # Each of the following is the work of one task.
 
-    def estimate(self, task: tuple[int, ParallelSpec]) -> RateEstimate:
+    def estimate(self, task: tuple[int, ParallelSpec]) -> engines.RateEstimate:
         """The estimate for some sizes, from their laws."""
         kind, parallel = task
         try:
-            return estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
-        except ArchsimError as error:
-            return RateEstimate(0.0, 0.0, str(error))
+            return engines.estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
+        except errors.ArchsimError as error:
+            return engines.RateEstimate(0.0, 0.0, str(error))
 
-    def sizes(self, task: tuple[int, ParallelSpec, RateEstimate, float]) -> Tried:
+    def sizes(self, task: tuple[int, ParallelSpec, engines.RateEstimate, float]) -> Tried:
         """The rate of sizes with the usual batch limits, and the fewest requests that do not bound it. The last of the
         task: requests a second a GPU that are known to be served.
         """
         kind, parallel, guess, best = task
         given = self.asked
-        running = ROOM * guess.rate * guess.residence_ns / NS_PER_S / parallel.attention.dp
+        running = ROOM * guess.rate * guess.residence_ns / units.NS_PER_S / parallel.attention.dp
         enough = [each for each in sorted(given.max_num_seqs) if each >= running]
-        choice = Configuration(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
-                        _nearest(given.max_num_batched_tokens, USUAL_TOKENS),
+        choice = configuration.Configuration(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
+                        _nearest(given.max_num_batched_tokens, question.USUAL_TOKENS),
                         precision=self.kinds[kind].dtypes)  # fmt: skip
         try:
             return self._rate(kind, choice, LEFT_BELOW * best * parallel.ranks, guess)
-        except ArchsimError as error:
+        except errors.ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
-    def _rate(self, kind: int, choice: Configuration, least: float, guess: RateEstimate) -> Tried:
+    def _rate(self, kind: int, choice: configuration.Configuration, least: float, guess: engines.RateEstimate) -> Tried:
         """By bisection, unless not even ``least`` is within the limits. Raises ArchsimError."""
         deployment, runs = self.deployment(kind, choice), 0
 
         def fits(rate: float) -> bool:
             nonlocal runs
             runs += 1
-            return self.share(kind, deployment, rate, guess.residence_ns) >= WITHIN
+            return self.share(kind, deployment, rate, guess.residence_ns) >= highest_rate.WITHIN
 
         if least and not fits(least):
             return Tried(kind, choice, 0.0, guess.residence_ns, runs, 1)
@@ -142,7 +140,7 @@ class Race:
                 break
             rate = rate * STEP if not high else rate / STEP
         if low and high:
-            low = bisect_rate(fits, low, high, 1 + QUICK_CLOSE)
+            low = highest_rate.bisect_rate(fits, low, high, 1 + QUICK_CLOSE)
         return Tried(kind, choice, low, guess.residence_ns, runs, 1)
 
     def limits(self, task: Tried) -> Tried:
@@ -158,23 +156,23 @@ class Race:
             if seqs > task.choice.max_num_seqs or 2 * seqs < task.choice.max_num_seqs:
                 continue
             try:
-                guess = RateEstimate(best.rate * (1 + 2 * QUICK_CLOSE), task.residence_ns)
+                guess = engines.RateEstimate(best.rate * (1 + 2 * QUICK_CLOSE), task.residence_ns)
                 found = self._rate(task.kind, choice, best.rate * BETTER, guess)
-            except ArchsimError:
+            except errors.ArchsimError:
                 continue
             runs += found.simulated
             if found.rate > best.rate * BETTER:
                 best = found
         return best._replace(simulated=runs, configurations=seen)
 
-    def pool(self, task: tuple[int, Configuration, RateEstimate, float]) -> Tried:
+    def pool(self, task: tuple[int, configuration.Configuration, engines.RateEstimate, float]) -> Tried:
         """The rate of engines that prefill with others that decode, all together. The last of the task: requests a
         second that other pools of these GPUs serve.
         """
         kind, choice, guess, best = task
         try:
             return self._rate(kind, choice, max(0.5 * guess.rate, POOLS_LEFT_BELOW * best), guess)
-        except ArchsimError as error:
+        except errors.ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
     def curve_and_energy(self, task: Tried) -> tuple[Curve, Upkeep]:
@@ -226,13 +224,13 @@ class Curve(NamedTuple):
     def highest(self, limits: np.ndarray) -> float:
         """The highest rate at which WITHIN of the requests are within limits in ns; interpolated."""
         shares = (self.times_ns <= limits[None, :, None]).all(axis=1).mean(axis=1)
-        good = np.flatnonzero(shares >= WITHIN)
+        good = np.flatnonzero(shares >= highest_rate.WITHIN)
         if not len(good):
-            return float(self.rates[0] * shares[0] / WITHIN)  # below the grid: in proportion
+            return float(self.rates[0] * shares[0] / highest_rate.WITHIN)  # below the grid: in proportion
         at = int(good[-1])
         if at == len(self.rates) - 1:
             return float(self.rates[at])
-        over, under = shares[at] - WITHIN, WITHIN - shares[at + 1]
+        over, under = shares[at] - highest_rate.WITHIN, highest_rate.WITHIN - shares[at + 1]
         return float(self.rates[at] + (self.rates[at + 1] - self.rates[at]) * over / max(over + under, 1e-9))
 
     def shares_at(self, rate: float, limits: np.ndarray) -> np.ndarray:

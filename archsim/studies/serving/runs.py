@@ -16,13 +16,9 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from archsim.base.code_digest import DECIDING, digest_here
-from archsim.base.errors import ArchsimError, TraceError
-from archsim.base.fields import Spec
-from archsim.base.tables import INTEGER, REAL, TEXT, Table
-from archsim.runs import results
+from archsim.base import code_digest, errors, fields, tables
+from archsim.runs import physical_laws, results
 from archsim.runs.notes import datasheet_note
-from archsim.runs.physical_laws import obeyed, told
 from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
 from archsim.serving.groups import MigrationCost
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
@@ -40,40 +36,33 @@ from archsim.serving.serving import (
     simulated,
 )
 from archsim.serving.simulate import Failed, Progress, Served
-from archsim.specs.calibration_files import calibration_digest
-from archsim.specs.config_files import search_folders
-from archsim.specs.library import Source
-from archsim.specs.plausible import plausibility_notes
-from archsim.specs.policies import RULE_TYPES
-from archsim.specs.schedulers import is_function
+from archsim.specs import calibration_files, config_files, library, plausible, policies, schedulers, serving_files
 from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec
-from archsim.specs.serving_files import Serving, load_serving
 from archsim.specs.unread import UNREAD, keys_of
 from archsim.studies.exploration.analysis import SAME_NUMBERS, changes_nothing
-from archsim.workload import open_trace
-from archsim.workload.traffic_presets import preset_digest
+from archsim.workload import open_trace, traffic_presets
 
 # ---- runs
 
 # Of a file: what no run depends on, and what its parts and digests say without names and paths.
 _BESIDE = {"search", "loads", "policies", "sweep", "system", "model", "assumptions"}
 _OFFERED = ("requests.arrivals.rate", "requests.concurrency")  # axes that ``offered`` shows
-_SERVING = (*DECIDING, "archsim/serving")
+_SERVING = (*code_digest.DECIDING, "archsim/serving")
 _HINTS = get_type_hints(Measures)
-_KINDS = {int: INTEGER, float: REAL, str: TEXT}
+_KINDS = {int: tables.INTEGER, float: tables.REAL, str: tables.TEXT}
 SPREAD = ("mean", "std", *(f"p{each}" for each in PERCENTILES))
 
 
 def _columns() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, kind in _HINTS.items():
-        found |= {f"{name}_{each}_ms": REAL for each in SPREAD} if kind is Spread else {name: _KINDS[kind]}
+        found |= {f"{name}_{each}_ms": tables.REAL for each in SPREAD} if kind is Spread else {name: _KINDS[kind]}
     return found
 
 
 MEASURES: Mapping[str, str] = _columns()
-_OF_DEPLOYMENT = {"policy": TEXT, "offered": REAL, "devices": INTEGER, "kv_blocks": INTEGER}
-COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": TEXT, "broken_laws": TEXT}
+_OF_DEPLOYMENT = {"policy": tables.TEXT, "offered": tables.REAL, "devices": tables.INTEGER, "kv_blocks": tables.INTEGER}
+COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": tables.TEXT, "broken_laws": tables.TEXT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +72,7 @@ class ServeRun(Job):
     ``details``: all that happened is kept (``served`` of its record, see `packed`), not its measures alone.
     """
 
-    serving: Serving
+    serving: serving_files.Serving
     cells: Mapping[str, Any]
     point: int
     offered: float
@@ -122,7 +111,7 @@ class ServeRun(Job):
         began = perf_counter()
         try:
             outcome = workspace.of(Server).serve(self)
-        except ArchsimError as error:
+        except errors.ArchsimError as error:
             return self.record(None, perf_counter() - began, str(error))
         record = self.record(outcome, perf_counter() - began)
         return record | {"served": packed(outcome.served)} if self.details else record
@@ -130,7 +119,7 @@ class ServeRun(Job):
     def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
         """The record of an outcome, or of none, without details."""
         row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
-        row["broken_laws"] = obeyed(iter(outcome.broken_laws), self.name) if outcome else None
+        row["broken_laws"] = physical_laws.obeyed(iter(outcome.broken_laws), self.name) if outcome else None
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
 
     def warm_up(self, workspace: Workspace) -> None:
@@ -169,31 +158,35 @@ class ServeRun(Job):
         return found | flat(measures) | {"refused": refused}
 
 
-def key_of(serving: Serving, *more: Any) -> str:
+def key_of(serving: serving_files.Serving, *more: Any) -> str:
     """12 hex digits: a digest of all that is served, on what and how, and of ``more`` that JSON can hold."""
     parts = [_text(each) for each in (serving.system, serving.model, serving.policy, serving.assumptions)]
     spec = serving.spec.model_dump(mode="json", by_alias=True, exclude=_BESIDE)
     for part in (spec["requests"], spec["routing"]):
         if isinstance(part, dict):
             part.pop("trace", None)
-    files = [calibration_digest(serving.system.compute.calibration), _routing(serving), _trace(serving)]
+    files = [
+        calibration_files.calibration_digest(serving.system.compute.calibration),
+        _routing(serving),
+        _trace(serving),
+    ]
     if serving.off:
         files.append(_world(serving))
     return hashlib.sha256(json.dumps([spec, *parts, *files, *more], sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
 
 
-def functions_of(serving: Serving) -> tuple[str, ...]:
+def functions_of(serving: serving_files.Serving) -> tuple[str, ...]:
     """The functions of the user's that take part when the policy of a file is served."""
     scheduler, policy = serving.spec.scheduler.name, serving.policy
-    rules = [rule.name for each in RULE_TYPES if (rule := getattr(policy, each)).is_function]
-    return (*rules, *([scheduler] if is_function(scheduler) else []))
+    rules = [rule.name for each in policies.RULE_TYPES if (rule := getattr(policy, each)).is_function]
+    return (*rules, *([scheduler] if schedulers.is_function(scheduler) else []))
 
 
 def code_of_serving(functions: tuple[str, ...], *more: str) -> str:
     """12 hex digits of the code and the host constants that decide what comes of serving. ``functions``: of the user's;
     ``more``: further source files, relative to the checkout.
     """
-    text = f"{_digest()} {code_of(functions)}" + (f" {digest_here(more)}" if more else "")
+    text = f"{_digest()} {code_of(functions)}" + (f" {code_digest.digest_here(more)}" if more else "")
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
@@ -233,30 +226,30 @@ def _number(value: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _digest() -> str:
-    hosts = [folder / "hosts.yaml" for folder in search_folders("serving", None)]
-    return digest_here(_SERVING) + "".join(each.read_text() for each in hosts if each.is_file())
+    hosts = [folder / "hosts.yaml" for folder in config_files.search_folders("serving", None)]
+    return code_digest.digest_here(_SERVING) + "".join(each.read_text() for each in hosts if each.is_file())
 
 
-def _text(spec: Spec) -> str:
+def _text(spec: fields.Spec) -> str:
     return spec.model_dump_json(by_alias=True)
 
 
-def _world(serving: Serving) -> str:
+def _world(serving: serving_files.Serving) -> str:
     """What differs between worlds (`archsim.studies.serving.sure`) beside the system of the file."""
     off = {side: dict(factors) for side, factors in serving.off.items()}
     return json.dumps([off, {side: _text(each.system) for side, each in serving.machines.items()}], sort_keys=True)
 
 
-def _routing(serving: Serving) -> str:
+def _routing(serving: serving_files.Serving) -> str:
     if not isinstance(serving.spec.routing, RoutingSpec):
         return ""
     if serving.routed is not None:
         return open_trace(str(serving.routed), serving.model).digest
     like = serving.spec.routing.generated.preset_of(serving.model.name)
-    return preset_digest(like) if like else ""
+    return traffic_presets.preset_digest(like) if like else ""
 
 
-def _trace(serving: Serving) -> str:
+def _trace(serving: serving_files.Serving) -> str:
     return hashlib.sha256(serving.trace.read_bytes()).hexdigest() if serving.trace else ""
 
 
@@ -286,11 +279,11 @@ SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # of the traffic, where a file has no
 class ServePlan(NamedTuple):
     """``points``: the served files, one for each combination of the axes; ``cells``: the values of their axes."""
 
-    points: tuple[Serving, ...]
+    points: tuple[serving_files.Serving, ...]
     cells: tuple[dict[str, Any], ...]
 
     @property
-    def first(self) -> Serving:
+    def first(self) -> serving_files.Serving:
         """The file, or its first point."""
         return self.points[0]
 
@@ -312,13 +305,13 @@ class ServePlan(NamedTuple):
         """
         systems = {point.system.name: point.system for point in self.points}
         found = [datasheet_note(names)] if (names := [n for n, each in systems.items() if each.datasheet_only]) else []
-        found += [note for system in systems.values() for note in plausibility_notes(system)]
+        found += [note for system in systems.values() for note in plausible.plausibility_notes(system)]
         asked = {(point.trace, point.model.name, point.spec.requests): point for point in self.points}
         for point in asked.values():
-            with suppress(TraceError):  # its runs say why they were refused
+            with suppress(errors.TraceError):  # its runs say why they were refused
                 found += notes_of_requests(point, requests_of(point))
         found += [f"{p.model.name} is approximate: {each}" for p in self.points for each in p.model.approximate]
-        found = [*(told(row["broken_laws"]) for row in rows if row.get("broken_laws")), *found]
+        found = [*(physical_laws.told(row["broken_laws"]) for row in rows if row.get("broken_laws")), *found]
         return tuple(dict.fromkeys((*found, *self.unread, *self._idle(rows))))
 
     def _idle(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -367,18 +360,18 @@ def _idle(
         yield f"{' and '.join(names)} {'have' if names[1:] else 'has'} no effect here: {why}"
 
 
-def serve_plan(source: Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
+def serve_plan(source: library.Source, overrides: Sequence[str] = (), *, first: bool = False) -> ServePlan:
     """``first``: the first point and policy alone. Raises SpecError, with the point, for values of axes that are not
     valid.
     """
-    begin = load_serving(source, overrides)
+    begin = serving_files.load_serving(source, overrides)
     if first:
         return ServePlan((begin._replace(policies=begin.policies[:1], axes={}),), ({},))
     if begin.spec.sweep is None:
         return ServePlan((begin,), ({},))
     points, cells = [], []
     for cell in begin.spec.sweep.cells:
-        points.append(load_serving(source, overrides, cell))
+        points.append(serving_files.load_serving(source, overrides, cell))
         cells.append({path: shown(value) for path, value in cell.items()})
     return ServePlan(tuple(points), tuple(cells))
 
@@ -389,10 +382,10 @@ def refused_points(plan: ServePlan) -> Iterator[str]:
     """
     built: dict[str, str] = {}
 
-    def problem(check: Callable[[Serving], object], serving: Serving) -> str:
+    def problem(check: Callable[[serving_files.Serving], object], serving: serving_files.Serving) -> str:
         try:
             check(serving)
-        except ArchsimError as error:
+        except errors.ArchsimError as error:
             return str(error)
         return ""
 
@@ -414,7 +407,7 @@ def shown(value: Any) -> Any:
     return str(value).replace("'", "")
 
 
-def offered(serving: Serving, requests: Requests | None = None) -> float:
+def offered(serving: serving_files.Serving, requests: Requests | None = None) -> float:
     """Clients of a closed loop, or requests a second: those that the file says, or those of its trace."""
     given = serving.spec.requests
     if given.concurrency:
@@ -565,14 +558,14 @@ def write_manifest(folder: Path, plan: ServePlan, runs: Sequence[ServeRun]) -> N
     results.write_manifest(folder, plan.first.given, about, sorted({each for run in runs for each in run.functions}))
 
 
-def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> Table:
+def table_of(plan: ServePlan, runs: Sequence[ServeRun], records: Mapping[str, Record]) -> tables.Table:
     """A row a run, in their order; first its point and axes."""
     axes = {path: _kind(plan, path) for path in plan.first.axes}
-    columns = {"point": "integer"} | axes | dict(COLUMNS) | {"run": TEXT}
+    columns = {"point": "integer"} | axes | dict(COLUMNS) | {"run": tables.TEXT}
     rows = [{"point": run.point} | dict(run.cells) | records[run.key]["row"] | {"run": run.key} for run in runs]
-    return Table(columns, tuple(rows))
+    return tables.Table(columns, tuple(rows))
 
 
 def _kind(plan: ServePlan, path: str) -> str:
     numbers = all(isinstance(cells[path], int | float) for cells in plan.cells)
-    return REAL if numbers else TEXT
+    return tables.REAL if numbers else tables.TEXT

@@ -21,12 +21,9 @@ from archsim.serving.measures import Measures
 from archsim.serving.requests import Requests, first
 from archsim.serving.serving import ENOUGH, Outcome, requests_of, serve_requests, simulated
 from archsim.serving.simulate import Pool, Served
+from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
-from archsim.specs.policies import PolicySpec
-from archsim.specs.recipes import with_recipe
-from archsim.specs.schedulers import is_function
 from archsim.specs.serving import RoutingSpec
-from archsim.specs.serving_files import Serving
 from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of
 from archsim.studies.serving.engines import Known, build_sides, deployment_of, estimate_rate
 from archsim.studies.serving.highest_rate import SUSTAINED, highest_rate
@@ -46,7 +43,7 @@ _SOURCES = (
 class PartOfSearch(Job):
     """A part of a search, under one policy and precision: ``serving``, whose ``search:`` says what varies."""
 
-    serving: Serving
+    serving: serving_files.Serving
     precision: PrecisionSpec | None
 
     @cached_property
@@ -200,7 +197,7 @@ class _Engines:
         self.known: dict[str, Known] = {}
         self._requests: dict[str, Requests] = {}
 
-    def requests(self, serving: Serving) -> Requests:
+    def requests(self, serving: serving_files.Serving) -> Requests:
         """The requests of a file."""
         named = f"{serving.trace} {serving.spec.requests.model_dump_json()}"
         if named not in self._requests:
@@ -209,7 +206,7 @@ class _Engines:
 
 
 def search(
-    serving: Serving,
+    serving: serving_files.Serving,
     report: Callable[[str], None] = lambda text: None,
     *,
     jobs: int = 1,
@@ -314,7 +311,7 @@ def _unbound_run(outcome: Outcome, choice: Configuration) -> _Unbound | None:
     left, and the ranks of pools apart have limits of their own.
     """
     pool, cached = outcome.deployment.prefill.pool, outcome.requests.hash_tokens > 0
-    if choice.prefill or cached or is_function(outcome.deployment.scheduler.name):
+    if choice.prefill or cached or schedulers.is_function(outcome.deployment.scheduler.name):
         return None
     needed = 0
     for served in filter(None, (outcome.served, outcome.longer)):
@@ -344,11 +341,13 @@ def _peak(served: Served, pool: Pool, choice: Configuration, block_tokens: int) 
     return int(most[0]), int(-(-most[1] // units.of_block))
 
 
-def serving_under(serving: Serving, policy: PolicySpec, precision: PrecisionSpec | None = None) -> Serving:
+def serving_under(
+    serving: serving_files.Serving, policy: policies.PolicySpec, precision: PrecisionSpec | None = None
+) -> serving_files.Serving:
     """Under a policy and a precision; tokens of experts are drawn once."""
     spec = serving.spec
     if precision is not None:
-        spec, _ = with_recipe(spec.model_copy(update={"precision": precision}), serving.system, serving.model)
+        spec, _ = recipes.with_recipe(spec.model_copy(update={"precision": precision}), serving.system, serving.model)
     if isinstance(spec.routing, RoutingSpec):
         spec = spec.model_copy(update={"routing": spec.routing.model_copy(update={"every": ONCE})})
     return serving._replace(spec=spec, policy=policy)
@@ -360,7 +359,7 @@ def _order(found: ConfigurationResult) -> tuple:
     return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
 
 
-def _layouts(serving: Serving) -> list[EngineLayout]:
+def _layouts(serving: serving_files.Serving) -> list[EngineLayout]:
     """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []

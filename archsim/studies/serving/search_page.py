@@ -8,8 +8,7 @@ from pathlib import Path
 from archsim.base.files import own_folder, write_text
 from archsim.report.plots import Colours, PlotAxis, Points
 from archsim.specs.serving_files import Serving
-from archsim.studies.serving.configuration import with_choice
-from archsim.studies.serving.page import SHOWN, front
+from archsim.studies.serving import configuration, page, runs
 from archsim.studies.serving.results import (
     NOTATION,
     ConfigurationResult,
@@ -19,7 +18,6 @@ from archsim.studies.serving.results import (
     equal_groups,
     table_of,
 )
-from archsim.studies.serving.runs import flat
 
 MOST_ON_PAGE = 200
 
@@ -30,7 +28,7 @@ def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
         return []
     users = "tokens/s of a user", "output tokens/s of a device"
     points = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups]
-    on_front = set(front(points))
+    on_front = set(page.front(points))
     rows = [
         {
             "user": user, "device": device, "configuration": each.name,
@@ -67,7 +65,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     (folder / PARTIAL).unlink(missing_ok=True)
     files = ["search.csv", "search.parquet"]
     if said := answer(serving, found):
-        best = with_choice(serving.given, found[0].choice)
+        best = configuration.with_choice(serving.given, found[0].choice)
         if serving.has_traffic and len(serving.policies) > 1:
             names = [each.name for each in serving.policies]
             best["policies"] = [serving.given["policies"][names.index(found[0].choice.policy)]]
@@ -76,15 +74,15 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     groups, refused = equal_groups(found), sum(each.measures is None for each in found)
     rows = []
     for each in groups[:MOST_ON_PAGE]:
-        numbers = flat(each.measures)
+        numbers = runs.flat(each.measures)
         rate = each.highest_rate
-        shown = ["–" if numbers[name] is None else f"{numbers[name]:,.3g}" for name, _ in SHOWN]
+        shown = ["–" if numbers[name] is None else f"{numbers[name]:,.3g}" for name, _ in page.SHOWN]
         rows.append([each.name, "–" if rate is None else f"{rate:.2f}", *shown, str(len(each.choices))])
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(found), "answer": said,
         "policies": ", ".join(policy.name for policy in serving.policies), "files": files,
         "title": "Configurations, the best first (a row holds all with the same numbers)",
-        "headers": ["configuration", "highest rate /s", *(header for _, header in SHOWN), "configurations"],
+        "headers": ["configuration", "highest rate /s", *(header for _, header in page.SHOWN), "configurations"],
         "rows": rows, "notes": [*best_sentences(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
         "plots": _plots(groups), "intervals": None,
     }  # fmt: skip

@@ -28,23 +28,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import own_folder
-from archsim.base.host import available_cores
+from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.report.figures import intervals
 from archsim.report.plots import Bars
 from archsim.report.units import listed, percent, significant
-from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, Watcher, complete, refuse_failed
+from archsim.runs import store, sweep
 from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
 from archsim.serving.serving import FIRST, measured_residual
-from archsim.specs.calibration_files import calibration_named
+from archsim.specs import calibration_files, serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
-from archsim.specs.serving_files import DeployedMachine, Serving
 from archsim.specs.system import SystemSpec
-from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun
 from archsim.studies.sure import (
     NARROWER,
@@ -98,7 +92,9 @@ _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal vari
 # Table of measurements → the factor of `archsim.serving.deployment.Host` that is off with it.
 _FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
-_WORKLOAD = WorkloadSpec(trace=SyntheticTrace(synthetic=SyntheticSpec()), batch=(1,), context=0)
+_WORKLOAD = workload.WorkloadSpec(
+    trace=workload.SyntheticTrace(synthetic=workload.SyntheticSpec()), batch=(1,), context=0
+)
 
 
 class _Off(NamedTuple):
@@ -198,7 +194,7 @@ class ServedSure(Shown):
 # ---- what is off
 
 
-def off_of(serving: Serving, widths: UncertaintySpec) -> _Off:
+def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> _Off:
     """What is off in one side of a deployment, which ``serving`` is (`Serving.on`)."""
     spec, system = serving.spec, serving.system
     engine, gpu = spec.engine, system.compute.calibration or system.name
@@ -245,12 +241,12 @@ def _of_residual(ends: tuple[float, float]) -> Distribution:
     return Distribution("lognormal", centre * (low / centre) ** wider, centre, centre * (high / centre) ** wider)
 
 
-def _way(serving: Serving, table: str) -> str:
+def _way(serving: serving_files.Serving, table: str) -> str:
     """How a law of an engine was had, of `archsim.specs.uncertainty.SUBSTITUTIONS`."""
     system = serving.system
     if system.launch != WITH_KERNELS:
         return "scaled"
-    calibration = calibration_named(system.compute.calibration)
+    calibration = calibration_files.calibration_named(system.compute.calibration)
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
     if calibration.scaled is not None and table in calibration.scaled.sections:
@@ -268,7 +264,7 @@ def _way(serving: Serving, table: str) -> str:
 
 
 def find_sure(
-    plan: ServePlan, samples: int, folder: Path | None, watcher: Watcher | None = None, jobs: int | None = None
+    plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None
 ) -> ServedSure:
     """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
     ``jobs``: runs that are served at a time (default: available cores). Raises ArchsimError for too few samples, and
@@ -278,8 +274,8 @@ def find_sure(
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
             return find_sure(plan, samples, Path(made), watcher, jobs)
-    watcher, widths = watcher or Unwatched(), load_widths()
-    own_folder(folder)
+    watcher, widths = watcher or sweep.Unwatched(), uncertainty.load_widths()
+    files.own_folder(folder)
     runs = [replace(run, details=False) for run in plan.runs()]
     off = {run.key: {side: off_of(run.serving.on(side), widths) for side in run.serving.spec.sides} for run in runs}
     every = {
@@ -292,22 +288,22 @@ def find_sure(
     asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
     watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
     failures: list[str] = []
-    records = complete(
-        list(asked.values()), RecordStore(folder / FOLDER), SharedProgress(watcher, len(asked)), failures,
-        jobs or available_cores(),
+    records = sweep.complete(
+        list(asked.values()), store.RecordStore(folder / FOLDER), SharedProgress(watcher, len(asked)), failures,
+        jobs or host.available_cores(),
     )  # fmt: skip
-    refuse_failed(failures, len(asked))
+    sweep.refuse_failed(failures, len(asked))
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
     for run, name in zip(runs, _names(plan, runs), strict=True):
         rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
         if refused := next((row["refused"] for row in rows if row["refused"]), ""):
             if not plan.has_axes:
-                raise ArchsimError(refused)
+                raise errors.ArchsimError(refused)
             watcher.phase(f"{name} is left out: {refused}")
         else:
             found[name] = rows[0], rows[1:]
     if not found:
-        raise ArchsimError("no run of the plan can be served; see archsim serve without --samples")
+        raise errors.ArchsimError("no run of the plan can be served; see archsim serve without --samples")
     return _answer(plan, samples, found, every, draws)
 
 
@@ -328,7 +324,7 @@ def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarra
         if FIRST in own:  # of the whole of it, which the laws are a part of
             own[FIRST] /= own["prompts"]
         if each.machine and side in machines:
-            machines[side] = DeployedMachine(
+            machines[side] = serving_files.DeployedMachine(
                 drawn(machines[side].system, each.machine, draws, at), machines[side].assumptions
             )
         elif each.machine:
@@ -371,7 +367,7 @@ def _answer(
     )  # fmt: skip
 
 
-def judged_by(serving: Serving) -> tuple[str, bool]:
+def judged_by(serving: serving_files.Serving) -> tuple[str, bool]:
     """(Column by which runs are compared, whether more is better): goodput under limits, output of a closed loop, else
     the time of a request.
     """

@@ -10,43 +10,24 @@ import pandas as pd
 from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_US, VECTOR_BYTES, WEIGHT_BYTES
-from archsim.engine.cluster.between_nodes import between_law
-from archsim.engine.cluster.laws import KERNELS, PortLaw, node_law
+from archsim.engine import engine, loop, moves
+from archsim.engine.cluster import between_nodes, laws
 from archsim.engine.demand import RunDemand
-from archsim.engine.engine import EventEngine
-from archsim.engine.loop import Replay
-from archsim.engine.moves import Sizes, expected_ranks
-from archsim.laws.attention import DECODE, AttentionSizes, attention_grid, choose_attention, grid_ns
-from archsim.laws.die import GroupedLaw
-from archsim.laws.gemm import Rates, choose_table, table_times
+from archsim.laws import attention, die, gemm, tables, transfers
 from archsim.laws.laws import MoeSizes
 from archsim.laws.moe import BALANCED, EPLB, TILED, candidates, rank_loads
 from archsim.laws.moe import SIZES as LAYER_SIZES
-from archsim.laws.tables import (
-    PARTS_OF_LAYERS,
-    AttentionTable,
-    CalibrationSpec,
-    GemmTable,
-    LawMissing,
-    TransferTable,
-    newest_first,
-)
-from archsim.laws.transfers import COMBINE, DISPATCH, NOTIFY_OF, PAYLOAD_OF, law_of, link_table, nodes_away
-from archsim.specs.calibration_files import calibration_digest, load_calibration
-from archsim.specs.config_files import shipped_configs
+from archsim.specs import calibration_files, config_files, policies
 from archsim.specs.library import load_assumptions
 from archsim.specs.measured import link_measured
 from archsim.specs.model import ModelSpec
-from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.fit.moe import with_defaults
-from calibration.measurements.reading import Measurements
-from calibration.measurements.schema import POWER
-from calibration.measurements.sweeps import release
+from calibration.measurements import reading, schema, sweeps
 from microarch.blocks.hbm import SLICES
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
@@ -68,7 +49,7 @@ def steps_ns(
     model = ModelSpec(**_NAMED, layers=1, moe_layers={"first": 0, "last": 0}, experts=experts, **sizes)
     batch = int(tokens.max())
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=batch)
-    chosen = PolicySpec(name=policy, **PRESETS[policy])
+    chosen = policies.PolicySpec(name=policy, **policies.PRESETS[policy])
     scenario = Scenario(system, model, load_assumptions("physical", **assumptions), chosen, workload, batch)
     demand = RunDemand(
         tokens=tokens.astype(np.int32)[:, None, :],
@@ -79,7 +60,7 @@ def steps_ns(
         batch=batch,
         digest="",
     )
-    return Replay(EventEngine(scenario), demand).run().step_ns[:, 0]
+    return loop.Replay(engine.EventEngine(scenario), demand).run().step_ns[:, 0]
 
 
 # ---- attention_cases
@@ -90,34 +71,34 @@ SIZES = ["heads", "kv_heads", "head_dim", "window"]
 US = 1e-3  # per ns
 
 
-def attention_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
+def attention_groups(measurements: reading.Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """((*WAY), rows) judged by tables of one library."""
     return iter(measurements.table("attention", gpu).groupby(WAY, sort=True))
 
 
-def attention_errors(calibration: CalibrationSpec, way: tuple, rows: pd.DataFrame) -> np.ndarray | None:
+def attention_errors(calibration: tables.CalibrationSpec, way: tuple, rows: pd.DataFrame) -> np.ndarray | None:
     """Predicted / measured - 1, float64[row]; None where the library has no table of this phase and kind."""
     library, version, phase, kind, dtype, kv_dtype = way
     errors = []
     for shape, mine in rows.groupby(SIZES, sort=True):
         heads, kv_heads, head_dim, window = (int(size) for size in shape)
-        sizes = AttentionSizes(heads, kv_heads, head_dim, window, kind)
+        sizes = attention.AttentionSizes(heads, kv_heads, head_dim, window, kind)
         table = _table(calibration, phase, sizes, dtype, kv_dtype, library, version)
         if table is None:
             return None
         batch, context = (mine[name].to_numpy(float) for name in ("batch", "tokens"))
-        new = np.ones_like(context) if phase == DECODE else context
-        found = grid_ns(attention_grid(table, sizes), batch, new, context) * US
+        new = np.ones_like(context) if phase == attention.DECODE else context
+        found = attention.grid_ns(attention.attention_grid(table, sizes), batch, new, context) * US
         errors.append(found / mine["latency_us_median"].to_numpy(float) - 1)
     return np.concatenate(errors)
 
 
-def _table(calibration, phase, sizes, dtype, kv_dtype, library, version) -> AttentionTable | None:
+def _table(calibration, phase, sizes, dtype, kv_dtype, library, version) -> tables.AttentionTable | None:
     """Of the same version or its release, else the newest of the library."""
-    for wanted in (version, release(version), None):
+    for wanted in (version, sweeps.release(version), None):
         try:
-            return choose_attention(calibration, phase, sizes, dtype, kv_dtype or None, library, wanted)
-        except LawMissing:
+            return attention.choose_attention(calibration, phase, sizes, dtype, kv_dtype or None, library, wanted)
+        except tables.LawMissing:
             continue
     return None
 
@@ -140,10 +121,13 @@ class TransferCase(NamedTuple):
     error: np.ndarray | None
 
 
-def moved(name: str, measurements: Measurements, gpu: str) -> Iterator[TransferCase]:
+def moved(name: str, measurements: reading.Measurements, gpu: str) -> Iterator[TransferCase]:
     """Every kernel measured on a GPU, with its default payload and most SMs; ``name``: of the calibration."""
     rows = measurements.table("collective", gpu)
-    rows = rows[rows["op"].isin([DISPATCH, COMBINE]) & (rows["dtype"] == rows["op"].map(PAYLOAD_OF))]
+    rows = rows[
+        rows["op"].isin([transfers.DISPATCH, transfers.COMBINE])
+        & (rows["dtype"] == rows["op"].map(transfers.PAYLOAD_OF))
+    ]
     whole = measurements.table("collective", gpu)
     rows = rows.assign(nodes=rows["nodes"].astype(float).fillna(1.0))
     for key, mine in rows.groupby(GROUP, sort=True):
@@ -161,7 +145,7 @@ def moved(name: str, measurements: Measurements, gpu: str) -> Iterator[TransferC
 
 def _notify_us(rows: pd.DataFrame, of: dict, sms: float) -> float:
     """The median notify of the same number of nodes; 0 where none was measured."""
-    told = rows[(rows["op"] == NOTIFY_OF[of["op"]]) & (rows["variant"] == of["variant"])]
+    told = rows[(rows["op"] == transfers.NOTIFY_OF[of["op"]]) & (rows["variant"] == of["variant"])]
     told = told[(told["nodes"].astype(float) == of["nodes"]) & (told["sms"].astype(float) == sms)]
     return float(told["latency_us_median"].astype(float).median()) if len(told) else 0.0
 
@@ -170,23 +154,23 @@ def _way(of: dict) -> tuple[str, str] | None:
     """(dispatch, library) that takes a kernel."""
     found = (
         (dispatch, library)
-        for dispatch, kernel in KERNELS.items()
+        for dispatch, kernel in laws.KERNELS.items()
         for library, variant in kernel.names.items()
         if variant == of["variant"]
     )
     return next(found, None)
 
 
-def _law(name: str, of: dict) -> PortLaw | None:
+def _law(name: str, of: dict) -> laws.PortLaw | None:
     way = _way(of)
     if way is None:
         return None
-    shape, digest = (of["hidden"], of["top_k"], of["experts"]), calibration_digest(name)
+    shape, digest = (of["hidden"], of["top_k"], of["experts"]), calibration_files.calibration_digest(name)
     try:
         if of["nodes"] == 1:
-            return node_law(name, digest, of["op"], *way, shape, of["num_gpus"])
-        return between_law(name, digest, of["op"], *way, shape, of["nodes"])
-    except LawMissing:
+            return laws.node_law(name, digest, of["op"], *way, shape, of["num_gpus"])
+        return between_nodes.between_law(name, digest, of["op"], *way, shape, of["nodes"])
+    except tables.LawMissing:
         return None
 
 
@@ -194,12 +178,12 @@ def _token_bytes(of: dict) -> float:
     """Bytes that pass a port (between nodes: a NIC) for every token of a rank, all experts equally popular."""
     nodes, ranks = of["nodes"], of["num_gpus"]
     way = _way(of)
-    once = way is not None and KERNELS[way[0]].once
-    vector_bytes = of["hidden"] * VECTOR_BYTES[PAYLOAD_OF[of["op"]]]
+    once = way is not None and laws.KERNELS[way[0]].once
+    vector_bytes = of["hidden"] * VECTOR_BYTES[transfers.PAYLOAD_OF[of["op"]]]
     if nodes > 1:
-        away = nodes_away(nodes, of["top_k"], of["experts"]) if once else of["top_k"] * (nodes - 1) / nodes
+        away = transfers.nodes_away(nodes, of["top_k"], of["experts"]) if once else of["top_k"] * (nodes - 1) / nodes
         return vector_bytes * away
-    vectors = expected_ranks(Sizes(of["experts"], of["top_k"]), ranks) if once else of["top_k"]
+    vectors = moves.expected_ranks(moves.Sizes(of["experts"], of["top_k"]), ranks) if once else of["top_k"]
     return vector_bytes * vectors * (ranks - 1) / ranks
 
 
@@ -218,7 +202,7 @@ EXPERT_COLUMNS = [
 ]  # fmt: skip
 
 
-def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
+def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
     """One row per expert, dtype and number of tokens for which all products were measured; columns COLUMNS.
 
     ``named``: the calibration's name or path, as in a system. Measured: medians over sweeps of the table's release.
@@ -227,7 +211,7 @@ def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measure
     found = []
     for dtype in DTYPES:
         try:
-            table = choose_table(calibration, dtype)
+            table = gemm.choose_table(calibration, dtype)
         except SpecError:
             continue
         medians = _medians(rows, table)
@@ -239,7 +223,7 @@ def engine_cases(calibration: CalibrationSpec, named: str, measurements: Measure
 
 
 def expert_ns(
-    calibration: CalibrationSpec, named: str, dtype: str, hidden: int, ffn: int, tokens: np.ndarray
+    calibration: tables.CalibrationSpec, named: str, dtype: str, hidden: int, ffn: int, tokens: np.ndarray
 ) -> np.ndarray:
     """Times of one expert on one die by the event engine, float64[n] ns, for tokens int64[n]."""
     reference = calibration.reference
@@ -255,14 +239,14 @@ def expert_ns(
     return steps_ns(machine, sizes, "ep", tokens.reshape(-1, 1), **as_measured, memory="experts")
 
 
-def _medians(rows: pd.DataFrame, table: GemmTable) -> pd.Series:
+def _medians(rows: pd.DataFrame, table: tables.GemmTable) -> pd.Series:
     """(n, k, m) → measured us."""
     included = {"included": "1", "apart": "0"}[table.quantisation]
     alike = rows[
         (rows["library"] == table.library) & (rows["dtype"] == table.dtype) & (rows["groups"].astype(int) == 1)
     ]
     alike = alike[alike["quant_included"].astype(str) == included]
-    alike = alike[alike["library_version"].map(release) == release(table.version)]
+    alike = alike[alike["library_version"].map(sweeps.release) == sweeps.release(table.version)]
     return alike.groupby(["n", "k", "m"])["latency_us_median"].median()
 
 
@@ -280,7 +264,7 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
     products = [(ffn, hidden), (ffn, hidden), (hidden, ffn)]
     law_us = (
         sum(
-            table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
+            gemm.table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
             for n, k in products
         )
         / NS_PER_US
@@ -340,19 +324,19 @@ SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
 
 
-def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
+def copy_cases(calibration: tables.CalibrationSpec, measurements: reading.Measurements) -> pd.DataFrame:
     """One row for each of SIZES and each measured size; columns COLUMNS. None if the calibration provides no links.
 
     Measured: the median of the measurements of that size in the law's series; nan if there are none.
     """
-    law = link_table(calibration)
+    law = transfers.link_table(calibration)
     if law is None:
         return pd.DataFrame(columns=COPY_COLUMNS)
     measured = _copy_medians(measurements.table("p2p", calibration.gpu), law)
     sizes = np.unique(np.concatenate([np.array(COPY_SIZES), measured.index.to_numpy(np.int64)]))
     sizes = np.array([size for size in sizes if size >= SMALL_BYTES and size // _width(size) <= WIDEST])
     engine_us = np.array([copy_ns(calibration, int(size)) for size in sizes]) / NS_PER_US
-    law_us = law_of(law).time_ns(sizes) / NS_PER_US
+    law_us = transfers.law_of(law).time_ns(sizes) / NS_PER_US
     measured_us = measured.reindex(sizes).to_numpy(float)
     return pd.DataFrame(
         {
@@ -365,12 +349,12 @@ def copy_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
             "measured_us": measured_us,
             "law_error": engine_us / law_us - 1,
             "error": engine_us / measured_us - 1,
-            "extrapolated": law_of(law).extrapolates(sizes),
+            "extrapolated": transfers.law_of(law).extrapolates(sizes),
         }
     )[COPY_COLUMNS]
 
 
-def copy_ns(calibration: CalibrationSpec, size_bytes: int) -> float:
+def copy_ns(calibration: tables.CalibrationSpec, size_bytes: int) -> float:
     """Time of one copy of ``size_bytes`` from die to die on the event engine."""
     fitted = link_measured(calibration).values
     hbm = {"bandwidth_bytes_per_s": calibration.reference.hbm_bytes_per_s, "capacity_bytes": 10**12, "latency_ns": 0.0}
@@ -398,7 +382,7 @@ def _width(size_bytes: int) -> int:
     return gcd(int(size_bytes), 2**16)
 
 
-def _copy_medians(rows: pd.DataFrame, law: TransferTable) -> pd.Series:
+def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
     """bytes → measured us of the points in the law's fit."""
     alike = rows[(rows["library"] == law.library) & (rows["library_version"] == law.version)]
     for key, value in law.of.items():
@@ -463,7 +447,7 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 
 
 def layer_cases(
-    calibration: CalibrationSpec, named: str, measurements: Measurements, gpu: str | None = None
+    calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
     """One row per cell and library, and per cell and FASTEST; columns COLUMNS.
 
@@ -480,7 +464,7 @@ def layer_cases(
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)
 
 
-def scaled_cases(calibration: CalibrationSpec, named: str, measurements: Measurements) -> pd.DataFrame:
+def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
     """Like `layer_cases`, but for the layers of other GPUs with a shipped calibration, whose rates the die has."""
     others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
     found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
@@ -489,10 +473,10 @@ def scaled_cases(calibration: CalibrationSpec, named: str, measurements: Measure
 
 def calibrations_shipped() -> set[str]:
     """Names of the shipped calibrations."""
-    return {file.stem for file in (shipped_configs() / "calibrations").glob("*.yaml")}
+    return {file.stem for file in (config_files.shipped_configs() / "calibrations").glob("*.yaml")}
 
 
-def measured_cells(measurements: Measurements, gpu: str) -> pd.DataFrame:
+def measured_cells(measurements: reading.Measurements, gpu: str) -> pd.DataFrame:
     """Balanced layers of a GPU, TP 1, newest version of each library and kernel: CELL, sizes, library, measured us.
 
     The rows of FASTEST are the least of all whole layers of a cell. Cells of less than a pair are left out.
@@ -510,7 +494,7 @@ def measured_cells(measurements: Measurements, gpu: str) -> pd.DataFrame:
     cells = cells[cells["pairs"] >= 1]
     by = [*CELL, *LAYER_SIZES]
     named = cells.groupby([*by, "library"], as_index=False)["measured_us"].min()
-    whole = cells[~cells["library"].isin(PARTS_OF_LAYERS)]
+    whole = cells[~cells["library"].isin(tables.PARTS_OF_LAYERS)]
     fastest = whole.groupby(by, as_index=False)["measured_us"].min().assign(library=FASTEST)
     return pd.concat([named, fastest], ignore_index=True)
 
@@ -518,7 +502,7 @@ def measured_cells(measurements: Measurements, gpu: str) -> pd.DataFrame:
 def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
     """Cells of one library, kernel, model and dtype: medians over the sweeps of the newest version."""
     library, kernel, model, dtype = key
-    version = max(rows["library_version"].unique(), key=newest_first)
+    version = max(rows["library_version"].unique(), key=tables.newest_first)
     point = ["ep", "tokens_total", *LAYER_SIZES]
     cells = rows[rows["library_version"] == version].groupby(point, as_index=False)["latency_us_median"].median()
     named = {"model": model, **{name: int(cells[name].iloc[0]) for name in LAYER_SIZES}}
@@ -532,12 +516,12 @@ def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
 def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataFrame | None:
     sizes = MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
     chosen = None if library == FASTEST else library
-    reference = (calibration if gpu == calibration.gpu else load_calibration(gpu)).reference
+    reference = (calibration if gpu == calibration.gpu else calibration_files.load_calibration(gpu)).reference
     if dtype not in reference.peak_flop_per_s:
         return None
-    rates = Rates(reference.peak_flop_per_s[dtype], reference.hbm_bytes_per_s)
+    rates = gemm.Rates(reference.peak_flop_per_s[dtype], reference.hbm_bytes_per_s)
     try:
-        law = GroupedLaw(calibration, sizes, sizes.experts / ep, dtype, rates, chosen)
+        law = die.GroupedLaw(calibration, sizes, sizes.experts / ep, dtype, rates, chosen)
     except SpecError:
         return None
     tokens = [_tokens(pairs, active, sizes, ep) for pairs, active in rows[["pairs", "active"]].to_numpy(float)]
@@ -582,7 +566,7 @@ def rank_ns(
     sizes: MoeSizes,
     ep: int,
     dtype: str,
-    rates: Rates,
+    rates: gemm.Rates,
     library: str | None,
     tokens: np.ndarray,
     **changed: Any,
@@ -624,11 +608,11 @@ LIMIT_W = {"h100": 700.0, "h200": 700.0}
 US_PER_S, TERA = 1e6, 1e12
 
 
-def power_cases(gpu: str, measurements: Measurements) -> pd.DataFrame:
+def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
     """One row for each work of the table ``power``, medians over runs; columns COLUMNS, ``error`` of the computed
     power. No rows without measurements, or for a GPU whose die area is not in DIE_MM2.
     """
-    rows = measurements.table(POWER.kind, gpu)
+    rows = measurements.table(schema.POWER.kind, gpu)
     rows = rows[rows["power_w"].notna()]
     if gpu not in DIE_MM2 or not len(rows):
         return pd.DataFrame(columns=POWER_COLUMNS)

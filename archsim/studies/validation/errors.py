@@ -14,17 +14,14 @@ import pandas as pd
 
 from archsim.base.errors import SpecError
 from archsim.base.units import NS_PER_US
-from archsim.laws.gemm import choose_table, outside, table_times
+from archsim.laws import gemm, transfers
 from archsim.laws.moe import EPLB, SIZES, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable, TableOrigin, TransferTable, newest_first
-from archsim.laws.transfers import law_of
 from archsim.specs.calibration_files import load_calibration
-from calibration.fit.fit import sms_of
+from calibration.fit import fit, moe, segments
 from calibration.fit.gemm import POINT, fit_table
 from calibration.fit.memory import curves_of
-from calibration.fit.moe import left_out_errors, moe_pools, with_defaults
-from calibration.fit.segments import binned_errors, held_out_ratios
 from calibration.fit.transfers import SERIES, Series, series_of
 from calibration.measurements.fingerprints import in_fit
 from calibration.measurements.reading import Measurements, read_measurements
@@ -61,7 +58,7 @@ def gemm_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, p
 def moe_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """(MOE_KEYS, rows) judged by one table."""
     rows = measurements.table("moe", gpu)
-    rows = with_defaults(rows).assign(version=rows["library_version"])
+    rows = moe.with_defaults(rows).assign(version=rows["library_version"])
     return iter(rows.groupby(MOE_KEYS, sort=True))
 
 
@@ -82,7 +79,7 @@ def gemm_table_for(
     if same:
         return max(same, key=lambda table: newest_first(table.version))
     try:
-        return choose_table(calibration, dtype) if groups == 1 else None
+        return gemm.choose_table(calibration, dtype) if groups == 1 else None
     except SpecError:
         return None
 
@@ -261,8 +258,8 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
         table = gemm_table_for(calibration, *key)
         if table is not None:
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
-            predicted = table_times(table, n, k, m, sms_of(calibration.gpu)) / NS_PER_US
-            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=outside(table, n, k, m))
+            predicted = gemm.table_times(table, n, k, m, fit.sms_of(calibration.gpu)) / NS_PER_US
+            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=gemm.outside(table, n, k, m))
             alike = _of_release(rows, GEMM_KEYS, key, table)
             kinds = _kinds(mine, table.prints, _named(n, k), table.shapes, m, table.m)
             found.append(cases.assign(floor=_floors(mine, alike, POINT), kind=kinds))
@@ -324,7 +321,7 @@ def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd
                     "dtype": dtype,
                     "quantisation": quantisation,
                     "groups": int(groups),
-                    "sms": sms_of(gpu),
+                    "sms": fit.sms_of(gpu),
                     "who": {"library": library, "version": version, "source": "cross-validation"},
                 },
                 sweeps,
@@ -368,7 +365,7 @@ def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOL
 def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, floor) -> pd.DataFrame:
     n, k, m = _sizes(judged)
     measured = np.exp(judged.to_numpy())
-    predicted = table_times(table, n, k, m, how["sms"]) / NS_PER_US
+    predicted = gemm.table_times(table, n, k, m, how["sms"]) / NS_PER_US
     return pd.DataFrame(
         {
             "kind": kind,
@@ -386,7 +383,7 @@ def _predicted(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str,
             "error": predicted / measured - 1,
             "floor": np.asarray(floor, float),
             "table": name_of(table),
-            "extrapolated": outside(table, n, k, m),
+            "extrapolated": gemm.outside(table, n, k, m),
         }
     )
 
@@ -405,7 +402,7 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
     """
     found = []
     rows = measurements.table("moe", calibration.gpu)
-    rows = with_defaults(rows)
+    rows = moe.with_defaults(rows)
     for key, mine in moe_groups(measurements, calibration.gpu):
         table = moe_table_for(calibration, *key)
         if table is not None:
@@ -434,8 +431,8 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
 def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
     """Fused MoE layers of each EP size, judged by a table fitted without that size."""
     found = []
-    for named, sweeps in moe_pools(measurements.table("moe", gpu)):
-        errors = left_out_errors(sweeps, named)
+    for named, sweeps in moe.moe_pools(measurements.table("moe", gpu)):
+        errors = moe.left_out_errors(sweeps, named)
         if len(errors):
             measured = np.exp(consensus(sweeps).reindex(errors.index))
             cases = errors.assign(measured_us=measured).reset_index()
@@ -527,7 +524,7 @@ def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
 def errors_with(calibration: CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
     """Errors of the laws of a calibration, on the series of its GPU for which it has a law (of the same library)."""
     judged = [(item, law_for(calibration, item)) for item in all_series(measurements, calibration.gpu)]
-    laws = {item.name: law_of(table) for item, table in judged if table is not None}
+    laws = {item.name: transfers.law_of(table) for item, table in judged if table is not None}
     judges = {item.name: name_of(table) for item, table in judged if table is not None}
     series = [item for item, table in judged if table is not None]
     return [
@@ -549,17 +546,18 @@ def _sets(series: Iterable[Series]) -> dict[str, list[Series]]:
 
 def _held_out(item: Series) -> np.ndarray:
     folds = FOLDS_OF_DENSE if len(np.unique(item.size_bytes)) > DENSE_SIZES else FOLDS_OF_SPARSE
-    return held_out_ratios(item.size_bytes, item.time_ns, folds)
+    return segments.held_out_ratios(item.size_bytes, item.time_ns, folds)
 
 
 def set_errors(name: str, items: Iterable[Series], ratios: Iterable[np.ndarray]) -> SetErrors:
     """Errors of some series, from law / measured of each (float64[point]; nan is ignored)."""
     items, ratios = list(items), list(ratios)
-    binned = [binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
+    binned = [segments.binned_errors(item.size_bytes, ratio) for item, ratio in zip(items, ratios, strict=True)]
     errors = np.abs(np.concatenate(ratios) - 1)
     errors, binned_error = errors[~np.isnan(errors)], np.concatenate(binned)
     unrounded = [
-        binned_errors(item.size_bytes, _unrounded(item, ratio)) for item, ratio in zip(items, ratios, strict=True)
+        segments.binned_errors(item.size_bytes, _unrounded(item, ratio))
+        for item, ratio in zip(items, ratios, strict=True)
     ]
     floors = [floor for floor in map(_floor, items) if floor is not None]
     return SetErrors(

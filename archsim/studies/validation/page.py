@@ -15,8 +15,7 @@ from archsim.laws.tables import CalibrationSpec, newest_first
 from archsim.laws.transfers import PAYLOAD_OF, law_of
 from archsim.report.page import rendered
 from archsim.report.plots import Colours, PlotAxis, Points
-from archsim.specs.calibration_files import calibration_named
-from archsim.specs.config_files import named_files
+from archsim.specs import calibration_files, config_files
 from archsim.studies.validation import errors
 from archsim.studies.validation.cases import (
     attention_errors,
@@ -588,13 +587,13 @@ def main(arguments: list[str]) -> None:
     """Write the page for all shipped calibrations, or those named, whose GPU was measured."""
     folder, out, *names = arguments
     measurements = read_measurements(folder)
-    wanted = names or sorted(named_files("calibrations"))
+    wanted = names or sorted(config_files.named_files("calibrations"))
     parts = [part for name in wanted for part in _of(name, measurements)]
     write_text(Path(out), "\n".join([HEAD, *parts]))
 
 
 def _of(name: str, measurements: Measurements) -> Iterator[str]:
-    calibration = calibration_named(name)
+    calibration = calibration_files.calibration_named(name)
     if calibration.gpu not in measurements.gpus():
         return
     found = [gemm_cases(calibration, measurements), moe_cases(calibration, measurements)]

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base import evidence, files
 from archsim.base.errors import TraceError
-from archsim.base.evidence import Claim, refuse_broken
-from archsim.base.files import UNREADABLE, read_npy
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace
 from archsim.workload.formats.npz import load_members, member_names
@@ -56,7 +55,7 @@ def routed_npz_items(path: Path, model: ModelSpec) -> Iterator[Item]:
     if stated is None or stated.size != 1 or stated.dtype.kind not in "iu":
         raise TraceError(f"{where}: expected a member prompt_tokens (one integer), or prompt_token_ids")
     if (made := members.get("completion_tokens", np.zeros(0))).size == 1:
-        refuse_broken(where, [_said(len(members[NAME]), stated.item(), made.item(), 1)])
+        evidence.refuse_broken(where, [_said(len(members[NAME]), stated.item(), made.item(), 1)])
     yield Item(where, "", path.stem, 0, members[NAME].nbytes, partial(_rows, where, members[NAME], stated.item()))
 
 
@@ -131,15 +130,15 @@ def routed(where: str, choice: Choice, model: ModelSpec) -> np.ndarray:
         found = [each.reshape(-1, layers, model.top_k) for each in found]
     if choice.rows is not None:
         said = choice.line["prompt_tokens"], choice.line["completion_tokens"]
-        refuse_broken(where, [_said(sum(map(len, found)), *said, len(found))])
+        evidence.refuse_broken(where, [_said(sum(map(len, found)), *said, len(found))])
     return moe_layers(where, found[0], model) if isinstance(choice.choices[0], str) else found[0]
 
 
-def _said(tokens: int, prompt: int, made: int, choices: int) -> Claim:
+def _said(tokens: int, prompt: int, made: int, choices: int) -> evidence.Claim:
     of = f" of {choices} choices" if choices > 1 else ""
     why = f"{prompt} prompt_tokens and {made} completion_tokens, of which the last of a choice is never routed"
     expected = choices * (prompt - 1) + made
-    return Claim(f"tokens with routing{of}", tokens, why, expected, expected)
+    return evidence.Claim(f"tokens with routing{of}", tokens, why, expected, expected)
 
 
 def _decoded(where: str, text: str) -> np.ndarray:
@@ -150,8 +149,8 @@ def _decoded(where: str, text: str) -> np.ndarray:
         raise TraceError(f"{where}: {NAME} is not base64 ({error})") from None
     if content.startswith(_NPY):
         try:
-            found = read_npy(content)
-        except UNREADABLE as error:
+            found = files.read_npy(content)
+        except files.UNREADABLE as error:
             raise TraceError(f"{where}: {NAME} is not a readable .npy file ({error})") from None
         if found.ndim != 3:
             raise TraceError(f"{where}: {NAME} has shape {list(found.shape)}; expected [token, layer, k]")

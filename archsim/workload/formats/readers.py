@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, TraceError, did_you_mean
-from archsim.base.host import in_order
-from archsim.base.own_code import import_function
+from archsim.base import errors, host, own_code
 from archsim.specs.model import ModelSpec
 from archsim.workload import store, trace
 from archsim.workload import trace as checks
+from archsim.workload.formats import jsonl
 from archsim.workload.formats.json_tree import (
     ARCHIVES,
     archive_items,
@@ -27,33 +26,10 @@ from archsim.workload.formats.json_tree import (
     tree_items,
     tree_name,
 )
-from archsim.workload.formats.jsonl import (
-    is_response,
-    is_routed_npz,
-    jsonl_items,
-    jsonl_name,
-    response_items,
-    response_name,
-    routed_npz_items,
-)
 from archsim.workload.formats.npz import npz_items, npz_name, read_npz
 from archsim.workload.formats.requests import Item, RequestRows, joined_scores, request_rows
 from archsim.workload.formats.source_destination import is_matrices, matrix_items
 from archsim.workload.loads import holds_loads, load_files, loads_name, read_all_loads
-from archsim.workload.store import (
-    DRAFTS,
-    Entry,
-    Shape,
-    in_batches,
-    is_store,
-    open_stored,
-    read_frames,
-    row_columns,
-    write_frames,
-    write_loads,
-    write_tokens,
-    writing,
-)
 from archsim.workload.trace import Trace
 
 # ---- registry
@@ -84,7 +60,9 @@ def _is_tree(path: Path) -> bool:
 
 
 FORMATS = (
-    RoutingFormat("response of an engine", is_response, response_name, lambda path, model: response_items(path)),
+    RoutingFormat(
+        "response of an engine", jsonl.is_response, jsonl.response_name, lambda path, model: jsonl.response_items(path)
+    ),
     RoutingFormat("JSON tree", _is_tree, tree_name, lambda path, model: tree_items(path)),
     RoutingFormat(
         "archive of a JSON tree",
@@ -92,11 +70,14 @@ FORMATS = (
         archive_name,
         lambda path, model: archive_items(path),
     ),
-    RoutingFormat("routed experts in npz", is_routed_npz, npz_name, routed_npz_items),
+    RoutingFormat("routed experts in npz", jsonl.is_routed_npz, npz_name, jsonl.routed_npz_items),
     RoutingFormat("npz", lambda path: path.suffix == ".npz", npz_name, npz_items),
     RoutingFormat("matrices of assignments", is_matrices, lambda path: "", matrix_items),
     RoutingFormat(
-        "JSON lines", lambda path: path.suffix == ".jsonl", jsonl_name, lambda path, model: jsonl_items(path)
+        "JSON lines",
+        lambda path: path.suffix == ".jsonl",
+        jsonl.jsonl_name,
+        lambda path, model: jsonl.jsonl_items(path),
     ),
 )
 
@@ -107,7 +88,7 @@ def format_of(path: Path, reader: str | None = None) -> RoutingFormat:
         return own_format(reader)
     found = next((each for each in FORMATS if each.matches(path)), None)
     if found is None:
-        raise TraceError(
+        raise errors.TraceError(
             f"{path}: unknown format; expected tokens: a directory or archive ({', '.join(ARCHIVES)}) of requests, "
             ".json, .jsonl or .npz; or expert loads: .pt, .json, .csv, .npy, .npz, .jsonl, rank*.safetensors"
             " (or name your own reader: package.module:function)"
@@ -118,9 +99,9 @@ def format_of(path: Path, reader: str | None = None) -> RoutingFormat:
 def own_format(reader: str) -> RoutingFormat:
     """The format that the function ``package.module:function`` reads. Raises TraceError if it cannot be imported."""
     try:
-        function = import_function(reader)
+        function = own_code.import_function(reader)
     except ValueError as error:
-        raise TraceError(f"reader: {error}") from None
+        raise errors.TraceError(f"reader: {error}") from None
     return RoutingFormat(reader, lambda path: True, lambda path: "", partial(_own_items, reader, function))
 
 
@@ -129,24 +110,24 @@ def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, 
     for given in _called(reader, path, function, model):
         where = f"{path}: request {number} of {reader}"
         if not isinstance(given, tuple) or len(given) not in (2, 3):
-            raise TraceError(f"{where}: is {type(given).__name__}; expected a pair (experts, prompt_tokens)")
+            raise errors.TraceError(f"{where}: is {type(given).__name__}; expected a pair (experts, prompt_tokens)")
         experts, prompt_tokens, scores = np.asarray(given[0]), given[1], np.asarray(given[2]) if given[2:] else None
         rows = partial(_own_rows, where, experts, prompt_tokens, scores)
         yield Item(where, "", path.stem, number, experts.nbytes, rows)
         number += 1
     if number == 0:
-        raise TraceError(f"{path}: {reader} yields no requests")
+        raise errors.TraceError(f"{path}: {reader} yields no requests")
 
 
 def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
     """What a user's function yields; an exception becomes a TraceError with its type and place."""
     try:
         yield from function(path, model)
-    except ArchsimError:
+    except errors.ArchsimError:
         raise
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        raise TraceError(
+        raise errors.TraceError(
             f"{path}: {reader}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
         ) from error
 
@@ -210,12 +191,12 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
     """
     location = Path(path)
     if not location.exists():
-        raise TraceError(f"{location}: no such file or directory{_beside(location)}")
+        raise errors.TraceError(f"{location}: no such file or directory{_beside(location)}")
     checks.refuse_special(location)
-    if is_store(location):
-        return open_stored(location, model, str(path))
-    if (location / DRAFTS).is_dir():
-        raise TraceError(
+    if store.is_store(location):
+        return store.open_stored(location, model, str(path))
+    if (location / store.DRAFTS).is_dir():
+        raise errors.TraceError(
             f"{location}: an import that was interrupted; repeat the same `archsim trace import` to resume it"
         )
     if reader is not None:
@@ -230,9 +211,9 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
 
 def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace], list[Path]]:
     """The reader of a source, and its files. npz has its own reader, by columns."""
-    if location.suffix == ".npz" and location.is_file() and not is_routed_npz(location):
+    if location.suffix == ".npz" and location.is_file() and not jsonl.is_routed_npz(location):
         return read_npz, [location]
-    if location.is_dir() or (location.suffix == ".json" and not is_response(location)):
+    if location.is_dir() or (location.suffix == ".json" and not jsonl.is_response(location)):
         return _assembled, request_files(location)
     format_of(location)
     return _assembled, [location]
@@ -277,7 +258,7 @@ def _beside(location: Path) -> str:
     parent = next(parent for parent in location.absolute().parents if parent.exists())
     missing = location.absolute().relative_to(parent).parts[0]
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-    return f": {parent} has no {missing!r}{did_you_mean(missing, names)}"
+    return f": {parent} has no {missing!r}{errors.did_you_mean(missing, names)}"
 
 
 # ---- importing
@@ -311,7 +292,7 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class _Draft:
-    entries: list[Entry]
+    entries: list[store.Entry]
     layer_ids: np.ndarray | None
     problems: list[str]
     size: int
@@ -335,7 +316,7 @@ def import_sources(
     """
     for source in sources:
         if not source.exists():
-            raise TraceError(f"{source}: no such file or directory")
+            raise errors.TraceError(f"{source}: no such file or directory")
         trace.refuse_special(source)
     formats = _formats(sources, reader)
     names = [
@@ -345,8 +326,8 @@ def import_sources(
     for source, name in zip(sources, names, strict=True):
         trace.check_name(str(source), model, name)
         if name and names[0] and name != names[0] and not all(trace.is_named(model, each) for each in (name, names[0])):
-            raise TraceError(f"{source}: the trace is of {name}, that of {sources[0]} is of {names[0]}")
-    with writing(out, replace):
+            raise errors.TraceError(f"{source}: the trace is of {name}, that of {sources[0]} is of {names[0]}")
+    with store.writing(out, replace):
         if formats[0] is None:
             return _import_loads(sources, out, model, names[0], watcher)
         pairs = [(source, each) for source, each in zip(sources, formats, strict=True) if each is not None]
@@ -362,7 +343,7 @@ def _formats(sources: Sequence[Path], reader: str | None) -> list[RoutingFormat 
     loads = [not source.name.endswith(ARCHIVES) and holds_loads(source) for source in sources]
     formats = [None if each else format_of(source) for source, each in zip(sources, loads, strict=True)]
     if len(set(loads)) > 1:
-        raise TraceError(
+        raise errors.TraceError(
             f"{sources[loads.index(True)]}: holds expert loads, others hold tokens. Import them separately"
         )
     return formats
@@ -372,13 +353,13 @@ def _known_model(source: Path, name: str) -> ModelSpec:
     found = [model for model in trace.shipped_models() if name and trace.is_named(model, name)]
     if len(found) != 1:
         named = f"names the model {name!r}, which is not a shipped model" if name else "does not name its model"
-        raise TraceError(f"{source}: {named}. Give --model NAME or a model file")
+        raise errors.TraceError(f"{source}: {named}. Give --model NAME or a model file")
     return found[0]
 
 
 def _import_loads(sources, out: Path, model: ModelSpec, name: str, watcher: ImportWatcher) -> ImportReport:
     loads = read_all_loads(sources, model)
-    write_loads(out, Shape.of(model, name, loads.layer_ids), loads)
+    store.write_loads(out, store.Shape.of(model, name, loads.layer_ids), loads)
     size = sum(file.stat().st_size for file in load_files(sources))
     watcher.read(len(loads.names), size)
     return ImportReport(requests=len(loads.names), size=size)
@@ -402,14 +383,14 @@ def _import_tokens(
                 f"{source}: {passed} .npz {'file' if passed == 1 else 'files'}; only .json requests are read from a "
                 f"directory; name the others individually"
             )
-    drafts = out / DRAFTS
+    drafts = out / store.DRAFTS
     drafts.mkdir(exist_ok=True)
     report, entries = ImportReport(), []
     problems = report.problems
     items = chain.from_iterable(
         _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
     )
-    batches = in_batches(items, attrgetter("size"), BATCH_BYTES)
+    batches = store.in_batches(items, attrgetter("size"), BATCH_BYTES)
     layer_ids = None
 
     def read(batch: list[Item]) -> _Draft:
@@ -430,13 +411,13 @@ def _import_tokens(
         if draft.layer_ids is not None:
             layer_ids = draft.layer_ids
             break
-    for draft in in_order(jobs, read, batches):
+    for draft in host.in_order(jobs, read, batches):
         finished(draft)
     if not entries:
-        raise TraceError(
+        raise errors.TraceError(
             f"{sources[0][0]}: no request could be read; {len(problems)} problem(s), the first: {problems[0]}"
         )
-    write_tokens(out, Shape.of(model, name, layer_ids), entries, jobs)
+    store.write_tokens(out, store.Shape.of(model, name, layer_ids), entries, jobs)
     report.requests, report.tokens = len(entries), sum(entry.rows for entry in entries)
     return report
 
@@ -445,7 +426,7 @@ def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher:
     """The items of a source, up to the first damaged one."""
     try:
         yield from items
-    except TraceError as error:
+    except errors.TraceError as error:
         if on_error == STOP:
             raise
         problems.append(str(error))
@@ -459,12 +440,12 @@ def _draft(batch: list[Item], drafts: Path, model: ModelSpec, layer_ids: np.ndar
     kept = file.is_file()
     if not kept:
         _write_draft(file, batch, model, layer_ids, on_error)
-    columns, facts = read_frames(file, frozenset())
+    columns, facts = store.read_frames(file, frozenset())
     if facts["problems"] and on_error == STOP:
-        raise TraceError(facts["problems"][0])
+        raise errors.TraceError(facts["problems"][0])
     entries, first = [], 0
     for dataset, subject, number, rows, prefill_rows in facts["requests"]:
-        entries.append(Entry(dataset, subject, number, file, first, rows, prefill_rows))
+        entries.append(store.Entry(dataset, subject, number, file, first, rows, prefill_rows))
         first += rows
     found = np.array(facts["layer_ids"], np.int32) if entries else None
     return _Draft(entries, found, facts["problems"], size, kept)
@@ -477,8 +458,8 @@ def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_
         try:
             request = item.read(model, layer_ids)
             if not len(request.iteration):
-                raise TraceError(f"{item.where}: has no tokens; expected one or more")
-        except TraceError as error:
+                raise errors.TraceError(f"{item.where}: has no tokens; expected one or more")
+        except errors.TraceError as error:
             if on_error == STOP:
                 raise
             problems.append(str(error))
@@ -492,9 +473,9 @@ def _write_draft(file: Path, batch: list[Item], model: ModelSpec, layer_ids, on_
         experts = np.concatenate([request.experts for request in found])
         iteration = np.concatenate([request.iteration for request in found])
         scores = joined_scores(batch[0].where, [request.scores for request in found])
-        columns = row_columns(experts, iteration, model.experts, scores)
+        columns = store.row_columns(experts, iteration, model.experts, scores)
     layers = [] if layer_ids is None else layer_ids.tolist()
-    write_frames(file, columns, {"requests": requests, "layer_ids": layers, "problems": problems})
+    store.write_frames(file, columns, {"requests": requests, "layer_ids": layers, "problems": problems})
 
 
 def _source_key(batch: list[Item], model: ModelSpec, layer_ids: np.ndarray | None) -> str:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 import pandas as pd
 
 from archsim.workload.trace import shipped_models
-from calibration.measurements.adapters.aiconfigurator_moe import MODELS
-from calibration.measurements.adapters.public import OPERATIONS
-from calibration.measurements.layouts import UNKNOWN_VERSION, FileLayout
-from calibration.measurements.schema import TABLES
+from calibration.measurements import layouts, schema
+from calibration.measurements.adapters import aiconfigurator_moe, public
 
 ELEMENTS = {
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
@@ -46,7 +44,7 @@ UNKNOWN_MODELS = "models neither shipped nor in a public set, so their sizes are
 def library_and_version(name: str) -> tuple[str, str]:
     """'cublas 12.4.5' → ('cublas', '12.4.5'); 'deepgemm' → ('deepgemm', 'unknown')."""
     found = re.fullmatch(r"(.*?[A-Za-z].*?)[\s/=_-]+v?(\d+(?:\.\d+)+.*|\d+)", name.strip())
-    return (found[1], found[2]) if found else (name.strip(), UNKNOWN_VERSION)
+    return (found[1], found[2]) if found else (name.strip(), layouts.UNKNOWN_VERSION)
 
 
 def dtype_of(element: str, scaling: str) -> str:
@@ -94,7 +92,7 @@ def _copies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    op = rows["op"].str.lower().str.replace("-", "_").replace(OPERATIONS | OTHER_OPERATIONS)
+    op = rows["op"].str.lower().str.replace("-", "_").replace(public.OPERATIONS | OTHER_OPERATIONS)
     ranks = rows["num_gpus"].where(op == GATHERED, 1.0)
     return _with_library(rows, rows["library"]).assign(op=op, bytes=rows["bytes_per_rank"] * ranks)
 
@@ -128,7 +126,7 @@ def sizes_of(model: str) -> tuple[str, int, int, int, int] | None:
     for spec in shipped_models():
         if wanted in map(_plain, (spec.name, *spec.aliases)):
             return spec.name, spec.hidden, spec.expert_ffn, spec.experts, spec.top_k
-    return next(((name, *sizes) for name, sizes in MODELS.items() if _plain(name) == wanted), None)
+    return next(((name, *sizes) for name, sizes in aiconfigurator_moe.MODELS.items() if _plain(name) == wanted), None)
 
 
 def _plain(name: str) -> str:
@@ -138,11 +136,11 @@ def _plain(name: str) -> str:
 
 def _layout(
     kind: str, required: str, convert: Callable, more_figures: tuple[str, ...] = (), leaves_out: str = ""
-) -> FileLayout:
+) -> layouts.FileLayout:
     needed = ("run_id", *required.split(), "latency_us_median")
-    figures = (*TABLES[kind].figures, *more_figures)
+    figures = (*schema.TABLES[kind].figures, *more_figures)
     optional = tuple(name for name in figures if name not in needed or name == "sms")
-    return FileLayout(f"DGX {kind}", kind, needed, figures, convert, optional, leaves_out, of_user=True)
+    return layouts.FileLayout(f"DGX {kind}", kind, needed, figures, convert, optional, leaves_out, of_user=True)
 
 
 LAYOUTS = (
