@@ -118,8 +118,8 @@ SILENT_S = 2.5
 def silent(monkeypatch):
     monkeypatch.setattr("archsim.cli.progress.SILENT_S", SILENT_S)
     nothing = MachineCode(0, 0.0, False)  # others may compile
-    for module in ("progress", "printing"):
-        monkeypatch.setattr(f"archsim.cli.{module}.machine_code", lambda *expected: nothing)
+    for module in ("cli.progress", "base.code_digest"):
+        monkeypatch.setattr(f"archsim.{module}.machine_code", lambda *expected: nothing)
 
 
 def heard():

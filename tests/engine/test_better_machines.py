@@ -309,7 +309,7 @@ def test_no_capacity_is_exceeded_and_recomputes_keep_their_distance(name, monkey
                 assert rate <= most * (1 + 1e-9)
             return super().next_flow_time()
 
-    monkeypatch.setattr(interpreted, "Shared", Watched)
+    monkeypatch.setattr(interpreted.shared, "Shared", Watched)
     outcome = run_of(name, PER_ROUND_TRIP, small_system(2, 2), TINY, 24, engine=InterpretedEngine).run()
     assert outcome.step_ns.sum() > 0
 

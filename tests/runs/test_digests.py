@@ -92,7 +92,7 @@ def test_compiled_functions_and_their_constants_lie_in_compiled_rooms():
             continue
         tree = ast.parse(text)
         source = {
-            alias.asname or alias.name: node.module
+            alias.asname or alias.name: name if (name := f"{node.module}.{alias.name}") in known else node.module
             for node in tree.body
             if isinstance(node, ast.ImportFrom)
             for alias in node.names

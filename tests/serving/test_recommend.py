@@ -215,8 +215,7 @@ def found(tmp_path_factory):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("archsim.cli.printing.print_json", lines.append)
-        for module in ("question", "race"):
-            patch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 800)
+        patch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 800)
         assert main([*words.split(), "--out", str(out / "files")]) == 0
     return lines[0], out / "files"
 
@@ -400,8 +399,7 @@ def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, 
 
 def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
-    for module in ("question", "race"):
-        monkeypatch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
     real, calls = studied.in_copies, []
 
     def ending(work, tasks, jobs):
@@ -420,8 +418,7 @@ def small(monkeypatch, *words):
     """The answer of one small question, as ``--json`` prints it."""
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
-    for module in ("question", "race"):
-        monkeypatch.setattr(f"archsim.studies.serving.{module}.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
     for module in ("recommend", "recommendation"):
         monkeypatch.setattr(f"archsim.studies.serving.{module}.FULL_REQUESTS", 400)
     asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
