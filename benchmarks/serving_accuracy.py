@@ -22,7 +22,7 @@ from measured_serving.residuals import residual_rows
 from measured_serving.split import judged, named, plain_points, pools_of, split_cases_of, split_rows
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.deployment import HostFile, PoolRow
+from archsim.serving.constants import HostFile, PoolRow
 
 
 def main() -> int:

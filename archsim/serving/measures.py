@@ -20,7 +20,7 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_MS, NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.layers import SAMPLED, TOKENS, attentions, has_experts, row_flop
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.serving.deployment import ServingEngine
+from archsim.serving.engine import ServingEngine
 from archsim.serving.records import GAP_FIRST_NS, GAP_STEP
 from archsim.serving.simulate import Served
 from archsim.specs.system import SystemSpec

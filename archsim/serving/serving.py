@@ -23,37 +23,22 @@ from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.runs.physical_laws import told as told_broken
 from archsim.serving import requests as drawn
-from archsim.serving.deployment import (
-    DECODE,
-    LOW_LATENCY,
-    NONE,
-    PREFILL,
+from archsim.serving.constants import DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
+from archsim.serving.deployment import LOW_LATENCY, Built, build
+from archsim.serving.engine import Offload, ServingEngine, StaticBatch, missing_of
+from archsim.serving.expert_groups import (
     WITH_KERNELS,
-    Built,
-    Host,
-    Offload,
-    Overlap,
-    ResidualRow,
-    ServingEngine,
-    StaticBatch,
-    build,
     busy_of,
-    doubt_of,
     groups_apart,
     groups_of,
-    handed_over,
-    host_of,
-    kv_room,
-    missing_of,
     overlap_of,
     part_of,
     pool_of,
     refuse_on_wafer,
-    residual_of,
     slots_of_rank,
-    store_of,
 )
 from archsim.serving.groups import Fixed
+from archsim.serving.kv_room import doubt_of, handed_over, kv_room, store_of
 from archsim.serving.measures import (
     PERCENTILES,
     UNDEFINED,
@@ -70,6 +55,7 @@ from archsim.serving.physical_laws import broken_laws
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, format_of, read_requests
 from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, servable, simulate
+from archsim.serving.tabulated import Overlap
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes

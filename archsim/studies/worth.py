@@ -27,7 +27,7 @@ from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words
 from archsim.report.units import TIME_UNITS, between, less_or_more, listed, percent, scaled, signed_percent, significant
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
-from archsim.serving.deployment import FROM_TRAFFIC
+from archsim.serving.expert_groups import FROM_TRAFFIC
 from archsim.serving.serving import Outcome
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec

@@ -16,7 +16,10 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.times import IterationLaws
-from archsim.serving.deployment import Host, HostFile, ServingEngine, host_of, kv_blocks, laws_of, with_host
+from archsim.serving.constants import Host, HostFile, host_of
+from archsim.serving.deployment import laws_of, with_host
+from archsim.serving.engine import ServingEngine
+from archsim.serving.kv_room import kv_blocks
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import Requests, lengths, without_hashes
 from archsim.serving.simulate import Pool, Scheduler, Served, simulate

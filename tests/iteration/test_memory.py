@@ -23,7 +23,8 @@ from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYT
 from archsim.policies.registry import place_experts
 from archsim.runs.feasibility import MemoryUse, uncounted
 from archsim.runs.notes import memory_notes
-from archsim.serving.deployment import ServingEngine, kept, kv_blocks, kv_room
+from archsim.serving.engine import ServingEngine
+from archsim.serving.kv_room import kept, kv_blocks, kv_room
 from archsim.serving.serving import engine_of
 from archsim.serving.simulate import Scheduler
 from archsim.specs.calibration_files import calibration_named

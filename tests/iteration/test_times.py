@@ -17,8 +17,8 @@ from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.serving.deployment import with_stand_ins
 from archsim.serving.serving import serve
+from archsim.serving.stand_ins import with_stand_ins
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import ALONE, Parallelism, Precision

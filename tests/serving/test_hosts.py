@@ -17,11 +17,13 @@ from archsim.laws.laws import Laws, dominated_in
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
-from archsim.serving.deployment import NEAR, NOT_MOVED, ONE_SHOT, Host, groups_of, host_file, with_stand_ins
+from archsim.serving.constants import Host, host_file
+from archsim.serving.expert_groups import NOT_MOVED, groups_of
 from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
 from archsim.serving.serving import deploy, engine_of, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
+from archsim.serving.stand_ins import NEAR, ONE_SHOT, with_stand_ins
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
 from archsim.specs.library import load_experiment, load_model

@@ -17,7 +17,8 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.iteration.layers import TOKENS, row_flop
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import ServingEngine, host_file, host_of
+from archsim.serving.constants import host_file, host_of
+from archsim.serving.engine import ServingEngine
 from archsim.serving.measures import activity, usd_per_million
 from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named

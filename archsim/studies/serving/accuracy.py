@@ -21,7 +21,7 @@ from archsim.base import files, tables, yaml
 from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
 from archsim.base.evidence import refuse_broken
 from archsim.runs.pool import in_copies
-from archsim.serving.deployment import residual_of
+from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.config_files import shipped_configs

@@ -23,7 +23,8 @@ import numpy as np
 from archsim.base import evidence, sums, tables, units
 from archsim.base.errors import TraceError
 from archsim.base.files import drafted
-from archsim.serving.deployment import Built, Host
+from archsim.serving.constants import Host
+from archsim.serving.deployment import Built
 from archsim.serving.measures import PERCENTILES, Spread, spread_of_gaps, times_ns, within_limits
 from archsim.serving.requests import Requests, without_hashes
 from archsim.serving.serving import (

@@ -11,7 +11,10 @@ import numpy as np
 
 from archsim.base.units import NS_PER_S
 from archsim.serving.clock import times_of
-from archsim.serving.deployment import DECODE, PREFILL, Built, ServingEngine, kv_blocks, laws_of, with_host
+from archsim.serving.constants import DECODE, PREFILL
+from archsim.serving.deployment import Built, laws_of, with_host
+from archsim.serving.engine import ServingEngine
+from archsim.serving.kv_room import kv_blocks
 from archsim.serving.requests import Requests
 from archsim.serving.serving import (
     Deployment,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.iteration.layers import has_experts
-from archsim.serving import deployment, measures
+from archsim.serving import expert_groups, measures
 from archsim.serving.requests import lengths
 from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
 from archsim.specs import config_files, library, serving_files
@@ -189,7 +189,7 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     devices = int(number) if colon else None
     source = _system_named(name, devices or 1)
     system = library.load_system(source)
-    if system.launch != deployment.WITH_KERNELS:
+    if system.launch != expert_groups.WITH_KERNELS:
         raise SpecError(
             f"--on {name}: {system.name} runs no serving engine whose host is known; `archsim serve` simulates it"
         )

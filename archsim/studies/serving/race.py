@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import errors, units
-from archsim.serving.deployment import Built, ServingEngine
+from archsim.serving.deployment import Built
+from archsim.serving.engine import ServingEngine
 from archsim.serving.measures import Upkeep, saturation, times_ns, upkeep
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import Deployment, decodes_alone, simulated

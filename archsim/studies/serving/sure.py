@@ -34,8 +34,10 @@ from archsim.report.figures import intervals
 from archsim.report.plots import Bars
 from archsim.report.units import listed, percent, significant
 from archsim.runs import store, sweep
-from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins
+from archsim.serving.constants import DECODE
+from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.serving.serving import FIRST, measured_residual
+from archsim.serving.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
 from archsim.specs import calibration_files, serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -89,7 +91,7 @@ HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
     "within_slo": ("", "within the limits"), "output_tokens_per_s": ("tokens/s", "output"),
 })  # fmt: skip
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
-# Table of measurements → the factor of `archsim.serving.deployment.Host` that is off with it.
+# Table of measurements → the factor of `archsim.serving.constants.Host` that is off with it.
 _FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
 _WORKLOAD = workload.WorkloadSpec(

@@ -1,0 +1,206 @@
+"""Tables of step times for compiled code, from the laws of an iteration, and how far interpolation is off."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S
+from archsim.iteration.attention import DECODE as DECODE_PHASE
+from archsim.iteration.attention import PREFILL as PREFILL_PHASE
+from archsim.iteration.layers import (
+    ALL_REDUCE,
+    CAUSES,
+    COMBINE,
+    DECODES,
+    DENSE_FFN,
+    DISPATCH,
+    EXPERTS,
+    OF_ROUTED,
+    PROJECTIONS,
+    PROMPTS,
+    SAMPLED,
+    SHARED,
+    TOKENS,
+    before_attention,
+    row_flop,
+)
+from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, of_halves
+from archsim.iteration.overlap import NONE as NO_OVERLAP
+from archsim.iteration.times import Batches, IterationLaws, iteration_times
+from archsim.serving.clock import OCTAVE, OverlapTimes, StepTable, times_of
+from archsim.serving.constants import Host
+
+pass
+
+
+
+class Overlap(NamedTuple):
+    """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
+    run; ``flop_per_s``: at peak; ``parts``: micro-batches whose experts are on another side; ``stages``: of a pipeline;
+    ``hop_ns``: float64[tokens of a rank] of hidden vectors from one stage to the next, by copies of ``hops_of``.
+    ``sharing``: groups of ranks that share the tokens of every prompt; ``shared_ns``: float64[tokens of a prompt] in
+    which they gather its keys and values, of all layers.
+    """
+
+    how: str = NO_OVERLAP
+    sms_share: float = 0.0
+    flop_per_s: float = np.inf
+    parts: int = 1
+    stages: int = 1
+    hop_ns: np.ndarray = np.zeros(1)
+    hops_of: str = ""
+    sharing: int = 1
+    shared_ns: np.ndarray = np.zeros(1)
+
+
+ALONE = Overlap()
+
+MOST_CONTEXT, MOST_CHUNKS, MOST_PROMPT = 2**20, 256, 2**17
+PRODUCTS = (PROJECTIONS, DENSE_FFN, SHARED)
+LOCAL = tuple(cause for cause in CAUSES if cause not in OF_ROUTED)  # of a rank by itself
+_SEEN = 400  # batches on which interpolation is judged
+
+
+class TabulatedTimes(NamedTuple):
+    """A table; ``errors``: (median, largest) share by which it is off the laws; ``extrapolated``: share of the time of
+    typical batches that laws give outside their measured sizes.
+    """
+
+    table: StepTable
+    errors: tuple[float, float]
+    extrapolated: float
+
+
+def prepare(
+    laws: IterationLaws,
+    host: Host,
+    most_requests: int,
+    overlap: Overlap = ALONE,
+    offloaded_ns: np.ndarray | float = 0.0,
+) -> TabulatedTimes:
+    """The tables of an engine under the constants of its host; ``offloaded_ns``: float64[tokens of a rank] by which
+    loads of experts make an iteration longer.
+    """
+    whole = _attention(laws, most_requests)
+    shared = whole if overlap.sharing == 1 else _attention(laws, most_requests, overlap.sharing)
+    table = _table(laws, host, most_requests, overlap, shared, offloaded_ns)
+    plain = _table(laws, Host(), most_requests, ALONE, whole)
+    return TabulatedTimes(table, *_judged(laws, plain, most_requests))
+
+
+def _table(
+    laws: IterationLaws,
+    host: Host,
+    most_requests: int,
+    overlap: Overlap,
+    attention: tuple[np.ndarray, np.ndarray],
+    offloaded_ns: np.ndarray | float = 0.0,
+) -> StepTable:
+    """``attention``: as `_attention` gives it."""
+    ours = LOCAL if overlap.how == NO_OVERLAP else tuple(cause for cause in LOCAL if cause != SHARED)
+    decode_up, prefill_up = (
+        laws.ns(PROJECTIONS, ALL_REDUCE, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
+        for rows in (DECODES, PROMPTS)
+    )
+    local = laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours)
+    head = laws.ns(*CAUSES, rows=SAMPLED)
+    if overlap.stages > 1:  # a token passes all stages, with the others of its micro-batch
+        at = -(-np.arange(laws.sizes) // overlap.stages)
+        local = local[at] + overlap.stages * overlap.hop_ns[at]
+        head, decode_up, prefill_up = head[at], decode_up[at], prefill_up[at]
+    experts, dispatch, combine = laws.ns(EXPERTS) + offloaded_ns, laws.ns(DISPATCH), laws.ns(COMBINE)
+    if overlap.sharing > 1:  # every group has its part of the tokens of a prompt
+        at = -(-np.arange(laws.sizes) // overlap.sharing)
+        local, prefill_up = local[at], prefill_up[at] + overlap.shared_ns
+        experts, dispatch, combine = experts[at], dispatch[at], combine[at]
+    beside, off = _beside(laws, overlap), math.log(host.attention)
+    return StepTable(
+        host.products * local,
+        host.experts * experts,
+        host.moves * dispatch,
+        host.moves * combine,
+        host.products * head,
+        host.products * decode_up,
+        host.products * prefill_up,
+        attention[0] + off,
+        attention[1] + off,
+        host.of_iterations(most_requests),
+        beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
+    )
+
+
+def _more_of_halves(laws: IterationLaws, overlap: Overlap, rows: str, causes: Sequence[str]) -> np.ndarray:
+    """float64[rows] that two halves, or micro-batches, take longer than the whole, kernel by kernel; 0 if there are
+    none.
+    """
+    found, at = np.zeros(laws.sizes), np.arange(laws.sizes)
+    for cause in causes if overlap.how == MICRO_BATCHES else ():
+        whole = laws.ns(cause, rows=rows)
+        found += np.maximum(overlap.parts * whole[-(-at // overlap.parts)] - whole, 0.0)
+    flop = row_flop(laws.model, laws.parallel)
+    for cause in causes if overlap.how == TWO_BATCH else ():
+        whole = laws.ns(cause, rows=rows)
+        half = (whole[at // 2] + whole[(at + 1) // 2]) / 2
+        multiply = flop.get((rows, cause), 0.0) * at / 2 / overlap.flop_per_s * NS_PER_S * (cause in PRODUCTS)
+        found += of_halves.py_func(whole, half, multiply, overlap.sms_share) - whole
+    return found
+
+
+def _beside(laws: IterationLaws, overlap: Overlap) -> OverlapTimes:
+    if overlap.how == NO_OVERLAP:
+        return OverlapTimes(stages=np.float64(overlap.stages))
+    model, parallel = laws.model, laws.parallel
+    share = before_attention(model, parallel)
+    before = laws.ns(PROJECTIONS) + _more_of_halves(laws, overlap, TOKENS, (PROJECTIONS,))
+    of_token = 2.0 * model.slices * model.slice_weights * model.top_k * parallel.dp / parallel.ranks
+    of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
+    layers = len(model.moe_layer_ids)
+    return OverlapTimes(
+        HOW[overlap.how],
+        laws.ns(SHARED),
+        share * before,
+        np.float64(share),
+        np.float64(layers / model.layers),
+        np.float64(overlap.sms_share),
+        np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
+        np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
+        np.float64(overlap.parts),
+        np.float64(layers),
+    )
+
+
+def axis(most: float) -> np.ndarray:
+    """Sizes from 1 to at least ``most``."""
+    return 2.0 ** (np.arange(int(np.ceil(np.log2(max(most, 2)) * OCTAVE)) + 1) / OCTAVE)
+
+
+def _attention(laws: IterationLaws, most_requests: int, sharing: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """``sharing``: groups that have each a part of the tokens of a prompt, early and late ones alike, so that all see
+    as much before them.
+    """
+    batch, context = axis(most_requests), axis(MOST_CONTEXT)
+    decode = sum(layers * times.ns(batch[:, None], 1.0, context) for times, layers in laws.attention[DECODE_PHASE])
+    chunks, new, ratio = axis(min(most_requests, MOST_CHUNKS)), axis(MOST_PROMPT), axis(2**13)
+    seen = new[:, None] * ratio
+    part = np.maximum(new[:, None] / sharing, 1.0)
+    at = chunks[:, None, None], part, np.maximum(seen - new[:, None] / 2 + part / 2, part)
+    prefill = sum(layers * times.ns(*at) for times, layers in laws.attention[PREFILL_PHASE])
+    return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
+
+
+def _judged(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
+    """Random batches of a prompt chunk and decodes, by the laws and by the table."""
+    draw = np.random.default_rng(0)
+    decodes = np.rint(np.exp(draw.uniform(0, np.log(most_requests), _SEEN)))
+    context = np.rint(np.exp(draw.uniform(np.log(64), np.log(32768), _SEEN)))
+    new = np.rint(np.exp(draw.uniform(np.log(2), np.log(8192), _SEEN)))
+    before = np.rint(draw.uniform(0, 3, _SEEN) * new)
+    one, seen = np.ones(_SEEN), before + new
+    times = iteration_times(laws, Batches(decodes, context, one, new, seen, decodes + one))
+    found = np.empty(_SEEN)
+    times_of(table, np.stack([decodes, context, new, seen], axis=1), found)
+    off = np.abs(found / times.total_ns - 1)
+    return (float(np.median(off)), float(off.max())), float(times.extrapolated.mean())
