@@ -36,7 +36,6 @@ from archsim.serving.constants import Host
 pass
 
 
-
 class Overlap(NamedTuple):
     """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
     run; ``flop_per_s``: at peak; ``parts``: micro-batches whose experts are on another side; ``stages``: of a pipeline;

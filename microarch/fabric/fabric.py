@@ -122,7 +122,7 @@ def link_rank(graph: Graph) -> np.ndarray:
     """int32[link]: an order of the links along which every route rises: the length of the longest path to a link, from
     0.
 
-    Raises ValueError where routes wait for each other in a cycle, as around a ring of four dies or more.
+    Raises ValueError where routes wait for each other in a cycle, as around a ring of five dies or more.
     """
     first = graph.route_links[:-1]
     same = np.ones(len(first), bool)

@@ -35,7 +35,8 @@ def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrappe
     """Links along x and y, where an axis is ``wrapped`` (x, y) between first and last, too; routes along x first, then
     along y.
 
-    A wrapped route goes the shorter way round; if both are equally long, towards the higher column or row.
+    A wrapped route goes the shorter way round; if both are equally long, towards the higher column or row from even
+    ones, and the other way from odd ones, so that half-way pairs load both ways alike.
     """
     x_of, y_of = places
     die_at = np.zeros((x, y), np.int64)
@@ -65,4 +66,5 @@ def _step(place: np.ndarray, side: int, wrapped: bool) -> np.ndarray:
     if not wrapped:
         return np.sign(apart)
     around = apart % side
-    return np.where(around == 0, 0, np.where(2 * around <= side, 1, -1))
+    up = (2 * around < side) | ((2 * around == side) & (place[:, None] % 2 == 0))
+    return np.where(around == 0, 0, np.where(up, 1, -1))

@@ -7,10 +7,10 @@ not depend on the topology. Routes are fixed and shortest, and do not depend on 
 name               links                                   route, and how ties of equal length are broken
 ================== ======================================= =============================================================
 ``mesh``           to the neighbours along x and y         along x first, then along y (XY)
-``torus``          and from the last of a row or column    the same; the shorter way round, towards higher columns and
-                   to its first                            rows where both are equal
+``torus``          and from the last of a row or column    the same; the shorter way round; of two equal ones upwards
+                   to its first                            from even columns and rows, downwards from odd ones
 ``torus_x``, ``_y`` as torus, with rings along one axis     the same; a mesh's way along the other axis
-``ring``           die i to i + 1, the last to die 0       the shorter way round, towards higher numbers if equal
+``ring``           die i to i + 1, the last to die 0       the same, by the dies' numbers
 ``fully_connected`` every die to every other               the link itself
 ``switch``         every die to a node that is not a die   up and down; its ports (the links) block, the switch never
 ``edges``          as listed                               fewest links; then least latency; then, from die to die, the

@@ -126,6 +126,32 @@ def test_one_level_is_the_topology_of_that_name():
             assert np.array_equal(getattr(one, array), getattr(named, array)), (kind, array)
 
 
+@pytest.mark.parametrize(
+    ("name", "sides", "busiest", "mesh"),
+    # A ring of 8: distances 1, 2 and 3 give 6 ways of a link, half-way pairs 8 x 4 over 16 links give 2.
+    [("ring", (8, 1), 8, None), ("torus", (4, 4), 8, 16), ("torus", (8, 4), 32, 64), ("torus_x", (4, 3), 8, None),
+     ("ring", (4, 1), 2, None), ("torus", (5, 5), 15, 30)],
+)  # fmt: skip
+def test_uniform_traffic_loads_all_links_of_a_ring_equally(name, sides, busiest, mesh):
+    """One vector from every die to every other: half-way pairs take both ways round alike."""
+
+    def loads(kind):
+        graph = build_topology(kind, *sides, "row_major")
+        found = np.zeros(graph.links)
+        for source in range(graph.dies):
+            for target in range(graph.dies):
+                for link in graph.route(source, target):
+                    found[link] += 1
+        return found
+
+    found = loads(name)
+    if sides[0] == sides[1] or name == "ring":
+        assert found.min() == found.max()
+    assert found.max() == busiest  # of torus_x: along y, a mesh's
+    if mesh is not None:
+        assert loads("mesh").max() == mesh
+
+
 def test_rails_are_reached_inside_the_own_group_first():
     """Two nodes of four GPUs: 1 of node 0 to 3 of node 1 goes over the node's switch to 3, then over rail 3."""
     graph = build_levels((Level("switch", (4, 1)), Level("switch", (2, 1), "gpu")))

@@ -132,7 +132,7 @@ def test_an_order_of_links_rises_along_routes_or_is_refused():
         assert all((np.diff(rank[mesh.route(s, d)]) > 0).all() for s in range(12) for d in range(12))
     for name in ("ring", "torus"):
         with pytest.raises(ValueError, match="cycle"):
-            link_rank(built(name, (4, 3)))
+            link_rank(built(name, (5, 3)))
 
 
 def test_classes_of_links_have_their_own_bandwidth_and_latency(tmp_path):
@@ -172,9 +172,9 @@ def test_links_of_a_class_like_d2d_change_nothing(tmp_path, contention):
 
 def test_round_robin_is_refused_where_routes_go_in_a_circle(tmp_path):
     round_robin = "assumptions={set: physical, arbitration: round_robin}"
-    experiment = tiny(tmp_path, "systems.0.topology=torus", "systems.0.mesh=4x1", round_robin)
+    experiment = tiny(tmp_path, "systems.0.topology=torus", "systems.0.mesh=5x1", round_robin)
     with pytest.raises(
-        ArchsimError, match="small: arbitration: round_robin has no steady state on a fabric of 4 × 1 torus"
+        ArchsimError, match="small: arbitration: round_robin has no steady state on a fabric of 5 × 1 torus"
     ):
         sweep(experiment, tmp_path / "out", jobs=1)
     run, engine = one_run(tmp_path, "switch", "shared", "assumptions={set: physical, arbitration: round_robin}")
