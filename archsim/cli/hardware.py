@@ -468,13 +468,13 @@ def recorded_in(file: str, block: str, events: int) -> Any:
     return recorded(block, runs, Simulator(selection.maker.traces).replay, events)
 
 
-def combinations(block: str, given: list[str], default: Mapping[str, tuple]) -> Iterator[dict[str, Any]]:
-    """Every combination of the values that ``--set`` gives, else of the default. Raises SpecError for an unknown key
-    or a value of another type.
+def combinations(block: str, given: list[str]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values that ``--set`` gives. Raises SpecError for an unknown key or a value of another
+    type.
     """
     shipped = benches()[block][1]
     fields = {each.name: getattr(shipped, each.name) for each in dataclasses.fields(shipped)}
-    axes: dict[str, tuple] = dict(default)
+    axes: dict[str, tuple] = {}
     for each in given:
         key, _, values = each.partition("=")
         if key not in fields:
@@ -604,7 +604,7 @@ def run_rtl_export(args: argparse.Namespace) -> int:
     from microarch.rtl.export import export, write
     from microarch.silicon.liberty import find_libraries, read_libraries
 
-    several = list(combinations(block, args.changes, {}))
+    several = list(combinations(block, args.changes))
     if len(several) > 1:
         raise SpecError(f"--set: expected one value of each parameter, got {len(several)} combinations")
     paths, lacking = find_libraries(args.liberty)
@@ -668,7 +668,6 @@ def run_rtl_formal(args: argparse.Namespace) -> int:
 # ``archsim hardware rtl lockstep``: a component beside its table, on random or recorded stimulus.
 
 NAMED = 5  # of what a stimulus did not cover
-LANES = {"allocator": {"lanes": (1, 4, 8, 16)}}  # that run where none are given
 
 
 def add_rtl_lockstep(parser: arguments.Parser) -> None:
@@ -680,9 +679,7 @@ def add_rtl_lockstep(parser: arguments.Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
     parser.spelled_before("--blocks", "--events")
-    parser.add_argument(
-        "--lanes", metavar="N[,N]", help="Lanes of the allocator, as with --set lanes=N (default: 1,4,8,16)."
-    )
+    parser.add_argument("--lanes", metavar="N[,N]", help="Lanes of the allocator, as with --set lanes=N.")
     add_run(parser)
     add_parameters(parser)
 
@@ -696,11 +693,12 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
     of_run = recorded_in(args.recorded, block, args.events) if args.recorded else None
     if of_run:
         print(f"{block}: {len(of_run.given):,} recorded in {of_run.run}")
-    for changes in combinations(block, given, LANES.get(block, {})):
+    from microarch.rtl.lockstep import FURTHER_SIZES, lockstep
+
+    sizes = [{}, *FURTHER_SIZES[block]] if not (given or of_run) else combinations(block, given)
+    for changes in sizes:
         changes = (of_run.changes if of_run else {}) | changes
         parameters_of(block, changes)
-        from microarch.rtl.lockstep import lockstep
-
         found = lockstep(block, args.events, args.seed, changes, given=of_run and of_run.given, cover=True)
         said = " ".join(f"{key}={value}" for key, value in changes.items())
         args.result.append(
@@ -763,7 +761,7 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
         made.add_column(name, justify="right")
     args.result = []
     for block in blocks:
-        for changes in combinations(block, args.changes if args.block else [], {}):
+        for changes in combinations(block, args.changes if args.block else []):
             component = built(block, changes)
             found = synthesise(block, component, Path(inspect.getfile(type(component))), library)
             args.result.append(found)

@@ -428,7 +428,7 @@ class AtuBench(Bench):
         """Every set is filled, its ways are used in both orders, and all of them are replaced; tags differ in a bit."""
         p = self._p
         yield from (0, p.experts - 1, 0, p.experts - 1)
-        for at in range(p.sets):
+        for at in range(min(p.sets, p.experts)):  # fewer experts leave sets empty
             last = (p.experts - 1 - at) // p.sets
             base, tags = int(rng.integers(0, last + 1)), []
             for mask in (0, *(1 << bit for bit in np.roll(range(p.tag_bits), at).tolist())):
@@ -594,6 +594,22 @@ BENCHES: Mapping[str, tuple[Any, Any]] = {
     "atu": (AtuBench, atu.Parameters()),
     "heatmap": (HeatmapBench, heatmap.Parameters()),
 }
+
+# Further sizes that run where no parameter is given: dies that differ in speed, sizes that are no power of two, and
+# ports of one bit.
+FURTHER_SIZES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "allocator": (
+        {"lanes": 1}, {"lanes": 4}, {"lanes": 16}, {"lanes": 4, "speeds": True},
+        {"dies": 7, "lanes": 3, "pipeline": 0}, {"dies": 6, "lanes": 2, "pipeline": 1, "speeds": True},
+    ),
+    "pdu": ({"experts": 12, "port_bits": 4, "shadow": False}, {"experts": 2, "port_bits": 1}),
+    "select": (
+        {"experts": 33, "comparators": 4, "keep": 3}, {"experts": 10, "comparators": 4, "larger_wins": True},
+    ),
+    "sorter": ({"experts": 8, "comparators": 1}, {"experts": 16, "comparators": 8}),
+    "atu": ({"entries": 24, "ways": 3, "experts": 100},),
+    "heatmap": ({"experts": 12, "port_bits": 64},),
+}  # fmt: skip
 
 
 def lockstep(

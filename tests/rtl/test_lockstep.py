@@ -21,7 +21,7 @@ from archsim.specs.library import load_assumptions
 from microarch.blocks.global_cp import State
 from microarch.rtl import drive, pdu
 from microarch.rtl.activity import Watched
-from microarch.rtl.lockstep import lockstep
+from microarch.rtl.lockstep import FURTHER_SIZES, lockstep
 from microarch.silicon.switching import energy_of
 from microarch.silicon.synthesis import read_result
 
@@ -37,6 +37,7 @@ SMALL = [  # at every commit: one of each kind
     ("select", 500, {"experts": 60, "larger_wins": True, "keep": 12}),
     ("sorter", 120, {"experts": 16, "comparators": 4}),
     ("atu", 250, {"entries": 8, "ways": 8, "experts": 40}),
+    ("atu", 50, {"experts": 2}),
     ("heatmap", 120, {"experts": 20, "port_bits": 64}),
 ]  # fmt: skip
 FURTHER = [
@@ -53,6 +54,7 @@ FURTHER = [
     ("sorter", 300, {"experts": 8, "comparators": 4}),
     ("atu", 400, {}),
     ("atu", 600, {"entries": 16, "ways": 1, "experts": 100}),
+    *((block, 200, each) for block, sizes in FURTHER_SIZES.items() for each in sizes if set(each) != {"lanes"}),
     ("heatmap", 200, {}),
 ]  # fmt: skip
 
