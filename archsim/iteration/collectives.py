@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from archsim.iteration.layers import ALL_REDUCE
 from archsim.laws.laws import Laws
+from archsim.laws.scaling import with_links
 from archsim.laws.tables import LawMissing, TransferTable
-from archsim.laws.transfers import law_of
+from archsim.laws.transfers import domain_of, law_of
 from archsim.specs.calibration_files import siblings_of
-
-NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
 
 
 def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
@@ -33,7 +31,7 @@ def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """
     if _is_measured(laws, ranks):
         return fastest_all_reduce_ns(laws, size_bytes, ranks)
-    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    domain = domain_of(laws.calibration)
     nodes, measured = -(-ranks // domain), _measured_ranks(laws, ALL_REDUCE)
     if not measured:
         raise LawMissing(f"calibration {laws.calibration.gpu} has no {ALL_REDUCE}")
@@ -67,8 +65,6 @@ def fastest_all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-# Ranks behind one NVLink switch (datasheets of GB200 and GB300 NVL72); NODE elsewhere.
-NVLINK_RANKS = MappingProxyType({"gb200": 72, "gb300": 72})
 LATENCY_BYTES = 1.0  # of a message that only takes latency
 JUDGED_BYTES = 2.0 ** np.arange(16, 29, 2)  # sizes on which the law of ranks is judged
 
@@ -86,7 +82,7 @@ def gathered_ns(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int) -> np.n
     measured = _measured_ranks(laws, op)
     if not measured:
         raise LawMissing(f"calibration {laws.calibration.gpu} has no {op}")
-    domain = NVLINK_RANKS.get(laws.calibration.gpu, NODE)
+    domain = domain_of(laws.calibration)
     nodes = -(-ranks // domain)
     found = _gathered_within(laws, op, size_bytes, min(ranks, domain), measured)
     if nodes > 1:
@@ -105,7 +101,7 @@ def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
     measured = _measured_ranks(laws, op)
     if not measured or _is_measured(laws, ranks, op):
         return ""
-    domain, name = NVLINK_RANKS.get(laws.calibration.gpu, NODE), op.replace("_", "-")
+    domain, name = domain_of(laws.calibration), op.replace("_", "-")
     said = f"{name} of {ranks} ranks: by one law of its {', '.join(map(str, measured))} measured ranks"
     if len(measured) > 2:
         last = measured[-1]
@@ -126,11 +122,12 @@ def _measured_ranks(laws: Laws, op: str) -> list[int]:
 
 def with_copies(laws: Laws, placement: str) -> Laws:
     """The laws of the GPU, or of the nearest one whose copies were measured, within a node (``placement``: intra_node)
-    or between nodes (inter_node). Raises LawMissing.
+    or between nodes (inter_node), at the links of the machine where it has other ones. Raises LawMissing.
     """
-    for each in chain([laws.calibration], siblings_of(laws.calibration)):
+    own = laws.calibration
+    for each in chain([own], siblings_of(own)):
         if any(table.of.get("placement") == placement for table in each.p2p):
-            return laws if each is laws.calibration else Laws(each)
+            return laws if each is own else Laws(with_links(each, own))
     where = "between nodes" if placement == "inter_node" else "within a node"
     raise LawMissing(f"calibration {laws.calibration.gpu} has no copies {where}, and no GPU like it has")
 

@@ -76,10 +76,10 @@ def recorded_times(
         return None
     if len(points) < FEWEST:
         raise errors.SpecError(f"attention of kind {kind.kind}: {len(points)} points of {phase}; a law needs {FEWEST}")
-    reference = laws.calibration.reference
-    here = reference.peak_flop_per_s["bf16"], reference.hbm_bytes_per_s
+    reference, measured = laws.calibration.reference, laws.calibration.measured
+    here = measured.peak_flop_per_s["bf16"], measured.hbm_bytes_per_s
     scales = laws.scale_of("bf16", rates)
-    there = here[0] * scales[0], here[1] * scales[1]
+    there = reference.peak_flop_per_s["bf16"] * scales[0], reference.hbm_bytes_per_s * scales[1]
     _, requests, new, context, us = zip(*points, strict=True)
     terms = _terms(kind, phase, 1, precision.kv, here, requests, new, context)
     ns, every = np.array(us) * units.NS_PER_US, np.arange(len(points))

@@ -1,9 +1,10 @@
-"""Tables that a GPU takes from another one, scaled by nominal rates, for what was not measured on it.
+"""Tables of a GPU at other rates: those that a GPU takes from another one for what was not measured on it, and all of
+them where a machine has other rates than the GPU that was measured.
 
 Rates of laws scale by the ratio of peaks (FLOP) and of HBM bandwidths (bytes), costs of MoE layers as
 their terms say, collectives within a node by that of NVLink; launches, latencies (per k, too),
 corrections and links between nodes stay. docs/calibration.md has the errors, where both GPUs were measured. Every time
-of a scaled table counts as extrapolated.
+of a table that was taken from another GPU counts as extrapolated.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,16 +112,95 @@ def _scaled(
         return table.model_copy(update={"ns_per_byte": slower, "latency_ns": later}) if ratio else None
     assert isinstance(table, tables.GemmTable | tables.MoeTable | tables.AttentionTable)
     ratios = _ratios(table.dtype, calibration.reference, base.reference)
-    if ratios is None:
-        return None
-    compute, memory = ratios
-    rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
-    if isinstance(table.law, tables.GemmLaw):
-        rates |= {"ns_per_input": table.law.ns_per_input / memory}
-    if isinstance(table.law, tables.MoeLaw):  # as archsim.laws.die scales them to a die
-        layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, base.reference.hbm_bytes_per_s)
-        return table.model_copy(update={"law": scaled_law(table.law, layer, Scale(*ratios))})
-    return table.model_copy(update={"law": table.law.model_copy(update=rates)})
+    return None if ratios is None else _kernel_at(table, Scale(*ratios), base.reference.hbm_bytes_per_s)
+
+
+def _kernel_at(
+    table: tables.GemmTable | tables.MoeTable | tables.AttentionTable, scale: Scale, hbm_bytes_per_s: float
+) -> tables.TableOrigin:
+    """The table at other rates; ``hbm_bytes_per_s``: of the GPU that it is of."""
+    law = table.law
+    if isinstance(law, tables.MoeLaw):  # as archsim.laws.die scales them to a die
+        assert isinstance(table, tables.MoeTable)
+        layer = MeasuredLayer(table.hidden, table.ffn, table.dtype, hbm_bytes_per_s)
+        return table.model_copy(update={"law": scaled_law(law, layer, scale)})
+    rates = {"flop_per_s": law.flop_per_s * scale.compute, "bytes_per_s": law.bytes_per_s * scale.memory}
+    if isinstance(law, tables.GemmLaw):
+        rates |= {"ns_per_input": law.ns_per_input / scale.memory}
+    return table.model_copy(update={"law": law.model_copy(update=rates)})
+
+
+class MachineRates(NamedTuple):
+    """Rates of a machine of GPUs. ``compute``, ``memory``: relative to those of the GPU whose tables it takes."""
+
+    compute: float  # FLOP/s of every dtype
+    memory: float  # bytes/s that reads of HBM reach
+    link_bytes_per_s: float  # of a device into its node, one direction
+    pair_bytes_per_s: float  # between two devices of a node
+    nic_bytes_per_s: float  # of a device to other nodes
+    hop_ns: float  # latency of a hop in a node, beyond that of the measured node
+    domain: int  # devices of a node
+
+
+HOPS = MappingProxyType({"all_reduce": 2})  # that any algorithm needs, one after the other; one for other operations
+
+
+def at_rates(calibration: tables.CalibrationSpec, rates: MachineRates) -> tables.CalibrationSpec:
+    """The calibration with its tables read as efficiencies, at the rates of a machine: what FLOP and bytes take follows
+    the machine; launches and latencies of kernels stay. The calibration itself where the machine is the measured one.
+    """
+    gpu = calibration.gpu
+    link = transfers.LINK_BYTES_PER_S.get(gpu, rates.link_bytes_per_s)  # one of a user's own: the machine's
+    pair = transfers.LINK_BYTES_PER_S.get(gpu, rates.pair_bytes_per_s)
+    nic = rates.nic_bytes_per_s / transfers.NIC_BYTES_PER_S
+    links = rates.link_bytes_per_s / link, rates.pair_bytes_per_s / pair, nic
+    same = rates.compute == rates.memory == 1.0 and links == (1.0, 1.0, 1.0) and rates.hop_ns == 0
+    if same and rates.domain == transfers.domain_of(calibration):
+        return calibration
+    scale, reference = Scale(rates.compute, rates.memory), calibration.reference
+    kernels = {
+        section: tuple(_kernel_at(each, scale, reference.hbm_bytes_per_s) for each in getattr(calibration, section))
+        for section in ("gemm", "moe", "attention")
+    }
+    peaks = {dtype: peak * rates.compute for dtype, peak in reference.peak_flop_per_s.items()}
+    there = reference.model_copy(
+        update={"peak_flop_per_s": peaks, "hbm_bytes_per_s": reference.hbm_bytes_per_s * rates.memory}
+    )
+    moves = {
+        section: tuple(_transfer_at(each, *links, rates.hop_ns) for each in getattr(calibration, section))
+        for section in ("p2p", "collectives")
+    }
+    return tables.MachineCalibration.model_construct(
+        **dict(calibration) | kernels | moves | {"reference": there},
+        given=reference, link_bytes_per_s=rates.link_bytes_per_s, pair_bytes_per_s=rates.pair_bytes_per_s,
+        nic_bytes_per_s=rates.nic_bytes_per_s, domain=rates.domain,
+    )  # fmt: skip
+
+
+def with_links(calibration: tables.CalibrationSpec, like: tables.CalibrationSpec) -> tables.CalibrationSpec:
+    """Tables of another GPU at the links of a machine: those of ``like``, where it is one."""
+    if not isinstance(like, tables.MachineCalibration):
+        return calibration
+    links = like.link_bytes_per_s, like.pair_bytes_per_s, like.nic_bytes_per_s
+    return at_rates(calibration, MachineRates(1.0, 1.0, *links, 0.0, like.domain))
+
+
+def _transfer_at(
+    table: tables.TransferTable, link: float, pair: float, nic: float, hop_ns: float
+) -> tables.TransferTable:
+    """Copies are of a pair of devices, all else of a device with all others of its node."""
+    of = table.of
+    outside = of.get("placement") == "inter_node" or of.get("nodes", "1") != "1"
+    ratio = nic if outside else pair if "placement" in of else link
+    later = 0.0 if outside else HOPS.get(of.get("op", ""), 1) * hop_ns
+    if ratio == 1.0 and later == 0.0:
+        return table
+    return table.model_copy(
+        update={
+            "ns_per_byte": tuple(ns / ratio for ns in table.ns_per_byte),
+            "latency_ns": tuple(max(ns + later, 0.0) for ns in table.latency_ns),
+        }
+    )
 
 
 def _ratios(dtype: str, wanted: tables.ReferenceRates, base: tables.ReferenceRates) -> tuple[float, float] | None:

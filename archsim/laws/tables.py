@@ -338,6 +338,25 @@ class CalibrationSpec(fields.Spec):
     launch: tuple[ScalarTable, ...] = ()
     blocks: tuple[BlockTable, ...] = ()
 
+    @property
+    def measured(self) -> ReferenceRates:
+        """Rates of the GPU that was measured."""
+        return self.reference
+
+
+class MachineCalibration(CalibrationSpec):
+    """The tables of a GPU at the rates of a machine that is another one (`archsim.laws.scaling.at_rates`)."""
+
+    given: ReferenceRates  # rates of the GPU that was measured
+    link_bytes_per_s: Positive  # of a device into its node, one direction
+    pair_bytes_per_s: Positive  # between two devices of a node
+    nic_bytes_per_s: Positive  # of a device to other nodes
+    domain: int = Field(ge=1)  # devices of a node
+
+    @property
+    def measured(self) -> ReferenceRates:
+        return self.given
+
 
 @lru_cache(maxsize=4096)  # tables ask for the same few hundred names again and again
 def shape_of(name: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from archsim.laws.tables import (
     ONLY_BY_NAME,
     CalibrationSpec,
     LawMissing,
+    MachineCalibration,
     ScalarTable,
     TransferTable,
     newest,
@@ -102,6 +103,28 @@ NVLINK_BYTES_PER_S = MappingProxyType({
     "a100": 300e9, "h100": 450e9, "h200": 450e9, "h20": 450e9, "h800": 200e9,
     "b200": 900e9, "b300": 900e9, "gb200": 900e9, "gb300": 900e9,
 })  # fmt: skip
+# Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
+LINK_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})
+# ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
+# inter-node measurements fit (their source does not describe it).
+NIC_BYTES_PER_S = 50e9
+NODE = 8  # GPUs behind one NVSwitch, one NIC each (NVIDIA, DGX H100 and HGX B200 user guides)
+# Ranks behind one NVLink switch (datasheets of GB200 and GB300 NVL72); NODE elsewhere.
+NVLINK_RANKS = MappingProxyType({"gb200": 72, "gb300": 72})
+
+
+def domain_of(calibration: CalibrationSpec) -> int:
+    """Devices of one node: those of the machine, else of the node on which the GPU was measured."""
+    if isinstance(calibration, MachineCalibration):
+        return calibration.domain
+    return NVLINK_RANKS.get(calibration.gpu, NODE)
+
+
+def link_of(calibration: CalibrationSpec) -> float:
+    """Bytes/s of a device into its node, one direction; 0 where it is unknown."""
+    if isinstance(calibration, MachineCalibration):
+        return calibration.link_bytes_per_s
+    return LINK_BYTES_PER_S.get(calibration.gpu, 0.0)
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:

@@ -10,11 +10,12 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import rank_memory
-from archsim.iteration.collectives import NODE, NVLINK_RANKS, gathered_ns
+from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
 from archsim.iteration.times import IterationLaws, iteration_laws
 from archsim.laws.laws import Laws
+from archsim.laws.transfers import NODE, domain_of
 from archsim.serving.constants import NO_HOST, Host
 from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.groups import Gathered
@@ -103,25 +104,25 @@ def dispatches_alike(engine: ServingEngine) -> bool:
     """
     parallel = engine.parallel
     several = parallel.dp > 1 and parallel.expert_tp == 1 and has_experts(engine.model)
-    named = engine.library == "sglang" and engine.decodes_alone and engine.calibration.gpu in NVLINK_RANKS
+    named = engine.library == "sglang" and engine.decodes_alone and domain_of(engine.calibration) > NODE
     wide = parallel.ranks > GATHERED_RANKS or (named and engine.precision.experts == "fp8_block")
     return engine.routing is not None and several and wide
 
 
-def dispatch_of(gpu: str, ranks: int, decodes_alone: bool) -> str:
+def dispatch_of(domain: int, ranks: int, decodes_alone: bool) -> str:
     """How more than GATHERED_RANKS exchange tokens: once for every rank that takes some; between nodes, engines that
     only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do.
     """
-    return LOW_LATENCY if decodes_alone and ranks > NVLINK_RANKS.get(gpu, NODE) else BY_RANK
+    return LOW_LATENCY if decodes_alone and ranks > domain else BY_RANK
 
 
 def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
     """With dispatch and combine by the laws of their kernels; and whose they are, in words."""
-    parallel, model, gpu = engine.parallel, engine.model, engine.calibration.gpu
+    parallel, model = engine.parallel, engine.model
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
     n_bytes = vector_bytes(model.expert_width, engine.precision.experts, "bf16")
-    how = dispatch_of(gpu, parallel.ranks, engine.decodes_alone)
+    how = dispatch_of(domain_of(engine.calibration), parallel.ranks, engine.decodes_alone)
     found = send_equal(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
     layers = len(model.moe_layer_ids)
     moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
@@ -149,6 +150,8 @@ def with_host(
     if engine.shares_prompts:
         overlap = sharing_of(engine, laws.sizes)
     table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws))
+    if engine.calibration.reference != engine.calibration.measured:
+        extrapolated = 1.0
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
     told = (engine.offload.told if engine.offload is not None else "", doubt_of(engine, scheduler))

@@ -3,9 +3,10 @@
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.iteration.collectives import NODE, gathered_ns, with_copies
+from archsim.iteration.collectives import gathered_ns, with_copies
 from archsim.iteration.layers import ACTIVATION_BYTES
 from archsim.laws.laws import Laws
+from archsim.laws.transfers import domain_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.kv_room import request_kv
 from archsim.serving.tabulated import Overlap
@@ -17,7 +18,7 @@ def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
     those of the nearest GPU. Raises LawMissing.
     """
     parallel, tokens = engine.parallel, np.arange(sizes)
-    placement = "inter_node" if parallel.ranks * parallel.stages > NODE else "intra_node"
+    placement = "inter_node" if parallel.ranks * parallel.stages > domain_of(engine.calibration) else "intra_node"
     n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
     laws = with_copies(Laws(engine.calibration), placement)
     copied = laws.copy(n_bytes, placement=placement).ns

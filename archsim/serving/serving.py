@@ -15,6 +15,7 @@ from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
+from archsim.iteration.machine import calibration_on, is_measured, scaled_report
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
@@ -23,7 +24,7 @@ from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.runs.physical_laws import told as told_broken
 from archsim.serving import requests as drawn
-from archsim.serving.constants import DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
+from archsim.serving.constants import ANY, DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
 from archsim.serving.deployment import LOW_LATENCY, Built, build
 from archsim.serving.engine import Offload, ServingEngine, StaticBatch, missing_of
 from archsim.serving.expert_groups import (
@@ -636,7 +637,8 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             "none). Give own"
         )
     return ServingEngine(
-        model, calibration_named(system.compute.calibration), system.hbm.capacity_bytes,
+        model, calibration_named(system.compute.calibration) if rates is not None else calibration_on(system),
+        system.hbm.capacity_bytes,
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
@@ -780,7 +782,8 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
     """How far measurements of the engine that a file starts are from what is simulated, those of pools for pools; None
     without any.
     """
-    spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
+    spec, system = serving.spec, serving.system
+    gpu = (system.compute.calibration or DEFAULT_CALIBRATION) if is_measured(system) else ANY
     products = spec.precision.products or serving.system.compute.dtype
     pools = spec.disaggregated != "none"
     if pools and (spec.experts_on is not None or serving.machines):
@@ -841,6 +844,8 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     built = (prefill, decode) if decode else (prefill,)
     model = serving.model
     found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
+    if serving.system.launch == WITH_KERNELS and (scaled := scaled_report(serving.system)):
+        found.append(scaled)
     found += plausibility_notes(serving.system)
     found += serving.unread
     if serving.recipe:

@@ -222,8 +222,8 @@ SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("requests.seed",), "nothing of these requests is drawn at random", lambda run: not _drawn_at_random(run)),
     UnreadKeys(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
     UnreadKeys(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
-    UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.bandwidth", "system.hbm.latency", "system.hbm.efficiency", "system.d2d.hop_latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
-    UnreadKeys(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and _serving(run).disaggregated == "none"),
+    UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
+    UnreadKeys(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and run.system.fabric is not None and _serving(run).disaggregated == "none"),
     UnreadKeys(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations", lambda run: not _uniform(run)),
     UnreadKeys(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run)),
 )  # fmt: skip

@@ -27,7 +27,6 @@ from archsim.engine.cluster.laws import (
     INTER,
     INTRA,
     KERNELS,
-    MEASURED_BYTES_PER_S,
     PortLaw,
     around,
     by_bytes,
@@ -41,12 +40,9 @@ from archsim.engine.cluster.laws import (
 )
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
-from archsim.laws.transfers import NOTIFY_OF, nodes_away
+from archsim.laws.transfers import LINK_BYTES_PER_S, NIC_BYTES_PER_S, NOTIFY_OF, nodes_away
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 
-# ConnectX-7, 400 Gb/s, one a GPU: the network of DeepEP's own table (deepseek-ai/DeepEP, docs/legacy.md), which the
-# inter-node measurements fit (their source does not describe it).
-NIC_BYTES_PER_S = 50e9
 FEW_TOKENS = 8  # a rank
 
 
@@ -70,7 +66,7 @@ def level_law(level, number: int, op: str, dispatch: str, model, nodes: int, siz
     shape, digest = (model.hidden, model.top_k, model.experts), calibration_digest(name)
     if number == 0:
         law = node_law(name, digest, op, dispatch, level.library, shape, size, level.sms)
-        law = law.scale(bandwidth / MEASURED_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
+        law = law.scale(bandwidth / LINK_BYTES_PER_S.get(calibration_named(name).gpu, bandwidth))
         return law._replace(fixed_ns=law.fixed_ns + prepare_ns(name, op, dispatch, level.library, size))
     law = between_law(name, digest, op, dispatch, level.library, shape, nodes, level.sms)
     return law.scale(bandwidth / NIC_BYTES_PER_S)

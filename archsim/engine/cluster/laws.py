@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf, log2
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +25,9 @@ from archsim.base import sums, units
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
-from archsim.laws.transfers import DISPATCH, NVLINK_BYTES_PER_S, PREPARE, dispatches, payload_of
+from archsim.laws.transfers import DISPATCH, PREPARE, dispatches, payload_of
 from archsim.specs.calibration_files import calibration_named
 
-# Links inside the measured nodes, one direction; PCIe 5.0 x16 (RTX PRO 6000 Blackwell Server Edition datasheet).
-MEASURED_BYTES_PER_S = MappingProxyType({**NVLINK_BYTES_PER_S, "rtx-pro-6000-server": 64e9})
 MOST_TOKENS = 1 << 15  # a rank
 COLD = 17  # sizes, four an octave: up to 16 tokens of a rank
 INTRA, INTER = "intra_node", "inter_node"

@@ -12,7 +12,6 @@ from archsim.base.errors import SpecError
 from archsim.engine.cluster.between_nodes import between_law
 from archsim.engine.cluster.laws import (
     KERNELS,
-    MEASURED_BYTES_PER_S,
     around,
     measured_shapes,
     nearest_shape,
@@ -22,10 +21,9 @@ from archsim.engine.cluster.laws import (
     variant_of,
 )
 from archsim.engine.moves import Sizes, VectorBytes, expected_ranks
-from archsim.iteration.collectives import NODE, NVLINK_RANKS
 from archsim.laws.laws import Laws
-from archsim.laws.tables import CalibrationSpec, LawMissing
-from archsim.laws.transfers import COMBINE, DISPATCH, NVLINK_BYTES_PER_S, nodes_away
+from archsim.laws.tables import CalibrationSpec, LawMissing, MachineCalibration
+from archsim.laws.transfers import COMBINE, DISPATCH, LINK_BYTES_PER_S, NIC_BYTES_PER_S, domain_of, link_of, nodes_away
 from archsim.specs.calibration_files import calibration_digest, calibration_named, siblings_of
 
 
@@ -55,7 +53,7 @@ def send_equal(
     longer, as `archsim.engine.cluster.moves` composes flows. Kernels are the GPU's own or, where their numbers of ranks
     are nearer, those of the GPU most like it. Raises LawMissing where no GPU has any.
     """
-    size = min(ranks, NVLINK_RANKS.get(calibration.gpu, NODE))
+    size = min(ranks, domain_of(calibration))
     nodes, kernel = -(-ranks // size), KERNELS[dispatch]
     shape = hidden, sizes.top_k, sizes.experts
     inner, outer = _nearest_kernels(calibration, dispatch, size, nodes)
@@ -64,13 +62,15 @@ def send_equal(
     for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
         law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
         every[law.named] = law
-        ratio = NVLINK_BYTES_PER_S.get(calibration.gpu, 1.0) / MEASURED_BYTES_PER_S.get(law.gpu, 1.0)
+        here, there = link_of(calibration), LINK_BYTES_PER_S.get(law.gpu, 0.0)
         inside = (size - 1) / size if kernel.forwarded or nodes == 1 else (size - 1) / ranks
-        law = law.scale(ratio) if law.gpu != calibration.gpu and calibration.gpu in NVLINK_BYTES_PER_S else law
+        law = law.scale(here / there) if here and there and here != there else law
         ns = law.fixed_ns + law.busy(tokens * away * inside * each)
         if nodes > 1:
             beyond = between_law(outer, calibration_digest(outer), op, dispatch, None, shape, nodes)
             every[beyond.named] = beyond
+            if isinstance(calibration, MachineCalibration):
+                beyond = beyond.scale(calibration.nic_bytes_per_s / NIC_BYTES_PER_S)
             sent = nodes_away(nodes, sizes.top_k, sizes.experts) if kernel.once else away * (nodes - 1) / nodes
             ns = np.maximum(ns, beyond.fixed_ns + beyond.busy(tokens * sent * each))
         found.append(np.where(tokens > 0, ns, 0.0))

@@ -30,6 +30,7 @@ import numpy as np
 
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.iteration.machine import calibration_on
 from archsim.report.figures import intervals
 from archsim.report.plots import Bars
 from archsim.report.units import listed, percent, significant
@@ -38,7 +39,7 @@ from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.serving.serving import FIRST, measured_residual
 from archsim.serving.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
-from archsim.specs import calibration_files, serving_files, uncertainty, workload
+from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun
@@ -248,7 +249,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     system = serving.system
     if system.launch != WITH_KERNELS:
         return "scaled"
-    calibration = calibration_files.calibration_named(system.compute.calibration)
+    calibration = calibration_on(system)
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
     if calibration.scaled is not None and table in calibration.scaled.sections:

@@ -1,0 +1,87 @@
+"""The laws of a machine: the calibration that it names, read as efficiencies at the machine's own rates."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import MappingProxyType
+
+from archsim.base.units import WEIGHT_BYTES
+from archsim.laws import scaling, transfers
+from archsim.laws.tables import CalibrationSpec, ReferenceRates
+from archsim.specs.calibration_files import calibration_digest, calibration_named
+from archsim.specs.system import SystemSpec
+
+# Shares of the HBM bandwidth that reads reach, and the latency of a hop, of measured nodes where they are not those of
+# an H100 (configs/systems/rtx_pro_6000_pair.yaml; h100_node.yaml).
+READ_SHARES, READ_SHARE = MappingProxyType({"rtx-pro-6000-server": 0.9}), 0.82
+HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0
+
+
+def calibration_on(system: SystemSpec) -> CalibrationSpec:
+    """The calibration that a machine of GPUs names, at the machine's peak, HBM bandwidth, links and latencies of links.
+    The calibration itself where the machine has the rates of the GPU that was measured. Raises SpecError for an unknown
+    calibration.
+    """
+    name = system.compute.calibration
+    return _at(name, calibration_digest(name), rates_of(system, calibration_named(name)))
+
+
+@lru_cache(maxsize=16)
+def _at(name: str | None, digest: str, rates: scaling.MachineRates) -> CalibrationSpec:
+    """``digest``: of the calibration's file, since it may change."""
+    return scaling.at_rates(calibration_named(name), rates)
+
+
+def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.MachineRates:
+    """The rates of a machine of GPUs beside those of the GPU that was measured. A machine without a second level of
+    links has the NICs of the measured nodes, which it does not use.
+    """
+    gpu, levels = calibration.gpu, system.fabric.levels if system.fabric is not None else ()
+    peak = measured_peak(calibration.reference, system.compute.dtype)
+    share = round(transfers.hbm_reads(calibration).efficiency or READ_SHARES.get(gpu, READ_SHARE), 2)
+    pair = (levels[0].bandwidth_bytes_per_s if levels else None) or system.d2d.bandwidth_bytes_per_s
+    hop_ns = (levels[0].hop_latency_ns if levels else None) or system.d2d.hop_latency_ns
+    members = levels[0].size if levels else system.dies
+    linked = members - 1 if levels and levels[0].kind == "fully_connected" else 1  # a link to each of the others
+    nic = levels[1].bandwidth_bytes_per_s if len(levels) > 1 else None
+    return scaling.MachineRates(
+        compute=system.compute.peak_flop_per_s / peak,
+        memory=system.hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
+        * (system.hbm.efficiency / share),
+        link_bytes_per_s=pair * max(linked, 1),
+        pair_bytes_per_s=pair,
+        nic_bytes_per_s=nic or transfers.NIC_BYTES_PER_S,
+        hop_ns=hop_ns - HOPS_NS.get(gpu, HOP_NS),
+        domain=members,
+    )  # fmt: skip
+
+
+def measured_peak(reference: ReferenceRates, dtype: str) -> float:
+    """FLOP/s of the measured GPU in a dtype; in one that it lacks, that of BF16, times as much as values are
+    narrower.
+    """
+    peaks = reference.peak_flop_per_s
+    return peaks[dtype] if dtype in peaks else peaks["bf16"] * WEIGHT_BYTES["bf16"] / WEIGHT_BYTES[dtype]
+
+
+def scaled_report(system: SystemSpec) -> str:
+    """By how much the rates of a machine of GPUs differ from those of the GPU whose times it takes; '' if they do
+    not.
+    """
+    calibration = calibration_named(system.compute.calibration)
+    rates = rates_of(system, calibration)
+    link = rates.link_bytes_per_s / transfers.LINK_BYTES_PER_S.get(calibration.gpu, rates.link_bytes_per_s)
+    nic = rates.nic_bytes_per_s / transfers.NIC_BYTES_PER_S
+    named = (rates.compute, "the peak"), (rates.memory, "the HBM bandwidth"), (link, "the links of a node"), (
+        nic, "the links between nodes")  # fmt: skip
+    other = [f"{ratio:.3g} times {what}" for ratio, what in named if ratio != 1]
+    if not other:
+        return ""
+    said = " and ".join(filter(None, [", ".join(other[:-1]), other[-1]]))
+    return f"Kernels and collectives of {system.name} take the times of {calibration.gpu} at {said}."
+
+
+def is_measured(system: SystemSpec) -> bool:
+    """Whether times were measured on a GPU of the machine's rates."""
+    own = calibration_named(system.compute.calibration).reference
+    return not system.datasheet_only and calibration_on(system).reference == own
