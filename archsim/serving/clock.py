@@ -39,14 +39,24 @@ class OverlapTimes(NamedTuple):
     stages: np.float64 = np.float64(1)
 
 
+class LinkTimes(NamedTuple):
+    """What links and copies take, which no factor on kernels multiplies: ns by size, float64[tokens] each."""
+
+    of_rank: np.ndarray = np.zeros(1)  # collectives of all tokens of a rank, and hops of a pipeline
+    of_decodes: np.ndarray = np.zeros(1)  # collectives of its decodes
+    of_prompts: np.ndarray = np.zeros(1)  # collectives of its prompts
+    loaded: np.ndarray = np.zeros(1)  # experts from memory of the host, by mean tokens of the ranks
+
+
 class StepTable(NamedTuple):
     """ns by size, float64[tokens]: ``local`` of a rank; ``experts``, ``dispatch``, ``combine`` of all ranks by their
     mean. ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
 
     ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes
     have ``OCTAVE`` points an octave from 1 on. ``host``: float64[6] ns of an iteration, of a request in it, of one that
-    no captured graph covers, the most tokens of a rank with a prompt that one does, and the factors on laws of an
-    iteration without and with prompts. ``beside``: what runs beside what.
+    no captured graph covers, the most tokens of a rank with a prompt that one does, and the factors on kernels of an
+    iteration without and with prompts. ``beside``: what runs beside what; ``links``: beside ``local`` and the others,
+    which have none.
     """
 
     local: np.ndarray
@@ -60,6 +70,7 @@ class StepTable(NamedTuple):
     prefill: np.ndarray
     host: np.ndarray
     beside: OverlapTimes = OverlapTimes()
+    links: LinkTimes = LinkTimes()
 
 
 @inner
@@ -119,24 +130,31 @@ def attention_ns(table: StepTable, rank, share, least):
 
 
 @inner
-def rank_ns(state: ServingState, table: StepTable, k):
-    """(all, of it in layers, of that up to attention) of what a rank does by itself: all but experts and host."""
+def rank_ns(state: ServingState, table: StepTable, k, factor):
+    """(all, of it in layers, of that up to attention, of all on links) of what a rank does by itself: all but experts
+    and host. ``factor``: on kernels, by which all that this gives is multiplied later.
+    """
     rank = state.ranks[k]
     if rank.tokens == 0:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0
     once = looked_up(table.head, rank.sampled)
-    ns = looked_up(table.local, rank.tokens) + once
-    up = looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens)
+    links = looked_up(table.links.of_rank, rank.tokens) / factor
+    links_up = looked_up(table.links.of_decodes, rank.rows) + looked_up(table.links.of_prompts, rank.chunk_tokens)
+    ns = looked_up(table.local, rank.tokens) + once + links
+    up = looked_up(table.decode_up, rank.rows) + looked_up(table.prefill_up, rank.chunk_tokens) + links_up / factor
     ns += up
     decodes, chunks = attention_ns(table, rank, 1.0 / table.beside.stages, 1.0)
     drafted = 0.0
     if rank.decodes and state.totals[0].draft_share > 0:
         drafts, depth = state.totals[0].drafts, state.totals[0].depth
         at_once = int(math.ceil(rank.decodes * drafts / depth))  # of a tree, the mean of its depths
-        layer = state.totals[0].draft_share * (looked_up(table.local, at_once) + decodes)
+        moved = looked_up(table.links.of_rank, at_once) / factor
+        layer = state.totals[0].draft_share * (looked_up(table.local, at_once) + moved + decodes)
         drafted = depth * (layer + looked_up(table.head, at_once))
     if rank.chunks and state.totals[0].draft_share > 0:  # the layer that drafts keeps KV of prompts, too
         up_to = looked_up(table.local, rank.chunk_tokens) + looked_up(table.prefill_up, rank.chunk_tokens)
+        moved = looked_up(table.links.of_rank, rank.chunk_tokens) + looked_up(table.links.of_prompts, rank.chunk_tokens)
+        up_to += moved / factor
         drafted += state.totals[0].draft_share * (up_to + chunks)
     if table.beside.how == HALVES:
         half = attention_ns(table, rank, 0.5, 0.0)
@@ -147,7 +165,7 @@ def rank_ns(state: ServingState, table: StepTable, k):
         decodes, chunks = max(decodes, parts * part[0]), max(chunks, parts * part[1])
     before = looked_up(table.beside.before, rank.tokens) + table.beside.before_share * up
     found = ns + decodes + drafted + chunks
-    return found, found - once - drafted, before
+    return found, found - once - drafted, before, links + links_up / factor
 
 
 class RoutedTimes(NamedTuple):
@@ -163,19 +181,20 @@ class RoutedTimes(NamedTuple):
 
 
 @inner
-def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks):
-    """Of ``tokens`` of all ranks, each of which has its own."""
+def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks, factor):
+    """Of ``tokens`` of all ranks, each of which has its own; ``factor``: as in `rank_ns`."""
     share = table.beside.sms_share
     if state.experts.shape[2] == 0:
         # Where fewer ranks have the experts, each has more of them, and more of their tokens.
         more = state.instances[i].experts
         at = int(math.ceil(tokens / ranks))
         moved = int(math.ceil(more * tokens / ranks))
-        parts = looked_up(table.dispatch, moved), more * looked_up(table.experts, at), looked_up(table.combine, moved)
-        layer = overlap.ExpertLayer(parts[0], 0.0, parts[1], parts[2])
+        there, back = looked_up(table.dispatch, moved) / factor, looked_up(table.combine, moved) / factor
+        experts = more * (looked_up(table.experts, at) + looked_up(table.links.loaded, at) / factor)
+        layer = overlap.ExpertLayer(there, 0.0, experts, back)
         multiply = table.beside.experts_multiply * at
         return RoutedTimes(
-            parts[1] + parts[0] + parts[2], layer, multiply, (overlap.Sms(0.0, share), overlap.Sms(0.0, share)), 0.0
+            experts + there + back, layer, multiply, (overlap.Sms(0.0, share), overlap.Sms(0.0, share)), 0.0
         )
     rows = state.experts[i, 1 if chunks else 0]
     last = rows.shape[0] - 1
@@ -185,33 +204,36 @@ def routed_ns(state: ServingState, table: StepTable, i, tokens, chunks, ranks):
     ns = math.exp((1 - part) * low.ln_ns + part * high.ln_ns)
     dispatch = ns * ((1 - part) * low.dispatch + part * high.dispatch)
     combine = ns * ((1 - part) * low.combine + part * high.combine)
+    experts = ns - dispatch - combine
     sms = (
-        overlap.Sms(ns * ((1 - part) * low.dispatch_sms + part * high.dispatch_sms), share),
-        overlap.Sms(ns * ((1 - part) * low.combine_sms + part * high.combine_sms), share),
+        overlap.Sms(ns * ((1 - part) * low.dispatch_sms + part * high.dispatch_sms) / factor, share),
+        overlap.Sms(ns * ((1 - part) * low.combine_sms + part * high.combine_sms) / factor, share),
     )
     multiply = ns * ((1 - part) * low.multiply + part * high.multiply)
     balance = (1 - part) * low.balance + part * high.balance
-    return RoutedTimes(ns, overlap.ExpertLayer(dispatch, 0.0, ns - dispatch - combine, combine), multiply, sms, balance)
+    layer = overlap.ExpertLayer(dispatch / factor, 0.0, experts, combine / factor)
+    return RoutedTimes(experts + layer.dispatch + layer.combine, layer, multiply, sms, balance)
 
 
 @inner
-def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest, before):
-    """(ns, balance) of the experts of an instance, beside what overlaps with them. ``k``: its slowest rank, which takes
-    ``rest`` ns for all else in layers, ``before`` of them up to attention.
+def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest, before, factor):
+    """(ns, balance, of the ns dispatch and combine where nothing hides them) of the experts of an instance, beside what
+    overlaps with them. ``k``: its slowest rank, which takes ``rest`` ns for all else in layers, ``before`` of them up
+    to attention; ``factor``: as in `rank_ns`.
     """
     instance, beside = state.instances[i], table.beside
     ranks = instance.last - instance.first
-    whole = routed_ns(state, table, i, max(tokens / beside.stages, 1.0), chunks, ranks)
+    whole = routed_ns(state, table, i, max(tokens / beside.stages, 1.0), chunks, ranks, factor)
     if beside.how == IN_TURN:
-        return whole.ns, whole.balance
+        return whole.ns, whole.balance, whole.layer.dispatch + whole.layer.combine
     if beside.how == PARTS:
-        part = routed_ns(state, table, i, max(tokens / beside.parts, 1.0), chunks, ranks).layer
+        part = routed_ns(state, table, i, max(tokens / beside.parts, 1.0), chunks, ranks, factor).layer
         own = beside.moe_share * rest
         both = overlap.micro_batched(
             beside.parts, beside.moe_layers, own / beside.parts, part.dispatch, part.experts, part.combine
         )
-        return both - own, whole.balance
-    half = routed_ns(state, table, i, tokens / 2, chunks, ranks)
+        return both - own, whole.balance, 0.0
+    half = routed_ns(state, table, i, tokens / 2, chunks, ranks, factor)
     rank = state.ranks[k].tokens
     shared, half_shared = looked_up(beside.shared, rank), looked_up(beside.shared, (rank + 1) // 2)
     first = beside.moe_share * before / 2
@@ -224,20 +246,20 @@ def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest,
         half.sms if beside.how == HALVES else whole.sms,
         overlap.PROMPTS if chunks else overlap.DECODES,
     )
-    return found.dispatch + found.shared + found.experts + found.combine, whole.balance
+    return found.dispatch + found.shared + found.experts + found.combine, whole.balance, 0.0
 
 
 @inner
-def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, ranks):
+def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, ranks, factor):
     """Experts of the layers that drafts run: of decodes for each draft, and of prompts once."""
     if state.totals[0].draft_share == 0:
         return 0.0
     ns = 0.0
     if decodes:
         drafts, depth = state.totals[0].drafts, state.totals[0].depth
-        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, np.int64(0), ranks).ns
+        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, np.int64(0), ranks, factor).ns
     if chunk_tokens:
-        ns += routed_ns(state, table, i, float(chunk_tokens), np.int64(1), ranks).ns
+        ns += routed_ns(state, table, i, float(chunk_tokens), np.int64(1), ranks, factor).ns
     return state.totals[0].draft_share * ns
 
 
@@ -245,47 +267,55 @@ def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, 
 def iteration_ns(state: ServingState, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
     instance, totals = state.instances[i], state.totals[0]
-    slowest, rest, before, last, none = 0.0, 0.0, 0.0, instance.first, np.int64(0)
+    slowest, rest, before, linked, last, none = 0.0, 0.0, 0.0, 0.0, instance.first, np.int64(0)
     tokens, requests, chunks, decodes, most, prompted = none, none, none, none, none, none
     for k in range(instance.first, instance.last):
+        chunks += state.ranks[k].chunks
+    laws = table.host[LAWS_PROMPTS if chunks else LAWS_DECODES]  # multiplies kernels; links are divided by it before
+    for k in range(instance.first, instance.last):
         rank = state.ranks[k]
-        ns, of_layers, first = rank_ns(state, table, k)
+        ns, of_layers, first, links = rank_ns(state, table, k, laws)
         if ns > slowest:
-            slowest, rest, before, last = ns, of_layers, first, k
+            slowest, rest, before, linked, last = ns, of_layers, first, links, k
         tokens += rank.tokens
         most = max(most, rank.tokens)
         requests = max(requests, rank.decodes + rank.chunks)
-        chunks += rank.chunks
         prompted += rank.chunk_tokens
         decodes += rank.decodes
-    shared, balance = layers_ns(state, table, i, last, tokens, chunks, rest, before)
+    shared, balance, moved = layers_ns(state, table, i, last, tokens, chunks, rest, before, laws)
     totals.balance += balance
-    shared += drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first)
+    shared += drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first, laws)
     stages = table.beside.stages
     if stages > 1 and chunks and (instance.quiet > 0 or instance.iterations <= 1):
         # Prompts after decodes alone: m micro-batches on p stages take m + p - 1 turns (GPipe, arXiv 1811.06965,
         # section 2.1), of which those before it filled none of the last p - 1.
         shared += (stages - 1) / stages * (slowest + shared)
-    laws = table.host[LAWS_PROMPTS if chunks else LAWS_DECODES]
     host = table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
     totals.prompts += 1 if chunks else 0
     if most > table.host[HOST_CAPTURED] and (chunks or table.host[HOST_CAPTURED] > 0):
         host += table.host[HOST_EAGER]
     totals.sequences += requests
     totals.shared_ns += laws * shared
+    totals.linked_ns += laws * linked
+    totals.moved_ns += laws * moved
     return laws * (slowest + shared) + host
 
 
 @kernel
 def times_of(table: StepTable, batches, found):
-    """Times without host, float64[batch] into ``found``. batches: float64[batch, 4] decodes, their context, tokens of
-    one prompt chunk and its context.
+    """Times without host, float64[batch] into ``found``, by the factor on kernels of iterations with prompts where a
+    chunk has more than one token. batches: float64[batch, 4] decodes, their context, tokens of one prompt chunk and its
+    context.
     """
     table = reference(table)
     for at in range(batches.shape[0]):
         decodes, context, new, seen = batches[at, 0], batches[at, 1], batches[at, 2], batches[at, 3]
         tokens = int(decodes + new)
         ns = looked_up(table.local, tokens) + looked_up(table.head, int(decodes) + 1)
-        ns += looked_up(table.experts, tokens) + looked_up(table.dispatch, tokens) + looked_up(table.combine, tokens)
+        ns += looked_up(table.experts, tokens)
         ns += looked_up(table.decode_up, int(decodes)) + looked_up(table.prefill_up, int(new))
-        found[at] = ns + decode_ns(table, decodes, context) + prefill_ns(table, 1.0, new, seen / new)
+        ns += decode_ns(table, decodes, context) + prefill_ns(table, 1.0, new, seen / new)
+        links = looked_up(table.links.of_rank, tokens) + looked_up(table.links.loaded, tokens)
+        links += looked_up(table.links.of_decodes, int(decodes)) + looked_up(table.links.of_prompts, int(new))
+        links += looked_up(table.dispatch, tokens) + looked_up(table.combine, tokens)
+        found[at] = table.host[LAWS_PROMPTS if new > 1 else LAWS_DECODES] * ns + links

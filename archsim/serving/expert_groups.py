@@ -101,7 +101,8 @@ def _parts(
     """
     if moved is not None:
         moved = Gathered(moves * moved.dispatch, moves * moved.combine)
-    ranks, rest_ns = built.laws.parallel.dp, built.pool.table.local / len(model.moe_layer_ids)
+    table, ranks = built.pool.table, built.laws.parallel.dp
+    rest_ns = (table.local + table.links.of_rank) / len(model.moe_layer_ids)
     most = ranks * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
     return Parts(moved, rest_ns, factor, ranks, ranks * scheduler.max_num_seqs, most)
 

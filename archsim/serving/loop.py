@@ -205,11 +205,11 @@ def _begin(state: records.ServingState, i, now, table: clock.StepTable, limits: 
         return
     instance.busy = 1
     instance.iterations += 1
-    experts_before = totals.shared_ns
+    before = totals.shared_ns, totals.moved_ns, totals.linked_ns
     ns = clock.iteration_ns(state, table, i) + instance.stall_ns
     instance.quiet = 0 if chunks else instance.quiet + 1
     if totals.iterations < state.log.shape[0]:
-        _note(state, i, now, now + ns, totals.shared_ns - experts_before)
+        _note(state, i, now, now + ns, before)
     instance.stall_ns = 0.0
     instance.end_ns = now + ns
     totals.busy_ns += ns
@@ -237,11 +237,13 @@ def _holds_prompts(state: records.ServingState, i, limits: records.SchedulerLimi
 
 
 @outer
-def _note(state: records.ServingState, i, begin, end, experts):
-    """A row of the log, for the timeline."""
-    instance, row = state.instances[i], state.log[state.totals[0].iterations]
+def _note(state: records.ServingState, i, begin, end, before):
+    """A row of the log, for the timeline; ``before``: ns of experts, of dispatch and combine, and of links until then."""
+    instance, totals = state.instances[i], state.totals[0]
+    row = state.log[totals.iterations]
     row.instance, row.begin_ns, row.end_ns = i, begin, end
-    row.experts_ns, row.stall_ns = experts, instance.stall_ns
+    row.experts_ns, row.stall_ns = totals.shared_ns - before[0], instance.stall_ns
+    row.moved_ns, row.linked_ns = totals.moved_ns - before[1], totals.linked_ns - before[2]
     row.decodes, row.chunks, row.chunk_tokens, row.waiting = 0, 0, 0, 0
     capacity, used = 0, 0
     for k in range(instance.first, instance.last):

@@ -108,7 +108,9 @@ TOTALS = np.dtype(
         ("prompts", "i8"),  # iterations with a prompt, and their time
         ("prompts_ns", "f8"),
         ("sequences", "i8"),  # requests of the fullest rank, over iterations
-        ("shared_ns", "f8"),  # of experts
+        ("shared_ns", "f8"),  # of experts, with dispatch and combine
+        ("moved_ns", "f8"),  # of it dispatch and combine, where nothing hides them
+        ("linked_ns", "f8"),  # of slowest ranks: collectives, and hops of pipelines
         ("through_ns", "f8"),  # when the front end is free
         ("balance", "f8"),  # of the pairs of ranks, over iterations
         ("paused", "i8"),  # instance whose experts are asked for
@@ -137,7 +139,9 @@ ITERATION = np.dtype(
         ("decodes", "i8"),
         ("chunks", "i8"),
         ("chunk_tokens", "i8"),
-        ("experts_ns", "f8"),
+        ("experts_ns", "f8"),  # with dispatch and combine
+        ("moved_ns", "f8"),  # of it dispatch and combine
+        ("linked_ns", "f8"),  # collectives, and hops of pipelines
         ("stall_ns", "f8"),  # of it, for weights that moved
         ("kv", "f8"),  # share of the instance's blocks in use
         ("waiting", "i8"),

@@ -30,7 +30,7 @@ from archsim.iteration.layers import (
 from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, of_halves
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
-from archsim.serving.clock import OCTAVE, OverlapTimes, StepTable, times_of
+from archsim.serving.clock import OCTAVE, LinkTimes, OverlapTimes, StepTable, times_of
 from archsim.serving.constants import Host
 
 pass
@@ -99,22 +99,28 @@ def _table(
     offloaded_ns: np.ndarray | float = 0.0,
 ) -> StepTable:
     """``attention``: as `_attention` gives it."""
-    ours = LOCAL if overlap.how == NO_OVERLAP else tuple(cause for cause in LOCAL if cause != SHARED)
+    left_out = (ALL_REDUCE,) if overlap.how == NO_OVERLAP else (ALL_REDUCE, SHARED)
+    ours = tuple(cause for cause in LOCAL if cause not in left_out)
     decode_up, prefill_up = (
-        laws.ns(PROJECTIONS, ALL_REDUCE, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
+        laws.ns(PROJECTIONS, rows=rows) + _more_of_halves(laws, overlap, rows, (PROJECTIONS,))
         for rows in (DECODES, PROMPTS)
     )
     local = laws.ns(*ours) + _more_of_halves(laws, overlap, TOKENS, ours)
+    linked = laws.ns(ALL_REDUCE) + _more_of_halves(laws, overlap, TOKENS, (ALL_REDUCE,))
+    links_up = [laws.ns(ALL_REDUCE, rows=rows) for rows in (DECODES, PROMPTS)]
     head = laws.ns(*CAUSES, rows=SAMPLED)
     if overlap.stages > 1:  # a token passes all stages, with the others of its micro-batch
         at = -(-np.arange(laws.sizes) // overlap.stages)
-        local = local[at] + overlap.stages * overlap.hop_ns[at]
+        local, linked = local[at], linked[at] + overlap.stages * overlap.hop_ns[at]
         head, decode_up, prefill_up = head[at], decode_up[at], prefill_up[at]
-    experts, dispatch, combine = laws.ns(EXPERTS) + offloaded_ns, laws.ns(DISPATCH), laws.ns(COMBINE)
+        links_up = [each[at] for each in links_up]
+    experts, dispatch, combine = laws.ns(EXPERTS), laws.ns(DISPATCH), laws.ns(COMBINE)
+    loaded = np.zeros(laws.sizes) + offloaded_ns
     if overlap.sharing > 1:  # every group has its part of the tokens of a prompt
         at = -(-np.arange(laws.sizes) // overlap.sharing)
-        local, prefill_up = local[at], prefill_up[at] + overlap.shared_ns
-        experts, dispatch, combine = experts[at], dispatch[at], combine[at]
+        local, prefill_up, linked = local[at], prefill_up[at], linked[at]
+        links_up[1] = links_up[1][at] + overlap.shared_ns
+        experts, dispatch, combine, loaded = experts[at], dispatch[at], combine[at], loaded[at]
     beside, off = _beside(laws, overlap), math.log(host.attention)
     return StepTable(
         host.products * local,
@@ -128,6 +134,7 @@ def _table(
         attention[1] + off,
         host.of_iterations(most_requests),
         beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
+        LinkTimes(host.moves * linked, *(host.moves * each for each in links_up), loaded),
     )
 
 

@@ -14,10 +14,11 @@ from archsim.serving.constants import FactorRow, HostFile, host_file
 from archsim.serving.simulate import Pool, Served
 from measured_serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
 
-# ms of what is not routed experts and of these, in iterations without and with prompts; then of the host's constants.
+# ms of kernels other than routed experts and of these, in iterations without and with prompts; of the host's constants;
+# and of links, which no constant changes.
 TIMES = ("rest_decodes", "rest_prompts", "routed_decodes", "routed_prompts")
 HOST = ("iteration", "layer", "sequence", "eager_layer", "request", "front_end")
-PARTS = (*TIMES, *HOST)
+PARTS = (*TIMES, *HOST, "links")
 SCALED = {"decodes": (0, 2), "prompts": (1, 3), "routed": (2, 3)} | {n: (i,) for i, n in enumerate(HOST, len(TIMES))}
 ENGINE, GPU, CELL = ("engine", "experts"), ("experts", "gpu", "dtype"), ("engine", "experts", "gpu", "dtype")
 FOLDS = 5
@@ -95,11 +96,11 @@ def _parts(served: Served, pool: Pool, layers: int, before_ns: float) -> np.ndar
     tokens = np.ceil((log["decodes"] + log["chunk_tokens"]) / pool.ranks)
     iteration_ns, sequence_ns, eager_ns, graph = pool.table.host[:4]
     eager = (tokens > graph) & (chunks | (graph > 0))
-    routed = log["experts_ns"]
-    rest = end - begin - routed - iteration_ns - requests * sequence_ns - eager * eager_ns
+    linked, routed = log["linked_ns"] + log["moved_ns"], log["experts_ns"] - log["moved_ns"]
+    rest = end - begin - routed - linked - iteration_ns - requests * sequence_ns - eager * eager_ns
     once = np.full(len(log), NS_PER_MS)
     columns = (rest * ~chunks, rest * chunks, routed * ~chunks, routed * chunks, once, once * layers,
-               once * requests, once * eager * layers)  # fmt: skip
+               once * requests, once * eager * layers, linked)  # fmt: skip
     edges, sums = np.stack([begin, end], axis=1).ravel(), np.zeros((2 * len(log), len(columns)))
     sums[1::2] = np.cumsum(np.stack(columns, axis=1), axis=0)
     sums[2::2] = sums[1:-1:2]
@@ -111,7 +112,8 @@ def _parts(served: Served, pool: Pool, layers: int, before_ns: float) -> np.ndar
     waited = until(first) - until(np.minimum(arrival + before_ns, first))
     decoded = (until(last) - until(first)) / np.maximum(found["output"] - 1, 1)[:, None]
     own = np.array([[1.0, _turn(arrival)], [0.0, 0.0]])
-    return np.concatenate([np.stack([waited.mean(axis=0), decoded.mean(axis=0)]) / NS_PER_MS, own], axis=1)
+    ran = np.stack([waited.mean(axis=0), decoded.mean(axis=0)]) / NS_PER_MS
+    return np.concatenate([ran[:, :-1], own, ran[:, -1:]], axis=1)
 
 
 def _turn(arrival: np.ndarray) -> float:

@@ -8,13 +8,14 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
-from archsim.iteration.collectives import NODE, all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
+from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
+from archsim.laws.transfers import NODE
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.serving import serve

@@ -358,8 +358,8 @@ PLAIN = {"system": NODE, "model": "qwen3-30b-a3b", "parallel": {"attention": {"t
 SIDE = {"parallel": {"attention": {"tp": 2}}}
 OF_MACHINE = {
     "system.llc.hit": "9 ns", "system.decision.fsm.lanes": 4, "system.compute.efficiency": 0.3,
-    "system.compute.library": "vllm", "system.hbm.bandwidth": "9 TB/s", "system.hbm.latency": "900 ns",
-    "system.hbm.efficiency": 0.3, "system.d2d.hop_latency": "9 us", "system.d2d.request": "64 B",
+    "system.compute.library": "vllm", "system.hbm.latency": "900 ns", "system.d2d.hop_latency": "9 us",
+    "system.d2d.request": "64 B",
     "system.power.limit": "6 kW", "system.cooling.coolant": "20 C", "system.cooling.resistance": "0.1 K/W per die",
 }  # fmt: skip
 OF_REQUESTS = {

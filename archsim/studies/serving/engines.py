@@ -59,8 +59,8 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     best, residence_ns, batch = 0.0, 0.0, 1.0
     while batch <= min(max(serving.spec.search.max_num_seqs), kv):
         step = _ns(table, batch, seen, 0.0)
-        added = max(_ns(table, batch, seen, chunk) - step, 0.0) * host.prompts / chunk
-        step = step * host.decodes + host.iteration_ns + batch * host.sequence_ns
+        added = max(_ns(table, batch, seen, chunk) - step, 0.0) / chunk
+        step += host.iteration_ns + batch * host.sequence_ns
         per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
         token_ns = batch / (per_s * output) * NS_PER_S
         if token_ns > limit:

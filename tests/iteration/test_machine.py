@@ -1,0 +1,92 @@
+"""Laws of machines: an iteration follows the rates of the machine file, each by exactly the share that it carries."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+
+from archsim.iteration.machine import calibration_on, is_measured, rates_of
+from archsim.iteration.times import Batches, iteration_laws, iteration_times
+from archsim.laws.laws import Laws
+from archsim.laws.scaling import at_rates
+from archsim.specs.calibration_files import calibration_named
+from archsim.specs.deployment import Parallelism, Precision
+from archsim.specs.library import load_model, load_system
+from archsim.specs.system import SystemSpec
+
+MEASURED = (
+    "a100_cluster", "b200_node", "b300_node", "gb200_nvl72", "gb300_nvl72", "h100_cluster", "h200_node", "h20_cluster",
+    "h800_cluster",
+)  # fmt: skip
+RATES = ("compute", "memory", "link_bytes_per_s", "pair_bytes_per_s", "nic_bytes_per_s")
+FACTORS = st.sampled_from([0.25, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0])
+
+
+def of_machine(name, **factors):
+    """The calibration of a shipped machine whose rates are so many times its own."""
+    system = load_system(name)
+    own = calibration_named(system.compute.calibration)
+    rates = rates_of(system, own)
+    return at_rates(own, rates._replace(**{rate: getattr(rates, rate) * each for rate, each in factors.items()}))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_measured_machine_has_its_own_calibration_under_any_name(name):
+    system = load_system(name)
+    renamed = SystemSpec.model_validate(system.model_dump(mode="json", by_alias=True) | {"name": "mine"})
+    own = calibration_named(system.compute.calibration)
+    assert calibration_on(system) is own and calibration_on(renamed) is own and is_measured(system)
+
+
+@pytest.mark.parametrize(("name", "like", "compute", "memory"), [
+    ("mi300x_node", "h100", 2615 / 1979, 5.3 / 3.35), ("mi355x_node", "h100", 5033 / 1979, 8 / 3.35),
+    ("vr_nvl144", "b200", 16667 / 4500, 13 / 8), ("v100_node", "a100", 125 / 312, 900 / 2039),
+])  # fmt: skip
+def test_a_machine_of_another_gpu_has_its_own_rates(name, like, compute, memory):
+    found, own = calibration_on(load_system(name)), calibration_named(like)
+    for dtype, peak in own.reference.peak_flop_per_s.items():
+        assert found.reference.peak_flop_per_s[dtype] == pytest.approx(peak * compute)
+    assert found.reference.hbm_bytes_per_s == pytest.approx(own.reference.hbm_bytes_per_s * memory)
+    assert not is_measured(load_system(name))
+
+
+@given(factor=st.sampled_from([0.5, 2.0, 10.0]), size=st.floats(1e3, 1e9), ranks=st.sampled_from([2, 4, 8]))
+@settings(max_examples=examples(20), deadline=None)
+def test_bytes_of_a_link_take_its_rate_and_latency_stays(factor, size, ranks):
+    """T(rate) - T(factor rate) = bytes term of T x (1 - 1 / factor)."""
+    before, after = of_machine("h200_node"), of_machine("h200_node", link_bytes_per_s=factor)
+    one, other = (Laws(each).collective("all_reduce", size, ranks=ranks) for each in (before, after))
+    at = np.searchsorted(one.table.from_bytes, max(size, one.table.first_bytes), side="right") - 1
+    moved = max(size, one.table.first_bytes) * one.table.ns_per_byte[max(at, 0)]
+    assert one.ns - other.ns == pytest.approx(moved * (1 - 1 / factor), rel=1e-9, abs=1e-6)
+
+
+BATCHES = Batches(
+    *(np.array(each, float) for each in (
+        [1, 64, 256, 0, 16, 0], [512, 2048, 900, 1, 4096, 1], [0, 0, 0, 1, 2, 4], [1, 1, 1, 300, 2048, 1024],
+        [1, 1, 1, 300, 4096, 1024], [1, 64, 256, 1, 18, 4],
+    ))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "machine", "parallel", "precision"), [
+    ("llama-3.1-8b", "h200_node", Parallelism(tp=2), Precision("bf16", "bf16", "bf16")),
+    ("qwen3-30b-a3b", "b200_node", Parallelism(dp=4, ep=4), Precision("fp8_block", "fp8_block", "bf16")),
+])  # fmt: skip
+@given(rate=st.sampled_from(RATES), factor=FACTORS)
+@settings(max_examples=examples(12), deadline=None)
+def test_no_faster_rate_makes_an_iteration_slower_and_all_rates_make_it_as_much_faster(
+    model, machine, parallel, precision, rate, factor
+):
+    def total(**factors):
+        laws = iteration_laws(
+            load_model(model), of_machine(machine, **factors), parallel, precision, most_tokens=4300, library="vllm"
+        )
+        return iteration_times(laws, BATCHES).total_ns
+
+    one = total()
+    faster = total(**{rate: 1.0 + factor})
+    assert (faster <= one * (1 + 1e-9)).all()
+    every = total(**dict.fromkeys(RATES, 2.0))
+    assert (every >= one / 2 * (1 - 1e-9)).all() and (every <= one).all()
