@@ -232,6 +232,14 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
     over the links of a die.
     """
     system, assumptions = scenario.system, scenario.assumptions
+    if system.endpoint is not None and assumptions.activations == "dispatched":
+        low, high = fabrics.other_versions(system)
+        told = f"other versions of the kernels of {system.endpoint}, and their errors of cases left out"
+        spread = Distribution("loguniform", low, 1.0, high)
+        yield SystemQuantity(
+            Quantity("measured.endpoint", 1.0, "", told, spread), ("d2d", "measured_factor"), factors=True
+        )
+        return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
         table, carried = "collectives", assumptions.dispatch not in GATHERING and _carried(scenario)
