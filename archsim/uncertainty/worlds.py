@@ -104,7 +104,9 @@ def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list
 def _unread(scenario: Scenario, engine: str) -> list[str]:
     """Patterns of the keys that the run does not read."""
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
-    return [pattern for row in ROWS if row.message(run) for pattern in row.keys]
+    found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
+    decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
+    return found if decides else [*found, f"{_OF_HOST[0]}*"]  # worlds are told by their MoE layers, which no host starts
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
