@@ -188,7 +188,7 @@ def print_measurement_problems(measurements) -> None:
 # ---- sweep_tables
 # The tables that ``archsim sweep`` prints: runs and points before they run, speed-ups and best points after.
 
-_LISTED, _BEST = 20, 10
+_LISTED, _BEST, _MOST_ITERATIONS = 20, 10, 6
 _OF_RUNS = ("system", "model", "batch", "assumptions")
 _OWN_COLUMN = ("model", "workload.batch", "policy")  # axes that tables of points have a column for anyway
 _GB = 1e9
@@ -271,6 +271,7 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
 
     In a narrow terminal, without columns of one value.
     """
+    from archsim.report.sections import iteration_told
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows
@@ -279,9 +280,23 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
     if natural_width(table) > console().width:
         varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
         table = _speedups(rows, varying or ["model"], policies, reference)
+    for whole in dict.fromkeys(map(iteration_told, _at_most(rows))):
+        if whole:
+            print(whole)
     if reference:
-        print(f"Decode throughput relative to {reference}:")
+        print(f"Decode throughput of MoE layers relative to {reference}:")
     console().print(table)
+
+
+def _at_most(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of every system, model and assumptions the run with the shortest whole iteration at the largest batch."""
+    found: dict[tuple, Mapping[str, Any]] = {}
+    for row in rows:
+        if row.get("iteration_ns"):
+            place = row["system"], row["model"], row["assumptions"]
+            best = found.get(place, row)
+            found[place] = min(best, row, key=lambda each: (-each["batch"], each["iteration_ns"]))
+    return list(found.values())[:_MOST_ITERATIONS]
 
 
 def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies: Iterable[str], reference: str | None):

@@ -19,6 +19,7 @@ from archsim.engine.cluster.fetches import FetchedWeights, Fetches
 from archsim.engine.cluster.moves import Moves, Sent, build_moves, origins_of, sms_share
 from archsim.engine.cluster.ports import refuse_unequal
 from archsim.engine.execution import FULL_CLOCKS, GemmTime, Order, Setup, phase_of
+from archsim.engine.machine import links_of
 from archsim.engine.moves import Sizes, received_of_experts
 from archsim.engine.ranks import Ranks, RankTimes
 from archsim.engine.state import COMBINE, DISPATCH, HIDDEN, UNITS
@@ -58,7 +59,11 @@ class ExpertParallel:
         self._layer = OVERLAPS[scenario.assumptions.overlap]
         self._rest = setup.rest
         if self._rest is None and scenario.assumptions.overlap == TWO_BATCH:
-            self._rest = rest_of(scenario, sms_share(scenario.system, scenario.assumptions))
+            self._rest = rest_of(
+                scenario,
+                sms_share(scenario.system, scenario.assumptions),
+                links_of(scenario.system, scenario.assumptions),
+            )
         self._calibrated_ns = self._extrapolated_ns = 0.0
         self.clocks = FULL_CLOCKS
 

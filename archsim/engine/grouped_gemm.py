@@ -73,7 +73,7 @@ class GroupedGemm:
         """See ``archsim.engine.gemm.ShareOfPeak.run_at``."""
         self._last: tuple[Any, GemmTimes, float, float] | None = None  # asked of the shared experts, and answered
         self._speeds = None if factors.equal else factors.array
-        self._law = self._nominal if factors.equal else self._nominal.on(factors.rates(*self._peaks))
+        self._law = self._nominal if factors.equal else self._nominal.on(factors.rates(self._peaks))
         if self._shared:
             self._shared.run_at(factors)
 

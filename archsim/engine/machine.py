@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from archsim.base.units import NS_PER_S
 from archsim.engine import fabrics, state, transfer_kernels
+from archsim.iteration.links import HostPath, Links
 from archsim.laws import die, mesh
 from archsim.policies.allocation import Costs
 from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
@@ -47,8 +49,7 @@ def build_machine(scenario: Scenario) -> tuple[state.Machine, Fabric]:
     model, assumptions = scenario.model, scenario.assumptions
     system = with_links_of_slices(scenario.system, model)
     fabric = fabrics.build_fabric(system, assumptions.numbering, assumptions.carriers)
-    by_law = system.endpoint is not None and assumptions.execution == "expert_parallel"  # of whole kernels
-    if assumptions.endpoint == "as_measured" and system.transfer_law is None and not by_law:
+    if assumptions.endpoint == "as_measured" and system.transfer_law is None and system.endpoint is None:
         fabric = with_ports(fabric, endpoint_bytes_per_s(system))
     shared = assumptions.contention == "shared"
     weights, plain_link = slice_bytes(system, model), fabrics.plain_link_bytes_per_ns(system)
@@ -95,10 +96,10 @@ def build_machine(scenario: Scenario) -> tuple[state.Machine, Fabric]:
 def endpoint_bytes_per_s(system) -> float:
     """What the controller of a die sends, and what it receives, in bytes/s, under ``endpoint: as_measured``.
 
-    Of a system that names its ``endpoint``, the rate of the kernel that returns results. Else a die's controller is not
-    known: it is to its links as that of the measured chip is to its own, by that kernel in the replay of a recorded
-    layer (`archsim.laws.mesh`; 21.8 GB/s a chip, beside 2 links of 25 GB/s to each neighbour). Other measured kernels
-    reach from half to 1.3 times that share.
+    Of a system that names its ``endpoint``, the rate of the kernel that returns results, whatever the assumption; its
+    hidden vectors have the laws of both kernels. Else a die's controller is not known: it is to its links as that of
+    the measured chip is to its own, by that kernel in the replay of a recorded layer (`archsim.laws.mesh`; 21.8 GB/s a
+    chip, beside 2 links of 25 GB/s to each neighbour). Other measured kernels reach from half to 1.3 times that share.
     """
     if system.endpoint is not None:
         return min(fabrics.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
@@ -106,6 +107,19 @@ def endpoint_bytes_per_s(system) -> float:
     assert law is not None, "shipped"
     share = law.bytes_per_s / (law.links * law.link_bytes_per_s)
     return share * system.d2d.bandwidth_bytes_per_s * system.d2d.efficiency
+
+
+@lru_cache(maxsize=8)
+def links_of(system, assumptions: AssumptionsSpec) -> Links | None:
+    """What collectives and the host of a system pass; None for GPUs, whose collectives were measured."""
+    if system.launch == "gpu":
+        return None
+    fabric = fabrics.build_fabric(system, assumptions.numbering, assumptions.carriers)
+    if assumptions.endpoint == "as_measured" or system.endpoint is not None:
+        fabric = with_ports(fabric, endpoint_bytes_per_s(system))
+    path = system.decision.host
+    command_ns = path.launch_ns + path.sync_ns + 2 * path.pcie_latency_ns
+    return Links(fabric, HostPath(command_ns, path.pcie_bandwidth_bytes_per_s))
 
 
 def with_links_of_slices(system, model):

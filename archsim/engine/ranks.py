@@ -54,7 +54,7 @@ class Ranks:
         self.named, factors = self._law.named, gemm_times.factors_of(machine)
         self._speeds = None if factors.equal else factors.array
         if not factors.equal:
-            self._law = self._law.on(factors.rates(*system.nominal_rates))
+            self._law = self._law.on(factors.rates(system.nominal_rates))
         self.clock: float | np.ndarray = 1.0  # of the arrays, a share of the full one; or float64[die]
         self._shared: tuple[DenseProduct | _OnEveryDie, ...] = ()
         self._shared_ns_per_token = 0.0
@@ -66,7 +66,7 @@ class Ranks:
             shapes = (GATE_AND_UP * model.shared_ffn, model.hidden), (model.hidden, model.shared_ffn)
             self._shared = tuple(dense_product(calibration, n, k, compute.dtype, rates) for n, k in shapes)
             if not factors.equal:  # a law for every die
-                own = [Rates(*each) for each in zip(*factors.rates(*rates), strict=True)]
+                own = [Rates(*each) for each in zip(*factors.rates(rates)[:2], strict=True)]
                 laws = ([dense_product(calibration, n, k, compute.dtype, each) for each in own] for n, k in shapes)
                 self._shared = tuple(_OnEveryDie(each) for each in laws)
             flop = 2.0 * self._count * sums.sum(n * k for n, k in shapes)

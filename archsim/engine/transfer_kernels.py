@@ -18,8 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import sums, units
+from archsim.engine import fabrics
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
+from archsim.laws.mesh import KERNELS as MESH_KERNELS
 from archsim.laws.tables import CalibrationSpec, LawMissing, TransferTable
 from archsim.laws.transfers import COMBINE, DISPATCH, dispatches, law_of, payload_of, sent_bytes
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
@@ -47,6 +49,8 @@ def software(scenario: Scenario, hidden_latency_ns: float | np.ndarray) -> Softw
     """
     system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
     no_cap = np.full(2, np.inf)
+    if system.endpoint is not None and assumptions.activations == "dispatched":
+        return _of_mesh(scenario)
     if assumptions.transfer_software == "free" or assumptions.activations != "dispatched":
         return Software(np.zeros(2), no_cap)
     if system.launch == "local_cp":
@@ -60,6 +64,22 @@ def software(scenario: Scenario, hidden_latency_ns: float | np.ndarray) -> Softw
     if system.d2d.measured_factor != 1:
         fixed_ns, rates = fixed_ns * system.d2d.measured_factor, rates / system.d2d.measured_factor
     return Software(np.maximum(fixed_ns - hidden_latency_ns, 0.0), rates)
+
+
+def _of_mesh(scenario: Scenario) -> Software:
+    """By the laws of kernels measured on the system's mesh, which send a vector for every token and expert; under
+    ``dispatch: per_rank`` the rate of a port is that of fewer vectors. ``execution: expert_parallel`` takes the time of
+    whole kernels.
+    """
+    system, model = scenario.system, scenario.model
+    if scenario.assumptions.execution == "expert_parallel":
+        return Software(np.zeros(2), np.full(2, np.inf))
+    once = KERNELS[scenario.assumptions.dispatch] == KERNELS["per_rank"]
+    share = expected_ranks(Sizes(model.experts, model.top_k), system.dies) / model.top_k if once else 1.0
+    laws = [fabrics.measured_law(str(system.endpoint), kernel, system) for kernel in MESH_KERNELS]
+    factor = system.d2d.measured_factor
+    rates = np.array([law.bytes_per_s * share / units.NS_PER_S for law in laws])
+    return Software(np.array([law.fixed_ns for law in laws]) * factor, rates / factor)
 
 
 def charges_kernels(scenario: Scenario) -> bool:
@@ -86,6 +106,8 @@ def own_calibration(system: SystemSpec) -> str:
 
 def name_kernels(scenario: Scenario) -> str | None:
     """The kernels that a scenario is charged for, in words; None where it is not."""
+    if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
+        return fabrics.name_endpoint(scenario.system)
     if not charges_kernels(scenario):
         return None
     system, kernel = scenario.system, KERNELS[scenario.assumptions.dispatch]
@@ -96,6 +118,8 @@ def name_kernels(scenario: Scenario) -> str | None:
 
 def kernels_stand_in(scenario: Scenario) -> bool:
     """Whether the kernels of `name_kernels` were measured on another GPU, shape, or number of ranks."""
+    if scenario.system.endpoint is not None:
+        return fabrics.endpoint_carried(scenario.system, scenario.model)
     system, model, kernel = scenario.system, scenario.model, KERNELS[scenario.assumptions.dispatch]
     calibration = calibration_named(kernels_from(system, kernel))
     own = calibration_named(system.compute.calibration).gpu

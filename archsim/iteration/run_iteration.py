@@ -16,13 +16,16 @@ import numpy as np
 from archsim.base import sums, units
 from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
+from archsim.iteration.links import Links
+from archsim.iteration.machine import rates_of as machine_rates
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
-from archsim.laws import gemm, tables
+from archsim.laws import gemm, scaling, tables
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
 
 # Columns of a run and the causes that each sums.
 COLUMNS = MappingProxyType(
@@ -39,27 +42,53 @@ COLUMNS = MappingProxyType(
 )
 
 
-def laws_of(scenario: Scenario) -> IterationLaws | None:
-    """Laws of the rank's other work; None where the calibration or the model lacks them."""
+def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
+    """Laws of the rank's other work; None where the calibration or the model lacks them. ``links``: of a machine whose
+    collectives were not measured.
+    """
     system, model = scenario.system, scenario.model
     if model.missing_geometry or model.attention is None:
         return None
-    array, hbm = system.slowest  # ranks have equal shares of all this, and wait for each other
-    rates = gemm.Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
     name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
-    return _laws(model.model_dump_json(by_alias=True), name, calibration_digest(name), *sizes, rates)
+    if system.launch == "gpu":
+        at, rates = (
+            machine_rates(system, calibration_named(name)),
+            None if system.slowest == (1, 1) else rates_of(system),
+        )
+    else:
+        at, rates = None, rates_of(system)
+    digest = calibration_digest(name)
+    return _laws(model.model_dump_json(by_alias=True), name, digest, *sizes, at, rates, links)
+
+
+def rates_of(system: SystemSpec) -> gemm.Rates:
+    """Those of its slowest die: ranks have equal shares of all this, and wait for each other."""
+    array, hbm = system.slowest
+    peak, dtype = system.compute.peak_flop_per_s * array, system.compute.dtype
+    return gemm.Rates(peak, system.hbm.bandwidth_bytes_per_s * hbm, dtype)
 
 
 @lru_cache(maxsize=16)
-def _laws(model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision, rates: gemm.Rates):
-    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file. Experts are timed elsewhere, and may be
-    replicated: here they are as many as divide.
+def _laws(
+    model: str, name: str | None, digest: str, parallel: Parallelism, precision: Precision,
+    at: scaling.MachineRates | None, rates: gemm.Rates | None, links: Links | None,
+) -> IterationLaws | None:  # fmt: skip
+    """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file; ``at``: rates of a machine of GPUs,
+    ``rates``: of a die that is not one of these. Experts are timed elsewhere, and may be replicated: here they are as
+    many as divide.
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
     try:
         return iteration_laws(
-            of, calibration_named(name), parallel, precision, experts=None, rates=rates, moves=ELSEWHERE
+            of,
+            calibration_named(name) if at is None else scaling.at_rates(calibration_named(name), at),
+            parallel,
+            precision,
+            experts=None,
+            rates=rates,
+            moves=ELSEWHERE,
+            links=links,
         )
     except tables.LawMissing:
         return None
@@ -78,11 +107,11 @@ def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:
     return Batches(none, one, requests, each, each, requests)
 
 
-def rest_of(scenario: Scenario, sms_share: float) -> Callable[[float, bool], Rest]:
+def rest_of(scenario: Scenario, sms_share: float, links: Links | None) -> Callable[[float, bool], Rest]:
     """What a rank computes in a layer beside experts for half of its tokens, by tokens of the rank and whether they are
-    prompts; ``sms_share``: of the SMs that transfers take as long as they run.
+    prompts; ``sms_share``: of the SMs that transfers take as long as they run; ``links``: as in `laws_of`.
     """
-    laws = laws_of(scenario)
+    laws = laws_of(scenario, links)
     if laws is None:
         return lambda tokens, prompts: NOTHING
     before = before_attention(laws.model, laws.parallel)
@@ -110,7 +139,7 @@ def rest_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, sms_share: 
     """
     apart = runs_shared(scenario)
     found = _of_one(laws, batch, apart)
-    if scenario.assumptions.overlap != TWO_BATCH:
+    if scenario.assumptions.overlap != TWO_BATCH or scenario.assumptions.execution == "weight_streaming":
         return found
     half = _of_one(laws, half_of(batch), apart)
     multiply = _multiply_ns(scenario, laws, half_of(batch), apart)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ from archsim.iteration.layers import (
     count_operators,
     program,
 )
+from archsim.iteration.links import Links
 from archsim.laws import gemm, tables, transfers
 from archsim.laws.laws import Laws
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
@@ -50,6 +52,7 @@ MOST_TOKENS = 16384  # of the tables by tokens; more are interpolated along thei
 # A kernel as a node of a CUDA graph on an H200 (te42kyfo/gpu-benches, as in configs/calibrations/h200.yaml), where the
 # calibration has none; and the share of HBM bandwidth that reads reach on an H100 (h100.yaml).
 NODE_NS, HBM_SHARE = 1317.0, 0.82
+OVER_LINKS = "Collectives of dies were not measured: their bytes pass the machine's own links, and sums take no time"
 
 
 class Batches(NamedTuple):
@@ -149,26 +152,28 @@ def iteration_laws(
     moves: str | None = None,
     library: str | None = None,
     rates: gemm.Rates | None = None,
+    links: Links | None = None,
     most_tokens: int = MOST_TOKENS,
 ) -> IterationLaws:
-    """The laws of a model on ranks of a calibrated GPU.
+    """The laws of a model on ranks of a calibrated GPU, or of a die that it stands for.
 
     ``experts``: who times them; None: they are timed elsewhere, and ``iteration_times`` is given their time. ``moves``:
     of `archsim.iteration.layers.program`. ``library``: of attention, by default the one with most shapes; that of an
-    engine, whose products are tuned. ``rates``: of the modelled die. Raises SpecError where sizes do not divide,
+    engine, whose products are tuned. ``rates``: of the modelled die; ``links``: of its machine, whose collectives and
+    host were not measured. Raises SpecError where sizes do not divide,
     LawMissing for what was not measured.
     """
     refuse_uneven(model, parallel)
     laws = Laws(calibration)
     attention = {
         phase: tuple(
-            (_attention_times(laws, kind, phase, model, parallel, precision, library, rates), layers)
+            (_attention_times(laws, kind, phase, model, parallel, precision, library, rates, links), layers)
             for kind, layers in attentions(model)
         )
         for phase in (DECODE, PREFILL)
     }
     whole = {kind for (kind, _), (times, _) in zip(attentions(model), attention[DECODE], strict=True) if times.whole}
-    timing = _Timing(laws, model, parallel, precision, experts, rates, most_tokens + 1, library is not None)
+    timing = _Timing(laws, model, parallel, precision, experts, rates, most_tokens + 1, library is not None, links)
     by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
     sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
@@ -184,14 +189,17 @@ def iteration_laws(
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
     for operator in count_operators(program(model, parallel, whole, moves)):
         if isinstance(operator, Collective):
-            notes |= dict.fromkeys(filter(None, [describe_gathered(laws, operator.op, operator.ranks)]))
+            told = describe_gathered(laws, operator.op, operator.ranks) if links is None else OVER_LINKS
+            notes |= dict.fromkeys(filter(None, [told]))
+    if links is not None:
+        by[TOKENS][HOST] = links.host_ns(np.arange(most_tokens + 1))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
 
 
 def _attention_times(
     laws: Laws, kind: Kind, phase: str, model: ModelSpec, parallel: Parallelism, precision: Precision,
-    library: str | None, rates: gemm.Rates | None,
+    library: str | None, rates: gemm.Rates | None, links: Links | None,
 ) -> AttentionTimes:  # fmt: skip
     """Of one rank. Where ranks share the tokens of a request, each computes their decodes with the heads of all of them
     over its part of the tokens. Raises SpecError for more ranks than would hold copies.
@@ -211,8 +219,17 @@ def _attention_times(
     found = kind.times(laws, phase, model.hidden, heads_over, precision, library=library, rates=rates)
     entry_bytes = kind.kept_bytes_per_token(int(units.WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
     sizes = np.geomspace(1e3, 1e10, 71)
-    gathered = np.log(gathered_ns(laws, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
+    gathered = np.log(_collective_ns(laws, links, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
     return SharedContext(found, phase, shared, entry_bytes, np.log(sizes), gathered)
+
+
+def _collective_ns(laws: Laws, links: Links | None, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+    """float64[size], by measured kernels or over ``links``."""
+    if links is not None:
+        return links.collective_ns(op, size_bytes, ranks)
+    return (all_reduce_ns if op == ALL_REDUCE else partial(gathered_ns, op=op))(
+        laws, size_bytes=size_bytes, ranks=ranks
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,6 +289,7 @@ class _Timing(NamedTuple):
     rates: gemm.Rates | None  # of the die; None: the GPU's
     sizes: int  # rows of the tables
     tuned: bool  # products, as in `dense_product`
+    links: Links | None  # of a machine whose collectives were not measured
 
     def of(self, operator) -> _Timed | None:
         """None where it depends on more than rows, or is timed elsewhere."""
@@ -305,10 +323,7 @@ class _Timing(NamedTuple):
 
     def _collective(self, given: Collective) -> _Timed:
         size = np.maximum(self._rows * given.row_bytes, 1)
-        if given.op == ALL_REDUCE:
-            found = all_reduce_ns(self.laws, size, given.ranks)
-        else:
-            found = gathered_ns(self.laws, given.op, size, given.ranks)
+        found = _collective_ns(self.laws, self.links, given.op, size, given.ranks)
         return _Timed(np.where(self._rows > 0, found, 0.0))
 
 
@@ -340,7 +355,7 @@ def iteration_times(
             flagged = flagged + ns * times.outside(requests, context)
     if experts_ns is not None:
         found[EXPERTS] = np.where(some, np.asarray(experts_ns, float), 0.0)
-    found[HOST] = np.where(some, host_ns, 0.0)
+    found[HOST] = found[HOST] + np.where(some, host_ns, 0.0)
     total = sums.sum(found.values(), start=np.zeros(len(tokens)))
     return IterationTimes(found, total, flagged / np.where(some, total, 1.0))
 

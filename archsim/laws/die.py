@@ -65,9 +65,9 @@ class DieFactors(NamedTuple):
         """The factors multiplied by further ones, such as a clock that a power limit has lowered."""
         return DieFactors(self.array * array, self.hbm * hbm)
 
-    def rates(self, peak_flop_per_s: float, hbm_bytes_per_s: float) -> gemm.Rates:
-        """The rates of dies with these nominal ones."""
-        return gemm.Rates(peak_flop_per_s * self.array, hbm_bytes_per_s * self.hbm)
+    def rates(self, nominal: gemm.Rates) -> gemm.Rates:
+        """The rates of the dies."""
+        return gemm.Rates(nominal.peak_flop_per_s * self.array, nominal.hbm_bytes_per_s * self.hbm, nominal.dtype)
 
 
 # ---- die_kernel
@@ -389,7 +389,7 @@ class GroupedLaw:
         other, float64[machine · die].
         """
         machines = len(rates.peak_flop_per_s)
-        law = self.on(gemm.Rates(*(np.repeat(each, len(pairs)) for each in rates)))
+        law = self.on(rates.map(lambda each: np.repeat(each, len(pairs))))
         known = [np.tile(each, machines) for each in self._measured_at(pairs.tobytes(), active.tobytes())]
         many, none = partial(np.tile, reps=machines), tokens is None
         return law._times(many(pairs), many(active), None if none else many(tokens), None, *known)
@@ -598,7 +598,9 @@ def _kernel(
     launched: bool,
     kernels: Kernels = AS_MEASURED,
 ) -> DieKernel:
-    return DieKernel(table, sizes, calibration.reference, gemm.scale_to(calibration, table, rates), launched, kernels)
+    return DieKernel(
+        table, sizes, calibration.reference, gemm.scale_to(calibration, table.dtype, rates), launched, kernels
+    )
 
 
 def _rank(table: MoeTable, sizes: laws.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:

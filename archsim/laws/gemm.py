@@ -6,6 +6,9 @@ the last point the law continues with the last correction. Measured dips (a tile
 wherever the points are.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,7 +18,7 @@ import numpy as np
 
 from archsim.base import compiled, units
 from archsim.laws.scaling import Scale
-from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, MoeTable, newest
+from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
 
 # ---- between_shapes
 # Corrections of GEMM shapes that were not measured, interpolated from those that were.
@@ -300,26 +303,33 @@ def gemm_times(m_points, ns_points, curve, m, out):
 
 
 class Rates(NamedTuple):
-    """Peak rates of the modelled die; of many dies, float64[die] each."""
+    """Peak rates of the modelled die; of many dies, float64[die] each. ``dtype``: of the peak, to which those of other
+    dtypes are as on the measured GPU. None: each table's own.
+    """
 
     peak_flop_per_s: Any
     hbm_bytes_per_s: Any
+    dtype: str | None = None
+
+    def map(self, change: Callable[[Any], Any]) -> Rates:
+        """The rates, changed one by one."""
+        return self._replace(peak_flop_per_s=change(self.peak_flop_per_s), hbm_bytes_per_s=change(self.hbm_bytes_per_s))
 
 
-def scale_to(calibration: CalibrationSpec, table: GemmTable | MoeTable, rates: Rates | None) -> Scale:
-    """The scale of a die; None: the measured GPU.
+def scale_to(calibration: CalibrationSpec, dtype: str, rates: Rates | None) -> Scale:
+    """The scale of a die; None: the measured GPU. A peak of a dtype that the GPU lacks is worth as much more as its
+    weights are narrower.
 
     Raises LawMissing if the calibration has no peak for the dtype.
     """
-    reference = calibration.reference
-    if table.dtype not in reference.peak_flop_per_s:
-        raise LawMissing(f"calibration {calibration.gpu} has no peak for {table.dtype}")
+    peaks = calibration.reference.peak_flop_per_s
+    if dtype not in peaks:
+        raise LawMissing(f"calibration {calibration.gpu} has no peak for {dtype}")
     if rates is None:
         return Scale(1.0, 1.0)
-    return Scale(
-        rates.peak_flop_per_s / reference.peak_flop_per_s[table.dtype],
-        rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
-    )
+    of = rates.dtype or dtype
+    peak = peaks[of] if of in peaks else peaks[dtype] * units.WEIGHT_BYTES[dtype] / units.WEIGHT_BYTES[of]
+    return Scale(rates.peak_flop_per_s / peak, rates.hbm_bytes_per_s / calibration.reference.hbm_bytes_per_s)
 
 
 class ExpertGemm:
@@ -341,7 +351,7 @@ class ExpertGemm:
     ):
         self._calibration, self._size = calibration, (ffn, hidden)
         self.table = choose_table(calibration, dtype, library)
-        self.scale = scale_to(calibration, self.table, rates)
+        self.scale = scale_to(calibration, self.table.dtype, rates)
         sms = calibration.reference.sms
         self.gate: GemmCurve = gemm_curve(self.table, ffn, hidden, sms, *self.scale)
         self.down: GemmCurve = gemm_curve(self.table, hidden, ffn, sms, *self.scale)
@@ -353,7 +363,7 @@ class ExpertGemm:
         self._ns = np.stack([self.gate.ns, self.down.ns])[:, None]  # [gate or down, die, point]
         self._there_ns = np.stack([self.gate.there_ns, self.down.there_ns])[:, None]
 
-    def on(self, array: np.ndarray, hbm: np.ndarray) -> "ExpertGemm":
+    def on(self, array: np.ndarray, hbm: np.ndarray) -> ExpertGemm:
         """The same on dies whose rates are ``array`` and ``hbm`` times those of this one, float64[die] each."""
         found = copy(self)
         nominal, dies = self.scale, (self.scale.compute * array[:, None], self.scale.memory * hbm[:, None])
@@ -385,7 +395,7 @@ class ExpertGemm:
 
     def side_by_side(self, rates: Rates, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`times` and `times_if_there` on many dies whose rates differ, float64[die] each: float64[die, entry]."""
-        scale = scale_to(self._calibration, self.table, Rates(*(each[:, None] for each in rates)))
+        scale = scale_to(self._calibration, self.table.dtype, rates.map(lambda each: each[:, None]))
         dies, rows = len(rates.peak_flop_per_s), np.tile(tokens, len(rates.peak_flop_per_s))
         die = np.repeat(np.arange(dies), len(tokens))
         found = []
@@ -455,7 +465,7 @@ def dense_product(
 
 
 def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, rates: Rates | None) -> DenseProduct:
-    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table, rates))
+    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table.dtype, rates))
     kept = curve.m <= MOST_ROWS
     far = curve.extrapolates or bool(table.scaled_from)
     return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)

@@ -16,15 +16,15 @@ from numpy.typing import ArrayLike
 
 from archsim.base.units import VECTOR_BYTES, WEIGHT_BYTES
 from archsim.laws.attention import AttentionSizes, attention_grid, grid_ns
-from archsim.laws.gemm import CORRECTION_UNIT
+from archsim.laws.gemm import CORRECTION_UNIT, scale_to
 from archsim.laws.gemm import law_ns as gemm_ns
 from archsim.laws.moe import moe_ns
+from archsim.laws.scaling import Scale
 from archsim.laws.tables import (
     ONLY_BY_NAME,
     AttentionTable,
     CalibrationSpec,
     GemmTable,
-    LawMissing,
     MoeTable,
     ScalarTable,
     Table,
@@ -136,10 +136,10 @@ class Laws:
 
         Only measured numbers of groups are available.
         """
-        from archsim.laws.gemm import choose_table, outside, scale_to, table_times
+        from archsim.laws.gemm import choose_table, outside, table_times
 
         table = choose_table(self.calibration, dtype, library, version, quantisation=quantisation, groups=groups)
-        scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table, rates)
+        scale = (1.0, 1.0) if rates is None else scale_to(self.calibration, table.dtype, rates)
         (m, n, k), shape = _flat(np.int64, m=m, n=n, k=k)
         ns = table_times(table, n, k, m, self.calibration.reference.sms, *scale)
         return Times(ns.reshape(shape), outside(table, n, k, m).reshape(shape) | bool(table.scaled_from), table)
@@ -265,17 +265,9 @@ class Laws:
         ns = grid_ns(grid, requests, tokens, context)
         return Times(ns.reshape(shape), outside(grid, requests, context).reshape(shape), table)
 
-    def scale_of(self, dtype: str, rates: Rates | None) -> tuple[float, float]:
-        """Rates of the modelled die relative to the measured GPU: (compute, memory)."""
-        if rates is None:
-            return 1.0, 1.0
-        reference = self.calibration.reference
-        if dtype not in reference.peak_flop_per_s:
-            raise LawMissing(f"calibration {self.calibration.gpu} has no peak for {dtype}")
-        return (
-            rates.peak_flop_per_s / reference.peak_flop_per_s[dtype],
-            rates.hbm_bytes_per_s / reference.hbm_bytes_per_s,
-        )
+    def scale_of(self, dtype: str, rates: Rates | None) -> Scale:
+        """Rates of the modelled die relative to the measured GPU."""
+        return Scale(1.0, 1.0) if rates is None else scale_to(self.calibration, dtype, rates)
 
     def copy(
         self,

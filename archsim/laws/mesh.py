@@ -14,9 +14,8 @@ term          vectors that it counts
 ``tokens``    that the chip with most of them sends in a dispatch, and gets back in a combine
 ``sender``    the same, where each link has a core of its own to send them: with fewer links it takes longer
 ``experts``   that the chip with most of them receives in a dispatch, and returns in a combine
-``link``      that cross the busiest direction between two neighbours; its time is one by bytes. With fewer links than
-              measured it is the larger of the fitted time and that of the nominal rate of the links. A fitted time
-              below the nominal one is hidden behind the endpoints for its greater part, and grows in proportion
+``link``      that cross the busiest direction between two neighbours; its time is one by bytes, never below that of
+              the nominal rate of the links
 ============  =========================================================================================================
 
 A law belongs to a kernel, its version and the harness that timed it, and holds for the topologies that it was measured
@@ -86,10 +85,9 @@ class EndpointLaw(NamedTuple):
 
     def link_ns(self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None) -> float:
         """What the busiest links add."""
-        links = links or self.links
-        fitted, nominal = self.link_ns_per_byte, 1e9 / self.link_bytes_per_s
-        if links != self.links:
-            fitted = max(fitted, nominal / links) if fitted * self.links >= nominal else fitted * self.links / links
+        fitted = self.link_ns_per_byte
+        if fitted and links is not None:
+            fitted = max(fitted, 1e9 / self.link_bytes_per_s / links)
         return vectors[LINK] * vector_bytes * fitted
 
     def null_ns(self, name: str, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None) -> float:

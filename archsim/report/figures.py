@@ -150,6 +150,39 @@ def _filters(rows: Sequence[Row], one: bool = False, policy: bool = False) -> di
     }
 
 
+# Part of a whole iteration → its colour and its name; columns iteration_PART_ns.
+ITERATION = {
+    "experts": ("--p2", "experts"), "transfers": ("--act", "dispatch and combine"), "attention": ("--hbm", "attention"),
+    "projections": ("--p1", "projections of attention"), "dense": ("--p3", "dense layers, router, norms"),
+    "all_reduce": ("--from-link", "all-reduces"), "head": ("--p4", "LM head and sampling"), "host": ("--copy", "host"),
+}  # fmt: skip
+
+
+def iterations(rows: Sequence[Row]) -> Bars | None:
+    """The time of a whole decode iteration, part after part; None where no run has one."""
+    known = [row for row in rows if row.get("iteration_ns")]
+    if not known:
+        return None
+    several = len({row["batch"] for row in known}) > 1
+    worth, unit = unit_of([row["iteration_ns"] for row in known], TIME_UNITS)
+    parts = [
+        _named(row, several) | {"value": ns / worth, "part": name, "told": scaled(ns, TIME_UNITS), "label": ""}
+        for row in known
+        for part, (_, name) in ITERATION.items()
+        if (ns := row[f"iteration_{part}_ns"])
+    ]
+    return Bars(
+        question="How long does a whole decode iteration take, and what takes it?",
+        rows=parts,
+        y="name",
+        panel="place",
+        x=PlotAxis("value", f"time of a whole decode iteration, {unit}"),
+        colours=Colours("part", {name: colour for colour, name in ITERATION.values()}),
+        filters=_filters(known),
+        tips=(*_RUN_TIPS, ("part", "part"), ("told", "time")),
+    )
+
+
 def gains(rows: Sequence[Row]) -> Bars | None:
     """Decode throughput relative to ``ep``; None if no run has an ``ep`` beside it."""
     if not any(row.get("speedup_vs_ep") for row in rows):
@@ -320,7 +353,8 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
 
 
 OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyType({
-    "gain": gains, "speedup": speedups, "throughput": throughput, "limits": limits, "critical_path": critical_path,
+    "iteration": iterations, "gain": gains, "speedup": speedups, "throughput": throughput, "limits": limits,
+    "critical_path": critical_path,
     "load": imbalance, "traffic": traffic, "hops": hops, "copies": replicas, "energy": energy,
 })  # fmt: skip
 """The figures that the table of runs suffices for, by their names in print and notebooks."""
@@ -739,6 +773,7 @@ MOST_BARS = 120  # of a panel that can be read in print
 
 
 ABOUT: Mapping[str, str] = MappingProxyType({
+    "iteration": "time of a whole decode iteration, part after part",
     "gain": "decode throughput over ep",
     "speedup": "decode throughput over base",
     "throughput": "tokens a second",

@@ -200,7 +200,7 @@ def render_all(report: tables.Report) -> dict[str, str]:
 def _context(report: tables.Report) -> dict[str, Any]:
     headers, rows = tables.results(report)
     runs, layers = report.shown(), report.layers()
-    faster = figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
+    faster = figures.iterations(runs), figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
     pictures = [each for each in faster if each is not None]
     systems = report.systems.values()
     return {

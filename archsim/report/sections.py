@@ -19,7 +19,7 @@ from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, balanced
 from archsim.report.figures import option_times
 from archsim.report.tables import Panel, Report, bound_shares, fastest
-from archsim.report.units import BYTE_UNITS, RATE_UNITS, between, factor, listed, percent, scaled
+from archsim.report.units import BYTE_UNITS, RATE_UNITS, TIME_UNITS, between, factor, listed, percent, scaled
 from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
 from archsim.runs.notes import SLOWER, grown
 from archsim.runs.results import Row
@@ -63,11 +63,24 @@ def sentences(report: Report) -> list[str]:
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
     told = _won(by_system) if len(report.policies) > 1 else _alone(by_system)
+    whole = [said for place in last.values() if (said := iteration_told(place))]
     return [
-        " ".join([*_faster_systems(by_system), *told]) + f" These numbers hold under the assumption set {label}.",
+        " ".join([*whole, *_faster_systems(by_system), *told])
+        + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]
+
+
+def iteration_told(row: Row) -> str:
+    """How long a whole decode iteration of a run takes, and the share of its MoE layers; '' where it is not known."""
+    if not (whole_ns := row.get("iteration_ns")):
+        return ""
+    layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
+    return (
+        f"A decode iteration of {row['model']} on {row['system']} takes {scaled(whole_ns, TIME_UNITS)} at batch "
+        f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
+    )
 
 
 def _faster_systems(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:

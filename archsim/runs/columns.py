@@ -418,6 +418,7 @@ def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+ALL_EXPERTS = np.array([0.0, 0.0, 1.0, 0.0])  # of a layer that is not told apart: its `archsim.engine.state.PARTS`
 _ITERATIONS = {"": "decode iteration", "prefill_": "prefill"}  # begin of columns → what it is
 # Columns, and what they say; the causes of each: archsim.iteration.run_iteration.COLUMNS.
 PARTS = MappingProxyType(
@@ -429,18 +430,18 @@ PARTS = MappingProxyType(
         "transfers": "dispatch and combine that nothing hides",
         "all_reduce": "all-reduces of tensor parallelism",
         "head": "LM head and sampling",
-        "host": "the host; 0 where nothing says",
+        "host": "the host: of wafers its way there and back; 0 where nothing says",
     }
 )
 
 
 def whole_iteration(run: Finished) -> dict[str, Any]:
-    """A whole iteration on a cluster: MoE layers as the run has them, all else by laws; and what pages print of
-    attention that was not measured.
+    """A whole iteration: MoE layers as the run has them, all else by laws; and what pages print of parts that were not
+    measured.
 
     A run has MoE layers alone, often some of them: its time an iteration counts for all of the model's. Decoded
-    requests hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. None unless experts ran
-    under ``execution: expert_parallel``, and where attention of the GPU was not measured.
+    requests hold `WorkloadSpec.context_tokens` each; prompts are all as long as their mean. None where attention does
+    not count (``memory: experts`` without ``execution: expert_parallel``), or was not measured on the GPU.
     """
     from archsim.engine.step_counts import DECODE, PREFILL
 
@@ -451,14 +452,16 @@ def whole_iteration(run: Finished) -> dict[str, Any]:
         ("", DECODE, outcome.decode_ns, len(run.decode)), ("prefill_", PREFILL, outcome.prefill_ns, 1),
     ):  # fmt: skip
         parts = outcome.counts.part_ns[phase]
-        if not (parts.any() and iterations and ns):
+        if not (iterations and ns and (parts.any() or scenario.assumptions.counts_attention)):
             continue
+        parts = parts if parts.any() else ALL_EXPERTS
         from archsim.engine.cluster.moves import sms_share
+        from archsim.engine.machine import links_of
         from archsim.iteration.overlap import ExpertLayer
         from archsim.iteration.run_iteration import COLUMNS as CAUSES_OF
         from archsim.iteration.run_iteration import batch_of, iteration_ns, laws_of
 
-        if (laws := laws_of(scenario)) is None:
+        if (laws := laws_of(scenario, links_of(scenario.system, scenario.assumptions))) is None:
             continue
         tokens = run.demand.tokens_of_step[0] if phase == PREFILL else scenario.batch
         all_ns = ns / iterations * len(scenario.model.moe_layer_ids) / outcome.step_ns.shape[1]
@@ -688,7 +691,7 @@ COLUMNS: tuple[Column, ...] = (
         column
         for prefix, what in _ITERATIONS.items()
         for column in (
-            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what} under execution: expert_parallel, attention and head included; else empty", optional=True),
+            Column(f"{prefix}iteration_ns", REAL, "ns", f"a whole {what}: attention, dense layers, head and host included; empty under memory: experts, but for execution: expert_parallel", optional=True),
             *(
                 Column(f"{prefix}iteration_{part}_ns", REAL, "ns", f"of it: {meaning}", optional=True)
                 for part, meaning in PARTS.items()

@@ -291,7 +291,8 @@ class Run(Scenario, Job):
         """The result in one line."""
         ran, every = row.get("layers"), row.get("model_layers")
         of_layers = f" of {ran} of {every} layers" if ran and every and ran < every else ""
-        return f"decode {row['decode_ns'] / 1e6:.3f} ms{of_layers}"
+        whole = f"iteration {row['iteration_ns'] / 1e6:.3f} ms, " if row.get("iteration_ns") else ""
+        return f"{whole}decode {row['decode_ns'] / 1e6:.3f} ms{of_layers}"
 
     @property
     def name(self) -> str:
@@ -321,9 +322,9 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
         others.append(f"layers {run.workload.layers}")
     if run.workload.warmup_steps:
         others.append(f"warmup {run.workload.warmup_steps}")
-    if run.assumptions.gemm in ("calibrated", "grouped"):
+    if run.assumptions.gemm in ("calibrated", "grouped") or run.assumptions.counts_attention:
         others.append(calibration_digest(run.system.compute.calibration))
-    if run.assumptions.memory == "all" or run.assumptions.execution != "weight_streaming":  # attention's context counts
+    if run.assumptions.counts_attention or run.assumptions.execution != "weight_streaming":
         others += [getattr(run.workload, key) for key in _OF_MEMORY]
     if run.deployment != DeploymentSpec():
         others.append(f"deployment {text(run.deployment)}")
@@ -332,7 +333,7 @@ def key_of(run: Run, text: Callable[[Spec], str]) -> str:
     if charges_kernels(run):
         kernels = kernels_from(run.system, KERNELS[run.assumptions.dispatch])
         others.append(f"transfers {calibration_digest(kernels)}")
-    if run.assumptions.endpoint == "as_measured":
+    if run.assumptions.endpoint == "as_measured" or run.system.endpoint is not None:
         machine = run.system.endpoint.rpartition("/")[0] if run.system.endpoint else ENDPOINT[0]
         others.append(f"endpoint {_digest_of(fabric_file(machine))}")
     if run.policy.placement.name == "from_file":

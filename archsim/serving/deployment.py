@@ -89,7 +89,7 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
     laws = iteration_laws(
         model, found.calibration, engine.parallel, precision, experts=experts_of(engine.routing, engine.library),
         moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None, library=engine.library,
-        rates=engine.rates, most_tokens=min(most, 32768),
+        rates=engine.rates, links=engine.links, most_tokens=min(most, 32768),
     )  # fmt: skip
     if not wide:
         return laws, (*found.notes, *laws.notes)

@@ -7,6 +7,7 @@ import numpy as np
 
 from archsim.iteration import rank_memory
 from archsim.iteration.layers import ACTIVATION_BYTES
+from archsim.iteration.links import Links
 from archsim.laws import gemm
 from archsim.laws.tables import CalibrationSpec
 from archsim.serving.requests import TokenPool
@@ -90,7 +91,8 @@ _FEW_TOKENS = np.concatenate([[0], np.unique(np.rint(2 ** np.arange(0, 17.01, 0.
 class ServingEngine(NamedTuple):
     """``library``: whose attention; None: any. ``utilisation``: share of HBM that it may use; ``utilised``: whether the
     file says it.
-    ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU.
+    ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU; ``links``: of
+    its machine.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``profiled_seqs``:
     requests whose sampling the engine keeps room for; 0: those that its scheduler may run. ``static``: a static batch,
@@ -117,6 +119,7 @@ class ServingEngine(NamedTuple):
     shares_prompts: bool = False
     decodes_alone: bool = False
     utilised: bool = False
+    links: Links | None = None
 
     @property
     def budget(self) -> rank_memory.Budget:

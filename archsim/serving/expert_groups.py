@@ -299,16 +299,10 @@ def slots_of_rank(serving: Serving, parallel: ParallelSpec) -> int:
     return slots_of(serving.policy, placement, len(serving.model.moe_layer_ids))
 
 
-def refuse_on_wafer(serving: Serving, parallel: ParallelSpec) -> None:
+def refuse_on_wafer(serving: Serving) -> None:
     """Raise SpecError for what was measured on GPUs alone."""
-    system, attention = serving.system, parallel.attention
-    if attention.tp > 1:
-        raise SpecError(
-            f"parallel.attention: tp {attention.tp}: collectives were measured on GPUs, not on {system.name}. Give "
-            f"{{tp: 1, dp: {system.dies}}}"
-        )
     if not serving.has_traffic:
         raise SpecError(
-            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {system.name} runs experts by the "
-            "engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
+            f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {serving.system.name} runs experts "
+            "by the engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
         )

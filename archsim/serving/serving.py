@@ -14,13 +14,14 @@ import numpy as np
 from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.engine.machine import links_of
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import calibration_on, is_measured, scaled_report
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.iteration.overlap import NONE as NO_OVERLAP
+from archsim.iteration.run_iteration import rates_of
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
 from archsim.iteration.speculation import of as drafts_of
-from archsim.laws.gemm import Rates
 from archsim.runs.notes import datasheet_note
 from archsim.runs.physical_laws import told as told_broken
 from archsim.serving import requests as drawn
@@ -602,7 +603,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             )
         model = model.model_copy(update={"shared_experts": 0})  # they are with the routed ones
     traffic = serving.has_traffic and has_experts(serving.model)
-    rates = None
+    rates, links = None, links_of(system, serving.assumptions)
     if system.compute.kernel_factor != 1 and not traffic:
         raise SpecError(
             f"compute.kernel_factor: {system.compute.kernel_factor:g} is of experts that the engine runs. Give "
@@ -615,8 +616,8 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         )
     array, hbm = system.slowest
     if system.launch != WITH_KERNELS:
-        refuse_on_wafer(serving, parallel)
-        rates = Rates(system.compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm)
+        refuse_on_wafer(serving)
+        rates = rates_of(system)
     elif (array, hbm) != (1.0, 1.0):
         raise SpecError(
             f"{system.name}: dies_as_built: archsim serve has the measured times of equal GPUs. Omit speed and "
@@ -643,7 +644,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
         profiled_seqs(serving), static_batch(serving, parallel), _offload_of(serving, parallel), shares,
-        utilised=spec.utilisation is not None,
+        utilised=spec.utilisation is not None, links=links,
     )  # fmt: skip
 
 
@@ -876,7 +877,8 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
             "simulated."
         )
     if serving.spec.engine == NONE and serving.spec.host is None:
-        found.append("The host takes no time (engine: none).")
+        also = "" if serving.system.launch == WITH_KERNELS else ", but for its way to the wafer (system.decision.host)"
+        found.append(f"The host takes no time (engine: none){also}.")
     return tuple(dict.fromkeys(found))
 
 

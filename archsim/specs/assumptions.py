@@ -103,6 +103,11 @@ class AssumptionsSpec(fields.Spec):
             raise ValueError(f"expected one of its values, not {quantities.describe(value)}; {listed}")
         raise ValueError(f"unknown value {value!r}{errors.did_you_mean(value, valid)} ({listed})")
 
+    @property
+    def counts_attention(self) -> bool:
+        """Whether runs whose layers are not told apart have whole iterations."""
+        return self.execution == "weight_streaming" and self.memory == "all"
+
     @model_validator(mode="after")
     def _moved_by_the_execution(self) -> "AssumptionsSpec":
         if self.dispatch in ONLY_OF_GROUPS and self.execution == "weight_streaming":

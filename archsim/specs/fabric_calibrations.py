@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archsim.base import errors, fields, quantities, validation
 from archsim.base.yaml import read_yaml
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from archsim.laws.mesh import EndpointLaw, HopLatency, LawResiduals, LinkRate
 
 FABRIC_KIND = "fabrics"
+ROUNDED = 1e-4  # of numbers with five digits
 _Ns = Annotated[float, quantities.number(0, 1e12)]
 _Share = Annotated[float, quantities.number(0, 1e6)]
 
@@ -56,6 +57,18 @@ class EndpointSpec(fields.Spec):
     nulls: dict[Literal["links only", "endpoint only", "constant"], _Ns] = Field(default_factory=dict)
     residuals: ResidualsSpec | None = None  # errors of the fit
     note: str = ""  # what to know of it
+
+    @model_validator(mode="after")
+    def _no_faster_than_its_links(self) -> EndpointSpec:
+        nominal = self.links * self.link_bytes_per_s
+        if self.link_ns_per_byte * nominal * (1 + ROUNDED) < 1e9 and self.link_ns_per_byte:
+            raise fields.KeyProblem(
+                ("link_ns_per_byte",),
+                f"{1e9 / self.link_ns_per_byte / 1e9:.1f} GB/s, but {self.links} links of "
+                f"{self.link_bytes_per_s / 1e9:g} GB/s pass {nominal / 1e9:g}. Give {1e9 / nominal:.5g} or more, or 0 "
+                "for a kernel whose links do not count",
+            )
+        return self
 
 
 class LinkRateSpec(fields.Spec):

@@ -302,7 +302,8 @@ class SystemSpec(Spec):
     # What starts kernels and transfers on a die (docs/decisions.md).
     launch: Literal["gpu", "local_cp"] = "gpu"
     # Measured kernels of a calibration of a fabric, MACHINE/VERSION such as blackhole/replay-2026-09-11: what dies send
-    # and receive under `endpoint: as_measured`. Null: the share of a link that a Blackhole chip has.
+    # and receive, whatever the assumption `endpoint`. Null: not known; `endpoint: as_measured` takes the share of a
+    # link that a Blackhole chip has.
     endpoint: Annotated[str, Field(min_length=1)] | None = None
     decision: DecisionSpec = DecisionSpec()  # who decides, and how fast
     # A user's own blocks, which every weight slice passes on its die before the compute array.

@@ -105,6 +105,11 @@ def _stays(run: Chosen) -> bool:
     return run.assumptions.activations != "dispatched"
 
 
+def _iterates(run: Chosen) -> bool:
+    """Whether a wafer has whole iterations, whose host is that of decisions."""
+    return run.system.launch != "gpu" and (_groups(run) or run.assumptions.counts_attention)
+
+
 def _weighs(run: Chosen) -> bool:
     """Whether the allocation weighs rates of the machine (`archsim.policies.registry.COSTLESS` has those that do not)."""
     return run.policy.allocation.name not in ("first_seen", "home", "even", "hashed", "nearest", "static")
@@ -115,13 +120,15 @@ def _efficiency(run: Chosen) -> str:
 
 
 def _calibration(run: Chosen) -> str:
-    kernels = run.assumptions.gemm in ("calibrated", "grouped") or run.system.launch == "gpu"
+    kernels = run.assumptions.gemm in ("calibrated", "grouped") or run.system.launch == "gpu" or _iterates(run)
     return "" if kernels else _GEMM[run.assumptions.gemm]
 
 
 def _measured_transfers(run: Chosen) -> str:
-    if run.system.d2d.copies is not None or (
-        run.system.launch == "gpu" and not _stays(run) and run.assumptions.transfer_software == "charged"
+    if (
+        run.system.d2d.copies is not None
+        or (run.system.endpoint is not None and not _stays(run))
+        or (run.system.launch == "gpu" and not _stays(run) and run.assumptions.transfer_software == "charged")
     ):
         return ""
     return "no time of a measured transfer is charged"
@@ -156,16 +163,18 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("assumptions.weights",), "{run.model.name} has no shared experts", lambda run: run.model.shared_experts == 0),
     UnreadKeys(("assumptions.numbering",), "{run.system.name} has no mesh whose dies could be numbered otherwise", lambda run: run.system.mesh is None),
     UnreadKeys(("system.d2d.off_carrier.*",), "carriers: one takes links from one carrier to the next as those on one", lambda run: run.assumptions.carriers == "one"),
-    UnreadKeys(("assumptions.endpoint",), "{run.system.name} names measured kernels (law), which have their own endpoints", lambda run: run.system.transfer_law is not None),
+    UnreadKeys(("assumptions.endpoint",), "{run.system.name} names measured kernels (law or endpoint), which have their own endpoints", lambda run: run.system.transfer_law is not None or run.system.endpoint is not None),
     UnreadKeys(("system.dies_as_built.router",), "no die of {run.system.name} is dead", lambda run: not _has_dead_dies(run)),
     UnreadKeys(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), "drawn.defects_per_cm2 is 0", lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2),
     UnreadKeys(("system.drawn.core_area",), "a defect anywhere kills a die without harvest", lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None),
     UnreadKeys(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is drawn", lambda run: not _draws(run)),
     UnreadKeys(("system.decision.firmware.*",), "decision.executor: {run.system.decision.executor} decides, not firmware", lambda run: run.system.decision.executor != "firmware"),
-    UnreadKeys(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
+    UnreadKeys(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host" and not _iterates(run)),
+    UnreadKeys(("system.decision.host.time",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
     UnreadKeys(("system.decision.gpu.*",), "decision.executor: {run.system.decision.executor} decides, not gpu", lambda run: run.system.decision.executor != "gpu"),
     UnreadKeys(tuple(f"system.decision.fsm.{key}" for key in ("sorter", "pipeline", "cost_quantum")), "decision.executor: {run.system.decision.executor} decides, not fsm", lambda run: run.system.decision.executor != "fsm"),
-    UnreadKeys(tuple(f"system.decision.{key}" for key in ("host.*", "gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum")), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free"),
+    UnreadKeys(tuple(f"system.decision.{key}" for key in ("gpu.*", "firmware.ipc", "firmware.per_*", "fsm.cost_quantum", "host.time")), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free"),
+    UnreadKeys(("system.decision.host.*",), "decision_cost: free takes no time for a decision", lambda run: run.assumptions.decision_cost == "free" and not _iterates(run)),
     UnreadKeys(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
     UnreadKeys(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
     UnreadKeys(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ SAME = 0.005  # relative; smaller differences are no better and no worse
 # Group → column of results, and whether more of it is better (1), worse (-1), or neither (0).
 GROUPS: Mapping[str, Mapping[str, int]] = {
     "time": {
-        "tokens_per_s": 1, "decode_step_ns": -1, "decode_batch_token_ns": -1, "prefill_ns": -1,
+        "iteration_ns": -1, "tokens_per_s": 1, "decode_step_ns": -1, "decode_batch_token_ns": -1, "prefill_ns": -1,
         "decode_ns": -1, "mfu": 1, "hbm_bandwidth_utilisation": 0, "over_roofline": -1, "die_utilisation": 1,
         "load_max_over_mean": -1,
         "decision_exposed_ns": -1,
@@ -49,6 +49,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 
 _NAMES = {
+    "iteration_ns": "a whole decode iteration",
     "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
     "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy a token", "power_w": "power",
     "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",
@@ -322,6 +323,9 @@ def answer(found: DesignComparison) -> str:
     rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
     if rate is None or not rate.ratio:
         return "Neither design has decode steps to compare"
+    first, second = (row.get("iteration_ns") for row in found.rows)
+    if first and second:  # tokens a second of whole iterations
+        rate = replace(rate, a=found.rows[0]["batch"] / first, b=found.rows[1]["batch"] / second)
     if not rate.better:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)

@@ -104,7 +104,11 @@ def ranges_of(system: SystemSpec, widths: UncertaintySpec | None = None) -> list
 def _unread(scenario: Scenario, engine: str) -> list[str]:
     """Patterns of the keys that the run does not read."""
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
-    return [pattern for row in ROWS if row.message(run) for pattern in row.keys]
+    found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
+    decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
+    return (
+        found if decides else [*found, f"{_OF_HOST[0]}*"]
+    )  # worlds are told by their MoE layers, which no host starts
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
@@ -232,6 +236,14 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
     over the links of a die.
     """
     system, assumptions = scenario.system, scenario.assumptions
+    if system.endpoint is not None and assumptions.activations == "dispatched":
+        low, high = fabrics.other_versions(system)
+        told = f"other versions of the kernels of {system.endpoint}, and their errors of cases left out"
+        spread = Distribution("loguniform", low, 1.0, high)
+        yield SystemQuantity(
+            Quantity("measured.endpoint", 1.0, "", told, spread), ("d2d", "measured_factor"), factors=True
+        )
+        return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
         table, carried = "collectives", assumptions.dispatch not in GATHERING and _carried(scenario)

@@ -1,10 +1,11 @@
 """Fit the laws of a measured mesh (`archsim.laws.mesh`), and choose their terms by cross-validation.
 
-A law has at most `MOST_CONSTANTS` constants, none negative, found by least squares of relative errors (Lawson and
-Hanson, Solving Least Squares Problems, 1974, chapter 23). Which terms it has is chosen for a whole family of kernels at
-once: cases are left out one at a time, with all their measurements, and the terms with the least mean error win; of
-terms within `EQUALLY_GOOD` of it, those with the fewest constants. Where a kernel has fewer than `LEAST_CASES` cases,
-nothing can be left out: the terms are then those of `GIVEN`, and the law's note says so.
+A law has at most `MOST_CONSTANTS` constants, none negative, and no links that are faster than their nominal rate. They
+are found by least squares of relative errors (Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23).
+Which terms it has is chosen for a whole family of kernels at once: cases are left out one at a time, with all their
+measurements, and the terms with the least mean error win; of terms within `EQUALLY_GOOD` of it, those with the fewest
+constants. Where a kernel has fewer than `LEAST_CASES` cases, nothing can be left out: the terms are then those of
+`GIVEN`, and the law's note says so.
 """
 
 from __future__ import annotations
@@ -164,12 +165,24 @@ def _tpu_in_kernel(cases: Sequence[Case]) -> np.ndarray:
 
 
 def _constants(cases: Sequence[Case], terms: tuple[str, ...]) -> np.ndarray:
-    """float64[term], none negative, with least squares of relative errors."""
-    times = _times(cases)
+    """float64[term], with least squares of relative errors."""
+    times, first = _times(cases), cases[0]
     weighted = _columns_of(cases, terms) / times[:, None]
-    scale = weighted.max(axis=0)
-    found, _ = nnls(weighted / scale, np.ones(len(times)))
-    return np.where(found < NEAR_ZERO, 0.0, found / scale)
+    links = np.array([term == LINK for term in terms])
+    if links.all():
+        return _least_squares(weighted, np.zeros(1))[1]
+    nominal = 1e9 / (max(case.links for case in cases) * first.link_bytes_per_s)
+    ways = [_least_squares(weighted * ~links, np.zeros(len(terms)))]
+    if links.any():
+        ways.append(_least_squares(weighted, nominal * links))
+    return min(ways, key=lambda way: round(way[0], 9))[1]
+
+
+def _least_squares(weighted: np.ndarray, least: np.ndarray) -> tuple[float, np.ndarray]:
+    """(error, constants float64[term] of at least ``least``). ``weighted``: float64[case, term], over the times."""
+    scale = np.maximum(weighted.max(axis=0), np.finfo(float).tiny)
+    found, error = nnls(weighted / scale, 1.0 - weighted @ least)
+    return float(error), least + np.where(found < NEAR_ZERO, 0.0, found / scale)
 
 
 def _columns_of(cases: Sequence[Case], terms: Sequence[str]) -> np.ndarray:

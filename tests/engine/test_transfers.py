@@ -28,6 +28,7 @@ from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.analytic.machines import walk_all_carriers
 from archsim.engine.analytic.rates import with_rates
 from archsim.engine.analytic.recorded_steps import record
+from archsim.engine.cluster.between_nodes import between_law
 from archsim.engine.cluster.laws import node_law
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
@@ -49,11 +50,13 @@ from archsim.engine.moves import (
 from archsim.engine.pair_traffic import CLASSES, link_traffic, pair_bytes, send_statistics
 from archsim.engine.state import UNITS
 from archsim.engine.transfer_kernels import KERNELS, kernels_stand_in, name_kernels
+from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
+from archsim.laws.transfers import nodes_away
 from archsim.policies.allocation import Plan
 from archsim.runs.columns import MOST_DIES, measure_links, measure_pairs
 from archsim.runs.notes import policy_notes
-from archsim.specs.calibration_files import calibration_digest
+from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
@@ -212,6 +215,34 @@ def test_kernels_take_the_sms_that_a_level_gives_them():
         node_law("h100", digest, "dispatch", "per_token_expert", None, shape, 8, 8)
     with pytest.raises(LawMissing, match="4, 8, 12, 16, 20, 24"):
         node_law("h100", digest, "dispatch", "per_rank", None, shape, 8, 40)
+
+
+@pytest.mark.parametrize("op", ["dispatch", "combine"])
+def test_fewer_sms_slow_a_transfer_only_where_the_network_is_faster(op):
+    """On four nodes, which were not measured: the larger of the NIC's time and that of the SMs."""
+    digest, shape, n_bytes = calibration_digest("h100"), (7168, 8, 256), np.geomspace(1e5, 1e9, 9)
+    laws = [between_law("h100", digest, op, "per_rank", None, shape, 4, each) for each in (None, 24, 20, 16, 12, 8, 4)]
+    ns = np.array([law.fixed_ns + law.busy(n_bytes) for law in laws])
+    assert np.array_equal(ns[0], ns[1]) and (np.diff(ns, axis=0) >= -1e-9 * ns[:-1]).all()
+    assert ns[3] == pytest.approx(ns[0], rel=0.06) and ns[4] == pytest.approx(ns[0], rel=0.35)
+    assert (ns[6, 3:] > 1.5 * ns[0, 3:]).all()
+    nodes = [between_law("h100", digest, op, "per_rank", None, shape, each, 4) for each in (2, 8)]
+    tokens = [n_bytes * nodes_away(each, 8, 256) / nodes_away(4, 8, 256) for each in (2, 8)]
+    fewest, most = (law.fixed_ns + law.busy(each) for law, each in zip(nodes, tokens, strict=True))
+    assert (fewest <= ns[6]).all() and (ns[6, :6] <= most[:6] * 1.06).all()  # network beyond
+
+
+def test_the_time_of_sms_on_few_nodes_tells_that_on_many():
+    """Combine on 8 nodes with 8 and 12 SMs, left out: as much longer than on 2 as with 4 SMs, or what NICs take."""
+    laws, tokens = Laws(calibration_named("h100")), 2.0 ** np.arange(6, 13)
+
+    def ns(ranks, nodes, sms):
+        shape = {"hidden": 7168, "top_k": 8, "experts": 256}
+        return laws.dispatch_combine("combine", tokens, kernel="normal", ranks=ranks, nodes=nodes, sms=sms, **shape).ns
+
+    longer, network = ns(64, 8, 4) / ns(16, 2, 4), ns(64, 8, 24)
+    for sms in (8, 12):
+        assert np.abs(np.maximum(network, longer * ns(16, 2, sms)) / ns(64, 8, sms) - 1).mean() < 0.06
 
 
 def test_a_first_size_that_was_measured_cold_lengthens_no_other():

@@ -8,12 +8,14 @@ from support.examples import examples, sampled
 
 import archsim
 from archsim.base.errors import SpecError
+from archsim.base.units import WEIGHT_BYTES
+from archsim.engine.machine import links_of
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
-from archsim.laws.gemm import Rates
+from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE
 from archsim.runs.plan import prepare
@@ -23,9 +25,10 @@ from archsim.serving.stand_ins import with_stand_ins
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import ALONE, Parallelism, Precision
-from archsim.specs.library import load_experiment, load_model
+from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving_files import load_serving
+from archsim.specs.system import SystemSpec
 
 FP8 = Precision("fp8_block", "bf16", "fp8", "fp8_block")
 EIGHT = Parallelism(tp=8, ep=8)
@@ -457,3 +460,110 @@ def test_they_are_served_and_not_run_by_the_engine():
     assert serve(load_serving(file)).measures.tpot.mean > 0
     with pytest.raises(SpecError, match=r"odd: zero_experts: .*routing: uniform"):
         serve(load_serving(file | {"routing": {"like": "olmoe-1b-7b", "layers": 1}, "precision": {}}))
+
+
+# ---- A wafer's iteration is the sum of its parts; what its links and its host take of it follows from their rates.
+
+WAFER = SCENARIO | {
+    "systems": ["dojo"],
+    "models": ["qwen3-235b-a22b"],
+    "workload": SCENARIO["workload"] | {"batch": 400, "layers": 1, "decode_steps": 1},
+    "assumptions": "physical",
+    "parallel": {"attention": {"tp": 4, "dp": 6}},
+}
+
+
+def wafer(*overrides):
+    scenario = WAFER | {"systems": [{"like": "dojo", "name": "w", "mesh": {"x": 6, "y": 4}}]}
+    simulator = Simulator()
+    [run] = prepare(load_experiment(scenario, overrides)).runs
+    return simulator.record(run)["row"]
+
+
+@pytest.fixture(scope="module")
+def streamed():
+    return wafer()
+
+
+def test_an_iteration_of_a_wafer_that_streams_weights_is_the_sum_of_its_parts(streamed):
+    assert sum(streamed[f"iteration_{part}_ns"] for part in PARTS) == pytest.approx(streamed["iteration_ns"])
+    assert all(streamed[f"iteration_{part}_ns"] > 0 for part in PARTS if part != "transfers")
+    assert streamed["iteration_experts_ns"] == pytest.approx(streamed["decode_step_ns"])
+
+
+def test_twice_the_links_halve_what_bytes_take_of_an_all_reduce(streamed):
+    """Latency of a step stays, and nothing else of the attention side changes."""
+    faster, later = wafer("systems.0.d2d.bandwidth=3 TB/s"), wafer("systems.0.d2d.hop_latency=400 ns")
+    both = wafer("systems.0.d2d.bandwidth=3 TB/s", "systems.0.d2d.hop_latency=400 ns")
+    ns = [each["iteration_all_reduce_ns"] for each in (streamed, faster, later, both)]
+    assert ns[1] < ns[0] < ns[2] <= 2 * ns[0] and ns[3] < ns[2]
+    assert faster["iteration_attention_ns"] == streamed["iteration_attention_ns"]
+    least = (
+        94 * 2 * 3 / 4 * (400 / 6) * 4096 * 2 / 1350
+    )  # each die sends 2 (n - 1) / n of the vectors, at 0.9 · 1.5 TB/s
+    assert ns[0] >= least / 4  # over at most four links of a die
+
+
+def test_a_wafer_waits_for_its_host_as_its_path_says(streamed):
+    host = load_system("dojo").decision.host
+    least = host.launch_ns + host.sync_ns + 2 * host.pcie_latency_ns
+    assert least < streamed["iteration_host_ns"] < least + 2 * 10 * 200 + 400 * 8 / 55.3 + 1
+    slower = wafer("systems.0.decision.host.pcie_latency=1 ms")
+    assert slower["iteration_host_ns"] - streamed["iteration_host_ns"] == pytest.approx(2 * (1e6 - 2800))
+
+
+def test_a_peak_of_one_dtype_says_that_of_another():
+    """16-bit attention of a die of 8 bits has half of its peak, as on the measured GPU."""
+    calibration, wide = calibration_named("h100"), WEIGHT_BYTES["bf16"] / WEIGHT_BYTES["nvfp4"]
+    peaks = calibration.reference.peak_flop_per_s
+    for dtype, peak in peaks.items():
+        assert scale_to(calibration, "bf16", Rates(peak, 3.35e12, dtype)).compute == pytest.approx(1)
+    assert scale_to(calibration, "bf16", Rates(wide * peaks["bf16"], 1.0, "nvfp4")).compute == pytest.approx(1)
+
+
+LINES = {"mesh": {"x": 4, "y": 1}}
+
+
+def links(changed, bandwidth=1e12, hop_ns=0.0):
+    system = {
+        "name": "m", "source": "made up", "launch": "local_cp",
+        "hbm": {"bandwidth": "1 TB/s", "capacity": "80 GB"}, "compute": {"peak": "1 PFLOP/s", "dtype": "fp8"},
+        "d2d": {"bandwidth": f"{bandwidth / 1e9} GB/s", "hop_latency": f"{hop_ns} ns", "efficiency": 1.0},
+    }  # fmt: skip
+    return links_of(SystemSpec.model_validate(system | changed), load_assumptions("physical"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "ranks", "per_byte"),
+    [
+        # ns for each byte, at 1,000 bytes/ns: a ring of n passes (n - 1) / n, half of it each way
+        ({"mesh": {"x": 4, "y": 1}, "topology": "ring"}, 4, 0.75 / 2),
+        ({"mesh": {"x": 2, "y": 1}}, 2, 0.5),  # one link each way carries half
+        (LINES, 4, 0.75),  # out by every second die and back: every link once each way
+        ({"mesh": {"x": 2, "y": 2}}, 4, 0.75 / 2),  # the four dies are a ring
+        ({"mesh": {"x": 4, "y": 1}, "topology": "fully_connected"}, 4, 0.25),  # a quarter to each of the others
+    ],
+)  # fmt: skip
+def test_collectives_over_links_by_hand(machine, ranks, per_byte):
+    made, sizes = links(machine), np.array([1e6, 4e6])
+    one = made.collective_ns("reduce_scatter", sizes, ranks)
+    assert one == pytest.approx(sizes * per_byte / 1000, rel=1e-9)
+    assert np.array_equal(one, made.collective_ns("all_gather", sizes, ranks))
+    assert made.collective_ns("all_reduce", sizes, ranks) == pytest.approx(2 * one)
+    assert made.collective_ns("all_reduce", sizes, 1).max() == 0
+
+
+def test_collectives_never_beat_latency_and_the_links_of_a_die():
+    draw = np.random.default_rng(4)
+    for _ in range(12):
+        x, y = (int(each) for each in draw.integers(2, 7, 2))
+        ranks = int(draw.choice([each for each in range(2, x * y + 1) if x * y % each == 0]))
+        hop_ns, rate = float(draw.uniform(50, 500)), float(draw.uniform(2e11, 2e12))
+        made, sizes = links({"mesh": {"x": x, "y": y}}, rate, hop_ns), np.geomspace(1, 1e9, 10)
+        found = made.collective_ns("all_reduce", sizes, ranks)
+        assert (np.diff(found) >= 0).all()
+        assert (found >= 2 * hop_ns + 2 * (ranks - 1) / ranks * sizes / (4 * rate / 1e9) - 1e-6).all()
+        faster = links({"mesh": {"x": x, "y": y}}, 2 * rate, hop_ns).collective_ns("all_reduce", sizes, ranks)
+        turned = links({"mesh": {"x": x, "y": y}}, rate, 0.0).collective_ns("all_reduce", sizes, ranks)
+        assert (faster <= found).all() and (turned <= found).all()
+        assert faster[-1] - 0.5 * found[-1] <= 2 * (x * y) * hop_ns  # of large ones, all but latency halves

@@ -457,13 +457,15 @@ def test_counts_that_do_not_fit_the_matrix_are_refused(tmp_path, store):
 
 
 def test_a_whole_layer_takes_the_time_of_the_measured_kernels(store):
-    """execution: expert_parallel on a system that names its measured endpoint: dispatch and combine are the law's."""
+    """A system that names its measured endpoint has it without being asked: dispatch and combine are the law's, whether
+    the kernel of a layer is one or streams.
+    """
     ends = {"set": "physical", "dispatch": "per_token_expert", "memory": "experts", "execution": "expert_parallel"}
-    sets = [ends, ends | {"endpoint": "as_measured"}]
-    given = experiment(store[0], assumptions=sets, engine="analytical")
+    bare = {"like": "blackhole_ring8", "name": "bare", "endpoint": None}
+    given = experiment(store[0], systems=["blackhole_ring8", bare], assumptions=[ends], engine="analytical")
     law = {phase: ar.run_phase(given, phase, law="blackhole/replay-2026-09-11") for phase in ("dispatch", "combine")}
     found = ar.load(given)
-    links, measured = (ar.run(found, assumptions=each.label).runs.rows[0] for each in found.assumptions)
+    measured, links = (ar.run(found, system=each.name).runs.rows[0] for each in found.systems)
     whole = sum(each.layers[0].law_ns for each in law.values())
     assert links["prefill_ns"] < measured["prefill_ns"] > whole
     assert measured["prefill_ns"] - links["prefill_ns"] == pytest.approx(

@@ -13,6 +13,11 @@ Forwarded ones (DeepEP's normal): a time has three parts, which follow the numbe
 
 The first two take the geometric mean between measured numbers of nodes. A measured number of nodes takes its own busy
 times as far as they were measured, and beyond grows as the least.
+
+Kernels on fewer SMs than the most measured take the longer of that and of the time of their SMs, on numbers of nodes
+that were not measured. The SMs' time is linear in the vectors that leave a node, at equal tokens: on the fewest nodes
+it is what was measured; on the most, where this may be the network's, no more than as much longer as on the fewest SMs,
+of dispatch or of combine, which limit most.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from archsim.engine.cluster.laws import (
     INTER,
     INTRA,
     KERNELS,
+    MOST_TOKENS,
     PortLaw,
     around,
     by_bytes,
@@ -40,7 +46,15 @@ from archsim.engine.cluster.laws import (
 )
 from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
-from archsim.laws.transfers import LINK_BYTES_PER_S, NIC_BYTES_PER_S, NOTIFY_OF, nodes_away
+from archsim.laws.transfers import (
+    COMBINE,
+    DISPATCH,
+    LINK_BYTES_PER_S,
+    NIC_BYTES_PER_S,
+    NOTIFY_OF,
+    dispatches,
+    nodes_away,
+)
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 
 FEW_TOKENS = 8  # a rank
@@ -102,7 +116,8 @@ def between_law(
         )
     below, above, weight = around(known, nodes)
     if KERNELS[dispatch].forwarded:
-        return _anchor(laws, op, dispatch, variant, shape, nodes, known, sms)
+        law = _anchor(laws, op, dispatch, variant, shape, nodes, known, sms if nodes in known else None)
+        return law if nodes in known else _with_sms(law, laws, op, dispatch, variant, shape, nodes, known, sms)
     first = _of_nodes(laws, op, dispatch, variant, shape, below, nodes, sms)
     if below == above:
         return first
@@ -148,6 +163,32 @@ def _anchor(
     least = _least([_beyond_nodes(law, few[each]) for each, law in by_nodes.items()])
     named = f"{by_nodes[below].named.partition(' on ')[0]}, a NIC as on {' and '.join(map(str, known))} nodes"
     return PortLaw(fixed, least.at_bytes, least.busy_ns, named, True, laws.calibration.gpu)
+
+
+def _with_sms(
+    law: PortLaw, laws: Laws, op: str, dispatch: str, variant: str, shape, nodes: int, known: list[int], sms: int | None
+) -> PortLaw:
+    """``law``, of the most SMs, where so many pass tokens more slowly than the network."""
+    tables = (table.of for table in dispatches(laws.calibration) if table.of["op"] == op)
+    measured = sorted({int(of["sms"]) for of in tables if of["variant"] == variant and of["nodes"] == str(known[0])})
+    if sms is None or sms >= measured[-1]:
+        return law
+    tokens = 2.0 ** np.arange(0, np.log2(MOST_TOKENS) + 0.01, 0.25)
+    few, many = known[0], known[-1]
+
+    def times(of: str, at_nodes: int, on: int) -> np.ndarray:
+        found = _of_nodes(laws, of, dispatch, variant, shape, at_nodes, nodes, on)
+        return found.fixed_ns + found.busy(tokens * found.at_bytes[1])
+
+    longer = np.min([times(of, many, measured[0]) / times(of, few, measured[0]) for of in (DISPATCH, COMBINE)], axis=0)
+    own = times(op, few, sms)
+    most = np.minimum(times(op, many, sms), own * longer)
+    away, least, whole = (nodes_away(each, *shape[1:]) for each in (nodes, few, many))
+    ns = own + (most - own) * (away - least) / (whole - least) + _notify_ns(laws, op, variant, shape, few)
+    passed = tokens * _of_nodes(laws, op, dispatch, variant, shape, few, nodes, sms).at_bytes[1] * away / least
+    at = np.union1d(passed, law.at_bytes)
+    busy = np.maximum.accumulate(np.maximum(law.busy(at), np.interp(at, passed, ns) - law.fixed_ns))
+    return law._replace(at_bytes=at, busy_ns=np.where(at > 0, busy, 0.0), named=f"{law.named}, {sms} SMs")
 
 
 def _notify_ns(laws: Laws, op: str, variant: str, shape, nodes: int) -> float:

@@ -8,7 +8,7 @@
 `NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
                bring it (``ignored``)
 `RouteMoves`   any other fabric (a wafer): bytes of every link along its routes, at its bandwidth
-`MeshMoves`    the same by the law of kernels measured on it (``endpoint: as_measured``, with the system's own)
+`MeshMoves`    the same by the law of kernels measured on it, where the system names its ``endpoint``
 =============  =======================================================================================================
 """
 
@@ -135,8 +135,7 @@ def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, anal
     if scenario.assumptions.dispatch in GATHERING:
         return GatherMoves(scenario, fabric, grid)
     if grid is None:
-        measured = scenario.assumptions.endpoint == "as_measured" and scenario.system.endpoint is not None
-        return (MeshMoves if measured else RouteMoves)(scenario, machine, fabric)
+        return (RouteMoves if scenario.system.endpoint is None else MeshMoves)(scenario, machine, fabric)
     return PortMoves(scenario, fabric, grid, analytical)
 
 
@@ -382,14 +381,17 @@ class RouteMoves:
 
 
 class MeshMoves(RouteMoves):
-    """By the law of measured kernels; see the module. All dies have what they await when the kernel ends."""
+    """By the law of measured kernels; see the module. They send a vector for every token and expert, whatever the
+    assumption ``dispatch``, and all dies have what they await when the kernel ends.
+    """
 
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
         super().__init__(scenario, machine, fabric)
+        self._once, self._factor = False, system.d2d.measured_factor
         self._laws = [fabrics.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
         self._mesh = fabrics.mesh_of(system)[1:]
-        self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
+        self.named = fabrics.name_endpoint(system)
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return np.full(self._fabric.dies, self._kernel_ns(sent, state.DISPATCH))
@@ -399,7 +401,7 @@ class MeshMoves(RouteMoves):
 
     def _kernel_ns(self, sent: Sent, phase: np.int64) -> float:
         found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
-        return self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
+        return self._factor * self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
 
 
 def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:
@@ -430,7 +432,11 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
 
 
 def name_kernels(scenario: Scenario) -> str | None:
-    """The measured kernels that move hidden vectors between GPUs, by level; None where none are charged."""
+    """The measured kernels that move hidden vectors between GPUs, by level, or between the chips of a mesh; None where
+    none are charged.
+    """
+    if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
+        return fabrics.name_endpoint(scenario.system)
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
     if grid is None or not charged or scenario.assumptions.dispatch in GATHERING:
         return None
@@ -439,6 +445,8 @@ def name_kernels(scenario: Scenario) -> str | None:
 
 def kernels_carried(scenario: Scenario) -> bool:
     """Whether one of the kernels of `name_kernels` was measured on another GPU, shape, or number of ranks or nodes."""
+    if scenario.system.endpoint is not None:
+        return fabrics.endpoint_carried(scenario.system, scenario.model)
     gpu = calibration_named(scenario.system.compute.calibration).gpu
     laws = [law for op in (transfers.DISPATCH, transfers.COMBINE) for law in _laws_of(scenario, op)]
     return any(law.carried or law.gpu != gpu for law in laws)

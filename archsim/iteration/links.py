@@ -1,0 +1,113 @@
+"""What an iteration waits for on a machine's links and for its host, by the rates that its own file gives them: of
+wafers, whose collectives nobody measured.
+
+Ranks of a group are dies of consecutive numbers. A reduce-scatter, or the all-gather that is its way back, has one
+stage, or one along each of two axes of the group (bucket algorithms: Chan, Heimlich, Purkayastha and van de Geijn,
+Concurrency and Computation 19, 2007, section 4); an all-reduce is both (Thakur, Rabenseifner and Gropp, International
+Journal of High Performance Computing Applications 19, 2005, section 4.4). In a stage, n dies with S bytes each
+
+==========  ==========================================================================================================
+ring        take n - 1 steps of S / n bytes to the next die, one way or half of it each way. On a line, the ring goes
+            out by every second die and back by the others: two hops a step, and each link is passed once each way
+direct      send S / n bytes to every other die at once
+==========  ==========================================================================================================
+
+All groups are at it together. A step takes the latency of its longest route, and the time of the bytes on the busiest
+link, port of an endpoint or not. The fastest of all is taken, as libraries choose by size. Sums take no time: a die
+adds faster than its links bring bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.units import NS_PER_S
+from microarch.fabric.fabric import Fabric
+
+ALL_REDUCE = "all_reduce"
+MOST_DIRECT = 64  # dies; more of them never send to each other directly
+TOKEN_BYTES = 4  # the number of a token, as int32
+
+
+class HostPath(NamedTuple):
+    """From a host to the machine and back. Its numbers are those of ``decision.host``, with their sources: PCIe takes
+    2.3 to 3.4 us one way, a launch and its end 2.5 us each.
+    """
+
+    ns: float  # of a command and its answer
+    bytes_per_s: float  # of what they carry
+
+
+class Links(NamedTuple):
+    """The links of a machine, and its host."""
+
+    fabric: Fabric
+    host: HostPath
+
+    def collective_ns(self, op: str, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
+        """float64[size]: ``op`` is all_reduce, all_gather or reduce_scatter; ``size_bytes`` of all ranks together."""
+        if ranks == 1:
+            return np.zeros(np.shape(size_bytes))
+        fixed_ns, ns_per_byte = _lines(self.fabric, ranks)
+        found = (fixed_ns[:, None] + ns_per_byte[:, None] * np.asarray(size_bytes, float)).min(axis=0)
+        return 2 * found if op == ALL_REDUCE else found
+
+    def host_ns(self, tokens: np.ndarray) -> np.ndarray:
+        """float64[iteration]: the host sends the tokens of an iteration and gets the next ones back, through the die
+        nearest to all others. What an engine computes on the host is not in it.
+        """
+        there_ns = float(self.fabric.pair_ns.max(axis=1).min())
+        carried_ns = 2 * TOKEN_BYTES * tokens / self.host.bytes_per_s * NS_PER_S
+        return np.where(tokens > 0, self.host.ns + 2 * there_ns + carried_ns, 0.0)
+
+
+@lru_cache(maxsize=8)
+def _lines(fabric: Fabric, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of every way to scatter the sum of S bytes: ns, and ns for each byte of S, float64[way] each."""
+    groups, found = np.arange(fabric.dies // ranks * ranks).reshape(-1, ranks), []
+    for first in (each for each in range(2, ranks + 1) if ranks % each == 0):
+        along = groups.reshape(-1, first)
+        if first == ranks:
+            found += _stages(fabric, along)
+            continue
+        across = groups.reshape(-1, ranks // first, first).transpose(0, 2, 1).reshape(-1, ranks // first)
+        stages = product(_stages(fabric, along), _stages(fabric, across))
+        found += [(one[0] + other[0], one[1] + other[1] / first) for one, other in stages]
+    fixed_ns, ns_per_byte = np.array(found).T
+    return fixed_ns, ns_per_byte
+
+
+def _stages(fabric: Fabric, groups: np.ndarray) -> list[tuple[float, float]]:
+    """(ns, ns a byte) of every way of one stage; ``groups: int64[group, die]``."""
+    dies = groups.shape[1]
+    found = []
+    for ring in (groups, np.concatenate([groups[:, ::2], groups[:, 1::2][:, ::-1]], axis=1)):
+        there = ring.ravel(), np.roll(ring, -1, axis=1).ravel()
+        both = np.concatenate(there), np.concatenate(there[::-1])
+        for pairs, share in ((there, 1.0), (both, 0.5)):
+            ns, ns_per_byte = _step(fabric, *pairs)
+            found.append(((dies - 1) * ns, (dies - 1) / dies * share * ns_per_byte))
+    if dies <= MOST_DIRECT:
+        ns, ns_per_byte = _step(fabric, *_all_pairs(groups))
+        found.append((ns, ns_per_byte / dies))
+    return found
+
+
+def _all_pairs(groups: np.ndarray) -> Iterator[np.ndarray]:
+    """Sources and targets of all pairs in a group."""
+    sources, targets = np.broadcast_arrays(groups[:, :, None], groups[:, None, :])
+    return (each[sources != targets] for each in (sources, targets))
+
+
+def _step(fabric: Fabric, sources: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """ns of the longest route, and ns a byte where every source sends one to its target."""
+    pair = sources * fabric.dies + targets
+    begin, length = fabric.route_ptr[pair], np.diff(fabric.route_ptr)[pair]
+    behind = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    passed = np.bincount(fabric.route_links[np.repeat(begin, length) + behind], minlength=fabric.links)
+    return float(fabric.pair_ns[sources, targets].max()), float((passed / fabric.link_bytes_per_ns).max())
