@@ -238,7 +238,7 @@ def _holds_prompts(state: records.ServingState, i, limits: records.SchedulerLimi
 
 @outer
 def _note(state: records.ServingState, i, begin, end, before):
-    """A row of the log, for the timeline; ``before``: ns of experts, of dispatch and combine, and of links until then."""
+    """A row of the log, for the timeline; ``before``: ns of experts, of dispatch and combine, of links until then."""
     instance, totals = state.instances[i], state.totals[0]
     row = state.log[totals.iterations]
     row.instance, row.begin_ns, row.end_ns = i, begin, end
