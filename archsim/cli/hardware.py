@@ -695,9 +695,9 @@ def run_rtl_lockstep(args: argparse.Namespace) -> int:
         print(f"{block}: {len(of_run.given):,} recorded in {of_run.run}")
     from microarch.rtl.lockstep import FURTHER_SIZES, lockstep
 
-    sizes = [{}, *FURTHER_SIZES[block]] if not (given or of_run) else combinations(block, given)
-    for changes in sizes:
-        changes = (of_run.changes if of_run else {}) | changes
+    further = () if given or of_run else FURTHER_SIZES[block]
+    for each in [*combinations(block, given), *further]:
+        changes = {**(of_run.changes if of_run else {}), **each}
         parameters_of(block, changes)
         found = lockstep(block, args.events, args.seed, changes, given=of_run and of_run.given, cover=True)
         said = " ".join(f"{key}={value}" for key, value in changes.items())

@@ -841,13 +841,20 @@ def transfer_of(
     return handed_over(engine, rate, given.latency_ns, host)
 
 
+def _machine_notes(serving: Serving) -> list[str]:
+    """Whose times the machines of a file take where they are not their own."""
+    found = []
+    for system in dict.fromkeys(serving.on(name).system for name in serving.spec.sides):
+        found += [datasheet_note([system.name])] if system.datasheet_only else []
+        scaled = scaled_report(system) if system.launch == WITH_KERNELS else ""
+        found += [scaled] if scaled else []
+    return found
+
+
 def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str, ...]:
     built = (prefill, decode) if decode else (prefill,)
     model = serving.model
-    found = [datasheet_note([serving.system.name])] if serving.system.datasheet_only else []
-    if serving.system.launch == WITH_KERNELS and (scaled := scaled_report(serving.system)):
-        found.append(scaled)
-    found += plausibility_notes(serving.system)
+    found = [*_machine_notes(serving), *plausibility_notes(serving.system)]
     found += serving.unread
     if serving.recipe:
         found.append(
@@ -913,7 +920,7 @@ def check_serving(serving: Serving) -> tuple[str, ...]:
             doubts[doubt_of(engine, scheduler)] = None
             if side.experts_on is not None:
                 groups_apart(there, engine, built, scheduler, host)
-    return (*notes_of_requests(serving, requests), *filter(None, doubts))
+    return (*_machine_notes(serving), *notes_of_requests(serving, requests), *filter(None, doubts))
 
 
 def _are_loads(file: Path, key: str) -> bool:

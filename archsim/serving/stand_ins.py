@@ -176,7 +176,8 @@ def _with_one_shot(calibration: CalibrationSpec) -> tuple[CalibrationSpec, str]:
         each for each in siblings_of(calibration)
         if each.gpu in transfers.NVLINK_BYTES_PER_S and any(map(_one_shot, each.collectives))
     )  # fmt: skip
-    added = [table.model_copy(update={"scaled_from": base.gpu}) for table in base.collectives if _one_shot(table)]
+    there = scaling.with_links(base, calibration).collectives
+    added = [table.model_copy(update={"scaled_from": base.gpu}) for table in there if _one_shot(table)]
     return calibration.model_copy(update={"collectives": (*calibration.collectives, *added)}), base.gpu
 
 

@@ -134,7 +134,7 @@ def _table(
         attention[1] + off,
         host.of_iterations(most_requests),
         beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
-        LinkTimes(host.moves * linked, *(host.moves * each for each in links_up), loaded),
+        LinkTimes(host.moves * linked, host.moves * links_up[0], host.moves * links_up[1], loaded),
     )
 
 

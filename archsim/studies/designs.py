@@ -326,7 +326,7 @@ def answer(found: DesignComparison) -> str:
     first, second = (row.get("iteration_ns") for row in found.rows)
     if first and second:  # tokens a second of whole iterations
         rate = replace(rate, a=found.rows[0]["batch"] / first, b=found.rows[1]["batch"] / second)
-    if not rate.better:
+    if not rate.better or rate.ratio is None:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
     said = f"{faster} has {units.factor(by)} the throughput of {slower}"

@@ -421,7 +421,7 @@ def constants(host):
     """In the order of PARTS, where experts are none."""
     row = next(each for each in host_file().hosts if (each.engine, each.experts) == ("sglang", False))
     laws = [host.decodes, host.prompts, 1.0, 1.0]
-    return np.array([*laws, *(getattr(row, name) / NS_PER_MS for name in HOST)])
+    return np.array([*laws, *(getattr(row, name) / NS_PER_MS for name in HOST), 1.0])
 
 
 def test_parts_of_a_point_sum_to_what_is_simulated_and_tell_derivatives():
@@ -445,10 +445,10 @@ def test_parts_of_a_point_sum_to_what_is_simulated_and_tell_derivatives():
 
 def measured(rng, groups, factor):
     """Points whose times are those of the starting constants, with prompts ``factor`` times as long."""
-    unit = np.array([1, factor, 1, factor, 0.6, 0.005, 0.015, 0.35, 20, 0.6])
+    unit = np.array([1, factor, 1, factor, 0.6, 0.005, 0.015, 0.35, 20, 0.6, 1])
     for group in groups:
         for _ in range(3):
-            parts = rng.uniform(0.1, 1.0, (2, len(PARTS))) * np.array([30, 200, 30, 200, 20, 900, 500, 900, 1, 1])
+            parts = rng.uniform(0.1, 1.0, (2, len(PARTS))) * np.array([30, 200, 30, 200, 20, 900, 500, 900, 1, 1, 10])
             yield Means(KEYS, group, parts, parts @ unit)
 
 

@@ -479,7 +479,8 @@ def test_every_group_has_its_part_of_the_tokens_of_a_prompt(engines):
     engine = engine_of(apart("shared").on("prefill"), apart("shared").spec.pools[0].parallel)
     size = np.array([2000 * 2 * 4 * 128 * 2.0])
     gather = 94 * gathered_ns(Laws(engine.calibration), "all_gather", size, 4)[0]
-    assert all_.prefill_up[2000] == pytest.approx(one.prefill_up[500] + gather, rel=1e-9)
+    assert all_.prefill_up[2000] == one.prefill_up[500]
+    assert all_.links.of_prompts[2000] == pytest.approx(one.links.of_prompts[500] + gather, rel=1e-9)
 
 
 def test_attention_of_a_shared_prompt_is_a_quarter_of_its_pairs(engines):

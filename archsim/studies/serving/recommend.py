@@ -18,6 +18,8 @@ import numpy as np
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
+from archsim.iteration.machine import scaled_report
+from archsim.runs.notes import datasheet_note
 from archsim.runs.pool import in_copies
 from archsim.serving.measures import Measures, Upkeep, usd_per_million
 from archsim.serving.requests import first, rejected_told, scaled
@@ -330,6 +332,11 @@ def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Trie
 
 def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
     asked, kind = race.asked, best.kind
+    system = kind.offer.system
+    if system.datasheet_only:
+        yield datasheet_note([system.name])
+    if scaled := scaled_report(system):
+        yield scaled
     if asked.note:
         yield asked.note
     if "trace" not in asked.requests:

@@ -250,6 +250,8 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if system.launch != WITH_KERNELS:
         return "scaled"
     calibration = calibration_on(system)
+    if calibration.reference != calibration.measured:
+        return "scaled"
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
     if calibration.scaled is not None and table in calibration.scaled.sections:
