@@ -52,7 +52,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
         return _meshes(args)
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems
-    from calibration.fit.parameters import is_calibration_file
+    from calibration.fit.calibration_file import is_calibration_file
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.fittable import fittable
     from calibration.measurements.peaks import Peaks

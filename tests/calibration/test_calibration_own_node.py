@@ -20,7 +20,7 @@ from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
 from archsim.studies.validation.cases import copy_cases
-from calibration.fit.parameters import write_calibration
+from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements, read_measurements

@@ -20,16 +20,16 @@ from archsim.laws.moe import BY_CHANCE, moe_ns
 from archsim.laws.transfers import law_of
 from archsim.specs.calibration_files import load_calibration, read_calibration
 from archsim.specs.system import SystemSpec
+from calibration.fit.calibration_file import write_calibration
 from calibration.fit.moe import fit_moe
-from calibration.fit.parameters import write_calibration
 from calibration.fit.quantisation import without_quantisation
 from calibration.fit.transfers import fit_transfers
-from calibration.measurements.adapters.public import ATTENTION
+from calibration.measurements.adapters.not_fitted import ATTENTION
+from calibration.measurements.consensus import MOST_APART, PLAINLY_SLOWER, consensus, note_of
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.fingerprints import fingerprints, in_fit
 from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, kinds_of, read_measurements
 from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
-from calibration.measurements.sweeps import MOST_APART, PLAINLY_SLOWER, consensus, note_of
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 ROWS = [

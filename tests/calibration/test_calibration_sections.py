@@ -16,7 +16,7 @@ from archsim.laws.laws import Laws
 from archsim.laws.scaling import KEYS, with_scaled
 from archsim.specs.calibration_files import calibration_digest, calibration_named, load_calibration, read_calibration
 from archsim.specs.config_files import shipped_configs
-from calibration.fit.parameters import write_calibration
+from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.datasheets import DATASHEETS, SCALED
 
 SIZES = [2**e for e in range(12, 28)]

@@ -23,7 +23,7 @@ from archsim.studies.validation.page import LawPoints, sections, unread
 from archsim.studies.validation.page import main as write_shipped
 from archsim.studies.validation.validation import audit, page_of
 from archsim.uncertainty.quantities import KNOTS, Quantiles
-from calibration.fit.coverage import BEGIN, END, LEVELS, judged, with_table, with_widths
+from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
 from calibration.fit.residuals import TableResiduals
@@ -355,7 +355,7 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
 )
 def test_learned_intervals_cover_other_tables(common, own, tails):
-    found = judged(tables(common, own, tails))
+    found = coverage_of(tables(common, own, tails))
     assert found.within == pytest.approx(LEVELS, abs=0.08)
     low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
     assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
@@ -390,7 +390,7 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [judged(tables(0.1, 0.1))])
+    found = with_table(page, [coverage_of(tables(0.1, 0.1))])
     assert found.startswith("before") and found.endswith("after\n")
     assert "| moe | scaled |" in found and "old" not in found
 

@@ -23,17 +23,10 @@ from calibration.fit import fit, moe, segments
 from calibration.fit.gemm import POINT, fit_table
 from calibration.fit.memory import curves_of
 from calibration.fit.transfers import SERIES, Series, series_of
+from calibration.measurements.consensus import consensus, off_the_others, repeatability
 from calibration.measurements.fingerprints import in_fit
 from calibration.measurements.reading import Measurements, read_measurements
-from calibration.measurements.sweeps import (
-    SAME,
-    consensus,
-    off_the_others,
-    pools,
-    release,
-    repeatability,
-    table_of_sweeps,
-)
+from calibration.measurements.sweeps import SAME, pools, release, table_of_sweeps
 
 # ---- choosing
 # Selects the table or law of a calibration that judges each measurement, and reports substitutes and gaps.

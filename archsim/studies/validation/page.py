@@ -46,7 +46,7 @@ from archsim.studies.validation.errors import (
     moe_cases,
     summaries,
 )
-from calibration.measurements.adapters.public import NO_TIMES
+from calibration.measurements.adapters.not_fitted import NO_TIMES
 from calibration.measurements.reading import CASES, Measurements, read_measurements
 
 # ---- charts

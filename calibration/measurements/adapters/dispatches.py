@@ -8,7 +8,7 @@ between nodes, and TensorRT-LLM's all-to-all within an NVL72.
 import pandas as pd
 
 from archsim.laws.transfers import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, NOTIFY_OF, PAYLOAD_OF, PREPARE, sent_bytes
-from calibration.measurements.adapters.public import repetition
+from calibration.measurements.adapters.transfers import repetition
 from calibration.measurements.layouts import frame, layout
 
 # DeepEP builds that sglang ships; not in a column (README of the tidy set).
@@ -60,8 +60,8 @@ def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
     """Exchange of hidden vectors (transmit) and, apart from it, of counts (notify), which one node does not have."""
     sent = _phases(rows, BETWEEN_NODES, "normal", {op: rows[f"{op}_transmit_us"] for op in (DISPATCH, COMBINE)})
     several = rows[rows["nodes"] > 1]
-    told = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
-    return pd.concat([sent, _phases(several, BETWEEN_NODES, "normal", told)])
+    notified = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
+    return pd.concat([sent, _phases(several, BETWEEN_NODES, "normal", notified)])
 
 
 def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:

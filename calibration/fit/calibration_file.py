@@ -1,10 +1,8 @@
 """Writes calibration files; equal parameters give equal bytes. Schema: ``archsim.laws.tables``."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from archsim.base import files, yaml
 from archsim.laws.stored import STORED, digest, packed, save
@@ -12,26 +10,24 @@ from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
 from archsim.specs.calibration_sections import NUMBERS, TABLES
 from calibration.measurements.reading import CalibrationError
 
-# ---- parameters
-
 YAML = (".yaml", ".yml")
 EXACT = ("first_bytes", "last_bytes")  # sizes; those in rows of numbers are kept as whole numbers
 DIGITS = 6  # significant, of fitted numbers
 HEAD = "# Fitted by `archsim calibrate`; see archsim/laws/tables.py for what the keys mean.\n"
 
 
-def rounded(calibration: CalibrationSpec) -> CalibrationSpec:
+def round_calibration(calibration: CalibrationSpec) -> CalibrationSpec:
     """The same with six significant digits: those after them differ between CPUs, as their numeric libraries add up in
     different orders. Measured sizes stay exact.
     """
-    return CalibrationSpec.model_validate(_rounded(calibration.model_dump()))
+    return CalibrationSpec.model_validate(_round(calibration.model_dump()))
 
 
-def _rounded(value: Any, key: str = "") -> Any:
+def _round(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(each, name) for name, each in value.items()}
+        return {name: _round(each, name) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [each if isinstance(each, float) and each.is_integer() else _rounded(each, key) for each in value]
+        return [each if isinstance(each, float) and each.is_integer() else _round(each, key) for each in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and key not in EXACT else value
 
 
@@ -79,28 +75,3 @@ def is_calibration_file(out: str) -> bool:
     raise CalibrationError(
         f"--out {out}: a calibration is a .yaml file, not {path.suffix}. End the path of a new folder with /"
     )
-
-
-# ---- robust
-# Least squares with a robust loss, for the parameters of laws.
-#
-# A fit goes on far beyond the digits that are written: the default tolerances of scipy leave weakly determined
-# parameters 1e-4 apart between CPUs, whose numeric libraries round differently; these leave 1e-7.
-
-TOLERANCE = 1e-15
-LAW_DIGITS = 4  # significant, of the parameters of laws; corrections at measured points make up for what is cut
-
-
-def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray, bounds, scale: float, steps: int):
-    """scipy's result: ``x``, float64[parameter], and ``cost``. scale: residuals beyond count linearly."""
-    from scipy.optimize import least_squares as scipys
-
-    to_the_end = dict.fromkeys(("ftol", "xtol", "gtol"), TOLERANCE)
-    return scipys(
-        residuals, start, jac="3-point", bounds=bounds, loss="soft_l1", f_scale=scale, max_nfev=steps, **to_the_end
-    )
-
-
-def significant(value: float, digits: int = LAW_DIGITS) -> float:
-    """Rounded to a few significant digits, so that files are small and equal on all machines."""
-    return float(f"{value:.{digits}g}")
