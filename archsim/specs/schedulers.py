@@ -125,7 +125,7 @@ class SchedulerSpec(Spec):
 
     @field_validator("chunked_prefill")
     @classmethod
-    def _chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
+    def _default_chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
         return row_of(info.data.get("name", "vllm_v1")).chunked if given is None else given
 
     @field_validator("params")

@@ -30,7 +30,7 @@ class WidthSpec(fields.Spec):
 
     @model_validator(mode="after")
     def _contains_one(self) -> WidthSpec:
-        _checked(self.distribution, self.range, "range")
+        _check_ends(self.distribution, self.range, "range")
         return self
 
     def of(self, value: float) -> Distribution:
@@ -57,7 +57,7 @@ class LevelsSpec(fields.Spec):
             given = getattr(self, key)
             if list(given) != sorted(given):
                 raise fields.KeyProblem((key,), f"{list(given)}: expected ascending factors")
-            _checked("lognormal", (given[0], given[-1]), key)
+            _check_ends("lognormal", (given[0], given[-1]), key)
         return self
 
     def level(self, name: str) -> Distribution:
@@ -131,7 +131,7 @@ def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str
             )
 
 
-def _checked(shape: str, ends: Range, key: str) -> None:
+def _check_ends(shape: str, ends: Range, key: str) -> None:
     """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
     low, high = ends
     if low > high:
