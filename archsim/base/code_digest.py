@@ -58,8 +58,8 @@ _KEPT_S = 7 * 24 * 3600.0
 # kept): with them a user who waits is told about how long.
 KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "runs": {
-        "generated._generate": 3.2, "generated._fill_alias": 1.1, "generated._fill_tastes": 0.8,
-        "generated._kind_of": 0.6, "generated._source_of": 0.4, "step_counts._grow": 1.0,
+        "generative._generate": 3.2, "synthetic._fill_alias": 1.1, "generative._fill_tastes": 0.8,
+        "generative._kind_of": 0.6, "generative._source_of": 0.4, "step_counts._grow": 1.0,
         "step_counts._add": 0.9, "step_counts._note": 0.6, "gemm.gemm_times": 0.7, "work._complete": 0.5,
         "moves._share_tokens": 0.5, "step_networks._list_routes": 0.3, "ceilings._sums": 0.3, "work._fill_bundles": 0.3,
     },

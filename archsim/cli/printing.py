@@ -163,7 +163,7 @@ def natural_width(table) -> int:
 
 def print_store(path: str | Path) -> dict[str, Any]:
     """Print, and return, what the store at ``path`` contains."""
-    from archsim.workload.store import facts_of, open_store
+    from archsim.workload.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
     for name, value in facts.items():
@@ -319,7 +319,8 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
 
 def print_wafers(plan: SweepPlan, folder: Path) -> None:
     """The distribution of drawn machines; nothing of another sweep."""
-    from archsim.studies.wafers import COLUMNS, cells_of, distributions, is_drawn
+    from archsim.studies.wafers import distributions, is_drawn
+    from archsim.studies.wafers_page import COLUMNS, cells_of
 
     if not is_drawn(plan):
         return
@@ -402,7 +403,7 @@ def print_causes(indices, unknown: str, what: str = "the answer") -> None:
 def print_sure(found) -> None:
     """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
     from archsim.report.units import TIME_UNITS, interval, percent
-    from archsim.studies.sure import order_told
+    from archsim.studies.sure_answer import order_sentence
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
@@ -415,10 +416,10 @@ def print_sure(found) -> None:
             table = grid("faster", "slower", "order", numbers=("by", "5 %", "95 %"))
             for each in pairs:
                 by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
-                table.add_row(each.faster, each.slower, order_told(each), *by)
+                table.add_row(each.faster, each.slower, order_sentence(each), *by)
             console().print(table)
         print_causes(place.indices, place.unknown)
         for said in place.advice:
             print(said)
-        print(place.told)
+        print(place.sentence)
     print_notes(list(found.notes))

@@ -34,7 +34,7 @@ def run_import_store(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_store
     from archsim.cli.progress import import_watcher
     from archsim.specs.library import load_model
-    from archsim.workload.formats.readers import import_sources
+    from archsim.workload.formats.importing import import_sources
 
     model = load_model(args.model) if args.model else None
     sources, out = (
@@ -76,8 +76,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
-    from archsim.workload.traffic_model import TrafficSubjects, read_head
-    from archsim.workload.traffic_presets import fit_preset
+    from archsim.workload.preset_files import fit_preset
+    from archsim.workload.traffic_heads import TrafficSubjects, read_head
 
     to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
     out = fit_preset(args.source, load_model(args.model), to, args.seed)
@@ -104,7 +104,7 @@ def add_head(parser: argparse.ArgumentParser) -> None:
 
 def run_head(args: argparse.Namespace) -> int:
     """Print the rows. Raises TraceError for a store of loads."""
-    from archsim.workload.store import head_of, open_store
+    from archsim.workload.trace_store import head_of, open_store
 
     args.result = list(head_of(open_store(args.store), args.rows))
     print(*args.result, sep="\n")
@@ -125,7 +125,7 @@ def run_info(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_store
 
     if args.verify:
-        from archsim.workload.store import open_store, verify
+        from archsim.workload.trace_store import open_store, verify
 
         verify(open_store(args.store))
         print("All checksums match.")
@@ -146,7 +146,7 @@ def run_merge(args: argparse.Namespace) -> int:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import merge
+    from archsim.workload.store_writer import merge
 
     out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
@@ -201,7 +201,8 @@ def run_sample(args: argparse.Namespace) -> int:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store, sample_entries, write_selection
+    from archsim.workload.store_writer import sample_entries, write_selection
+    from archsim.workload.trace_store import open_store
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
@@ -235,7 +236,8 @@ def run_slice(args: argparse.Namespace) -> int:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store, slice_entries, write_selection
+    from archsim.workload.store_writer import slice_entries, write_selection
+    from archsim.workload.trace_store import open_store
 
     store = open_store(args.store)
     first, last = args.requests
@@ -279,7 +281,7 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
 
 
 def run_synth(args: argparse.Namespace) -> int:
-    from archsim.workload.traffic_presets import generate_trace
+    from archsim.workload.preset_files import generate_trace
 
     preset = args.preset or args.like
     out = str(arguments.file_out(args.out, f"{arguments.stem_of(preset)}.npz"))

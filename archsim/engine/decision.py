@@ -150,7 +150,7 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.demand.Predicted, or
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
         None.
         """
         return copy_bits(layer, plan, predicted)

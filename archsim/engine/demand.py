@@ -16,17 +16,9 @@ from archsim.base import compiled, host
 from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies import free_heatmap, heatmap, registry
 from archsim.specs.policies import PATHS, PolicySpec
-from archsim.workload.demand import (
-    BatchSum,
-    Demand,
-    Predicted,
-    Stacked,
-    StepDemand,
-    TokenRouting,
-    dies_of_requests,
-    let_go,
-    sum_together,
-)
+from archsim.workload.demand import BatchSum, Demand, sum_together
+from archsim.workload.stacked import Stacked, let_go
+from archsim.workload.step_demand import Predicted, StepDemand, TokenRouting, dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from archsim.policies.placement import Placement
 from archsim.policies.prediction import CopiesView
 from archsim.policies.registry import NOMINAL, build_policy
 from archsim.specs.scenario import Scenario
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 

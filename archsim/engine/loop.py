@@ -22,7 +22,7 @@ from archsim.engine.engine import EventEngine, StepTimes
 from archsim.iteration.memory import Fit
 from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
-from archsim.workload.demand import Predicted, StepDemand
+from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.fabric.fabric import Fabric

@@ -22,7 +22,7 @@ from archsim.specs.explore import OBJECTIVES, ExploreSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.quantities import SHAPES
-from archsim.workload.traffic_model import TrafficStatistics
+from archsim.workload.traffic_heads import TrafficStatistics
 
 # ---- markdown
 # The reference page: a list of keys for every mapping of every file.

@@ -243,7 +243,7 @@ def requests(run: Finished) -> dict[str, Any]:
     picks an expert in proportion to its load over all decode steps of the layer. This is an upper estimate, because the
     loads of one step are less even than those of all steps.
     """
-    from archsim.workload.demand import recorded_requests
+    from archsim.workload.larger_batches import recorded_requests
 
     demand, batch = run.demand, run.run.batch
     assert run.source is not None

@@ -38,7 +38,7 @@ from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.system import SystemSpec
-from archsim.workload.trace import refuse_more_layers
+from archsim.workload.layer_subset import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
 from microarch.fabric.grid import ROW_MAJOR
 

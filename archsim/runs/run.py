@@ -155,7 +155,7 @@ class DemandSpec:
 
     origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
     marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
-    columns in the cache (``archsim.workload.store``), '' where they are not there. routing: whether a run
+    columns in the cache (``archsim.workload.column_cache``), '' where they are not there. routing: whether a run
     counts single tokens. shaped_by: a policy whose routing or replication the demand depends on; only runs of equal
     rules may use it.
     """

@@ -20,8 +20,10 @@ from archsim.policies import allocation, heatmap, registry
 from archsim.runs import columns, energy
 from archsim.runs.physical_laws import broken_laws, obeyed
 from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
-from archsim.workload import store, trace, traffic_presets
-from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
+from archsim.workload import column_cache, layer_subset, trace, traffic_presets
+from archsim.workload.demand import sum_together
+from archsim.workload.demand_cache import built_together, cached_demand, missing
+from archsim.workload.larger_batches import extended
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
@@ -265,10 +267,10 @@ class Simulator:
         if key not in self._traces:
             from archsim.workload.formats.readers import open_trace
 
-            stored = store.load(spec.stored_trace)
+            stored = column_cache.get(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
-        return trace.some_layers(source, workload.layers)
+        return layer_subset.some_layers(source, workload.layers)
 
 
 def _is_users(spec: DemandSpec) -> bool:

@@ -38,15 +38,9 @@ from archsim.specs.measured import CopyLaw
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.validation.cases import (
-    COPY_SIZES,
-    EXPERT_COLUMNS,
-    copies_table,
-    copy_cases,
-    engine_cases,
-    engine_table,
-)
-from archsim.workload.generated import SyntheticTraffic
+from archsim.studies.validation.engine_cases import EXPERT_COLUMNS, engine_cases, engine_table
+from archsim.studies.validation.engine_copies import COPY_SIZES, copies_table, copy_cases
+from archsim.workload.synthetic import SyntheticTraffic
 from calibration.measurements.reading import Measurements, read_measurements
 
 H100 = calibration_named("h100")

@@ -61,7 +61,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 from archsim.uncertainty.worlds import quantities_of, ranges_of
-from archsim.workload.demand import StepDemand, TokenRouting
+from archsim.workload.step_demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology
 

@@ -20,17 +20,10 @@ from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.placement import Placement
 from archsim.specs.library import load_assumptions
 from archsim.specs.system import CoolingSpec, PowerSpec
-from archsim.studies.optimum import (
-    MOST_DIES,
-    Bounds,
-    ProblemBuilder,
-    distances,
-    exact_bound,
-    loads,
-    lower_bound,
-    proved_by,
-)
-from archsim.workload.demand import StepDemand
+from archsim.studies.optimum_bounds import exact_bound, lower_bound, proved_by
+from archsim.studies.optimum_distances import Bounds, distances
+from archsim.studies.optimum_problem import MOST_DIES, ProblemBuilder, loads
+from archsim.workload.step_demand import StepDemand
 
 POLICIES = ("base", "allo", "allo-lp", "allo+pred")
 ASSUMPTIONS = (

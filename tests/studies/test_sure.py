@@ -16,7 +16,8 @@ from archsim.cli.main import main
 from archsim.cli.printing import print_sure
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
-from archsim.studies.sure import advised, measured_told, measurements
+from archsim.studies.sure import measurements
+from archsim.studies.sure_answer import advice_sentences, measurement_sentence
 from archsim.uncertainty import worlds
 from archsim.uncertainty.estimate import Interval, expand, indices
 from archsim.uncertainty.worlds import Worlds, quantities_of
@@ -44,7 +45,7 @@ def runs_of(experiment):
 
 def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     (place,) = found.places
-    assert place.told.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds. It is 1.")
+    assert place.sentence.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds. It is 1.")
     assert place.headline.sure
     low, middle, high = place.headline.ratio
     assert 1 < low < middle < high
@@ -63,7 +64,7 @@ def test_its_files_say_the_same(found, folder):
         row.throughput_tokens_per_s * row.decode_ns / row.decode_ns_p95, rel=0.05
     )
     page = (folder / "sure.html").read_text()
-    assert found.places[0].told in page and "whisker" in page and "calibration.measure" in page
+    assert found.places[0].sentence in page and "whisker" in page and "calibration.measure" in page
 
 
 def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypatch):
@@ -256,11 +257,11 @@ def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
     same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0012)
-    said = measured_told(same, place).replace("\N{NO-BREAK SPACE}", " ")
+    said = measurement_sentence(same, place).replace("\N{NO-BREAK SPACE}", " ")
     assert said.startswith("Measuring reads of your HBM takes 5 minutes (`measure memory`). It would hardly narrow ")
     assert said.endswith("The better choice that it allows is worth 0.1 % of throughput.")
     less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
-    assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340.")
+    assert measurement_sentence(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340.")
 
 
 def test_only_what_narrows_or_could_decide_is_advised(found):
@@ -277,9 +278,14 @@ def test_only_what_narrows_or_could_decide_is_advised(found):
     own = 1 + free["free"]
     assert measurements(expand(free, own), {"a": expand(free, own)}, free, own, named) == ()
     (index,) = [each for each in indices(expand(free, own), free, own) if each.name == "free"]
-    assert advised([], [index])[0].startswith("No single measurement that archsim knows would narrow the interval")
+    assert advice_sentences([], [index])[0].startswith(
+        "No single measurement that archsim knows would narrow the interval"
+    )
     layers = index._replace(name="layers that did not run")
-    assert advised([], [layers])[0].endswith("Simulate more of them first (workload.layers).") and advised([], []) == ()
+    assert (
+        advice_sentences([], [layers])[0].endswith("Simulate more of them first (workload.layers).")
+        and advice_sentences([], []) == ()
+    )
 
 
 def test_times_say_which_layers_they_are_of(capsys):

@@ -19,7 +19,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated import SyntheticTraffic
+from archsim.workload.synthetic import SyntheticTraffic
 from support.random_points import changed, log_uniform, routed_demand, with_room
 from support.small_runs import replay
 

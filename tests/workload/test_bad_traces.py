@@ -28,10 +28,11 @@ from archsim.base.errors import TraceError
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.specs.library import load_model
+from archsim.workload.formats.json_request import Origin, read_request
 from archsim.workload.formats.npz import read_npz
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.formats.requests import Origin, read_request
-from archsim.workload.store import MAGIC, open_store, pack_frames, read_frames, verify
+from archsim.workload.frames import MAGIC, pack_frames, read_frames
+from archsim.workload.trace_store import open_store, verify
 
 LAYERS = [1, 2, 3, 4]
 

@@ -23,7 +23,6 @@ from support.tiny import archsim, tiny, tiny_file
 from support.trace_files import TOY, save_npz, toy_requests
 
 import archsim as ar
-import archsim.workload.demand as stacked_module
 import archsim.workload.trace as trace_module
 from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.demand import RunSum, build_run_demand
@@ -36,27 +35,13 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_model, load_planned
 from archsim.specs.model import ModelSpec
 from archsim.specs.workload import SyntheticSpec, SyntheticTrace, WorkloadSpec
-from archsim.workload.demand import (
-    LOOKED,
-    active_by_step,
-    build_demand,
-    extended,
-    recorded_requests,
-    sum_together,
-    unsettled_steps,
-)
+from archsim.workload import stacked
+from archsim.workload.demand import LOOKED, active_by_step, build_demand, sum_together, unsettled_steps
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.generated import SyntheticTraffic
-from archsim.workload.trace import (
-    SomeLayers,
-    Trace,
-    draw_requests,
-    is_first_of,
-    representative_layers,
-    seen_shares,
-    some_layers,
-    spread_layers,
-)
+from archsim.workload.larger_batches import extended, recorded_requests
+from archsim.workload.layer_subset import SomeLayers, representative_layers, seen_shares, some_layers, spread_layers
+from archsim.workload.synthetic import SyntheticTraffic
+from archsim.workload.trace import Trace, draw_requests, is_first_of
 from archsim.workload.traffic_presets import generated_traffic
 
 SHARED_TRACES = [
@@ -273,7 +258,7 @@ def test_other_requests_are_not_summed_together():
 def test_columns_in_files_are_those_in_memory(source, tmp_path, monkeypatch, held_bytes):
     parts = {"origin_dies": 4, "predictor": TopFraction()}
     whole = build_run_demand(source, 50, 6, 0, **parts)
-    monkeypatch.setattr(stacked_module, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(stacked, "HELD_BYTES", held_bytes)
     mapped = build_run_demand(source, 50, 6, 0, **parts, folder=tmp_path)
     assert isinstance(mapped.predicted_rows.base, mmap.mmap) and mapped.predicted_rows.flags.writeable
     _assert_equal(whole, mapped)
@@ -283,8 +268,8 @@ def test_columns_in_files_are_those_in_memory(source, tmp_path, monkeypatch, hel
 
 
 def test_wider_steps_widen_those_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(stacked_module, "HELD_BYTES", 0)
-    steps = stacked_module.Stacked((2,), np.uint16, tmp_path / "steps")
+    monkeypatch.setattr(stacked, "HELD_BYTES", 0)
+    steps = stacked.Stacked((2,), np.uint16, tmp_path / "steps")
     for value in (1, 1 << 20, 3):
         steps.append(np.full(2, value, np.int32 if value >> 16 else np.uint16))
     found = steps.take()
@@ -300,7 +285,7 @@ def _assert_equal(one, other):
 def test_same_arguments_same_demand_in_another_process(tmp_path):
     program = (
         "from archsim.specs.library import load_model; from archsim.specs.workload import SyntheticSpec\n"
-        "from archsim.workload.generated import SyntheticTraffic; from archsim.engine.demand import "
+        "from archsim.workload.synthetic import SyntheticTraffic; from archsim.engine.demand import "
         "build_run_demand\n"
         "d = build_run_demand(SyntheticTraffic(load_model('olmoe-1b-7b'), SyntheticSpec(), 9), 12, 5, 1)\n"
         "import zlib; print(zlib.crc32(d.tokens.tobytes() + d.first_seen.tobytes()), d.digest)"

@@ -25,10 +25,10 @@ from support.trace_files import TOY
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
+from archsim.workload.formats.load_files import load_files, read_all_loads, read_loads
+from archsim.workload.formats.pt import read_pt
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.loads import load_files, read_all_loads, read_loads
-from archsim.workload.pt import read_pt
-from archsim.workload.store import open_store
+from archsim.workload.trace_store import open_store
 
 TINY = ModelSpec(name="tiny-moe", source="made up", layers=4, moe_layers={"first": 1, "last": 3}, hidden=8,
                  expert_ffn=8, experts=8, top_k=2)  # fmt: skip

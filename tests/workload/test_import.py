@@ -30,13 +30,15 @@ from archsim.policies.routing import Pass
 from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.library import load_model
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.workload.formats import importing, readers
 from archsim.workload.formats import json_tree as tree
-from archsim.workload.formats import readers
-from archsim.workload.formats import requests as json_request
-from archsim.workload.formats.readers import import_sources, open_trace
-from archsim.workload.formats.requests import scan
-from archsim.workload.store import merge, open_store, slice_entries, verify, write_selection
-from archsim.workload.trace import some_layers
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.formats.json_request import Origin, read_request
+from archsim.workload.formats.json_scan import scan
+from archsim.workload.formats.readers import open_trace
+from archsim.workload.layer_subset import some_layers
+from archsim.workload.store_writer import merge, slice_entries, write_selection
+from archsim.workload.trace_store import open_store, verify
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_archives_are_read_like_directories(mode, source, tmp_path):
 
 def test_jobs_batches_and_the_order_of_sources_do_not_change_a_store(source, tmp_path, monkeypatch):
     imported(source, tmp_path / "one")
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     imported([source / "org/toy/set/b", source / "org/toy/set/a"], tmp_path / "other", jobs=4)
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
@@ -282,7 +284,7 @@ def test_skipping_everything_is_an_error(source, tmp_path):
 
 
 def test_a_stopped_import_goes_on(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     imported(source, tmp_path / "whole")
     read = tree.read_request
     calls = []
@@ -333,7 +335,7 @@ def test_tokens_and_loads_do_not_mix(source, tmp_path):
 def test_memory_is_a_few_batches(tmp_path, monkeypatch):
     """However many requests there are, no more batches are under way than the jobs can use."""
     write_tree(tmp_path / "tree", toy_requests([f"a/{n}" for n in range(40)]), LAYERS, 5)
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     taken, done = [], []
 
     class Counting(Quiet):
@@ -363,11 +365,11 @@ def test_the_exact_reader_refuses_what_json_would_swallow(source):
         file.write_text(text)
         with pytest.raises(TraceError, match=message):
             open_trace(source, TOY)
-    origin = json_request.Origin("x", "a/1")
+    origin = Origin("x", "a/1")
     data = json.loads(good)
     data[1]["1"] = [[True, 2]]
     with pytest.raises(TraceError, match="expert id True at rank 0"):
-        json_request.read_request(json.dumps(data).encode(), origin, TOY, None)
+        read_request(json.dumps(data).encode(), origin, TOY, None)
 
 
 # ---- Recorded routing as matrices of assignments: import, dispatch and combine alone.

@@ -15,21 +15,13 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.specs.library import load_experiment, load_model
-from archsim.workload import demand, open_trace
 from archsim.workload import demand as demand_cache
+from archsim.workload import open_trace, stacked, trace_store
 from archsim.workload import store as store_writer
-from archsim.workload import store as stores
-from archsim.workload.store import (
-    merge,
-    open_store,
-    pack_frames,
-    read_frames,
-    sample_entries,
-    slice_entries,
-    verify,
-    write_frames,
-    write_selection,
-)
+from archsim.workload.demand_cache import cached_demand
+from archsim.workload.frames import pack_frames, read_frames, write_frames
+from archsim.workload.store_writer import merge, sample_entries, slice_entries, write_selection
+from archsim.workload.trace_store import open_store, verify
 
 
 @pytest.fixture
@@ -85,7 +77,7 @@ def test_a_store_opens_as_the_trace_it_was_made_of(tree, store):
 def test_a_large_store_is_mapped_and_keeps_its_digest(store, tmp_path, monkeypatch):
     small = open_trace(store, TOY)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stores, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(trace_store, "MAPPED_BYTES", 0)
     for _ in range(2):
         mapped = open_trace(store, TOY)
         assert isinstance(mapped.experts, np.memmap)
@@ -125,7 +117,7 @@ def test_equal_files_of_rows_are_written_once(tree, tmp_path, monkeypatch):
 def test_merging_a_store_with_itself_is_refused(store, tmp_path):
     with pytest.raises(TraceError, match="request set/a/1 appears twice"):
         merge([store, store], tmp_path / "out", 1)
-    assert not stores.is_store(tmp_path / "out")
+    assert not trace_store.is_store(tmp_path / "out")
 
 
 def test_stores_of_two_models_do_not_merge(tree, store, tmp_path):
@@ -238,8 +230,8 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
     def build(folder):
         return build_run_demand(trace, 4, 3, 0, origin_dies=2, folder=folder)
 
-    first = demand_cache.cached_demand(RunDemand, "x", build)
-    second = demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
+    first = cached_demand(RunDemand, "x", build)
+    second = cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
     for name in ("tokens", "first_seen", "origins", "layer_ids"):
         one, other = getattr(first, name), getattr(second, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
@@ -251,7 +243,7 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
         second.digest,
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
-    demand_cache.cached_demand(RunDemand, "y", build)
+    cached_demand(RunDemand, "y", build)
     assert list(demand_cache.folder().iterdir()) == []
 
 
@@ -260,17 +252,17 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
 def test_a_damaged_demand_is_summed_again(tree, tmp_path, monkeypatch, damaged, held_bytes):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
-    monkeypatch.setattr(demand, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(stacked, "HELD_BYTES", held_bytes)
     trace, built = open_trace(tree, TOY), []
 
     def build(folder):
         built.append(folder)
         return build_run_demand(trace, 4, 3, 0, folder=folder)
 
-    tokens = demand_cache.cached_demand(RunDemand, "x", build).tokens.copy()
+    tokens = cached_demand(RunDemand, "x", build).tokens.copy()
     (entry,) = demand_cache.folder().iterdir()
     (entry / "tokens").write_bytes(damaged((entry / "tokens").read_bytes()))
-    again = demand_cache.cached_demand(RunDemand, "x", build)
+    again = cached_demand(RunDemand, "x", build)
     assert len(built) == 2 and np.array_equal(again.tokens, tokens)
     assert [each.name for each in demand_cache.folder().iterdir()] == [entry.name]
 
@@ -294,7 +286,7 @@ def test_drafts_of_other_processes_outlive_old_entries(tree, tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "stat", vanishing)
     trace = open_trace(tree, TOY)
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     assert sorted(each.name for each in demand_cache.folder().iterdir()) == ["draft-live", "gone"]
 
 
@@ -303,7 +295,7 @@ def test_other_users_read_a_demand(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
     trace = open_trace(tree, TOY)
     (tmp_path / "usual").mkdir()
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     (entry,) = demand_cache.folder().iterdir()
     assert entry.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
@@ -311,14 +303,14 @@ def test_other_users_read_a_demand(tree, tmp_path, monkeypatch):
         raise PermissionError("the entry of another user")
 
     monkeypatch.setattr(os, "utime", refused)
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
+    cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
 
 
 def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, not a folder")
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     trace = open_trace(tree, TOY)
-    demand = demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    demand = cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     assert (demand.tokens == build_run_demand(trace, 4, 3, 0).tokens).all()
 
 
@@ -326,7 +318,7 @@ def test_threads_do_not_change_a_demand(monkeypatch):
     from archsim.base import host as parallel
     from archsim.policies.heatmap import TopFraction
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.generated import SyntheticTraffic
+    from archsim.workload.synthetic import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)
     source = SyntheticTraffic(TOY, SyntheticSpec(requests=20, prompt_tokens=3), 20)

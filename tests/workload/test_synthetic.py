@@ -7,9 +7,10 @@ from pydantic import ValidationError
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import profile
-from archsim.workload.generated import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
-from archsim.workload.traffic_presets import generated_traffic, measure
+from archsim.workload import statistics
+from archsim.workload.imbalance import measure
+from archsim.workload.synthetic import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
+from archsim.workload.traffic_presets import generated_traffic
 
 
 def traffic(model="olmoe-1b-7b", largest_batch=64, **parameters):
@@ -184,7 +185,7 @@ def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     loads = np.zeros((16, 64))
     for piece in source.steps(np.arange(16384), 3):
         if piece.iteration == 3:
-            loads += profile.loads_of(piece.experts, 64)
+            loads += statistics.loads_of(piece.experts, 64)
     (kind, *_), ranks = imbalance, imbalance.get("ranks", 1)
     found = measure(loads, kind, ranks, 64 + ranks * imbalance.get("slots", 0))
     for half, value in zip((found[:8], found[8:]), wanted, strict=True):

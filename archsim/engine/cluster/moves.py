@@ -37,7 +37,7 @@ from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
 # Bytes of flows on the links of their routes, and what a phase waits for on them.
