@@ -259,7 +259,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def _print_sections(found) -> None:
-    from archsim.studies.validation.page import section_table
+    from archsim.studies.validation.sections import section_table
 
     print("\nErrors of every law that an iteration uses, on all that was measured:")
     _print_columns(*section_table(found.sections))
@@ -269,12 +269,12 @@ def _print_sections(found) -> None:
 
 def _audit(args: argparse.Namespace) -> int:
     from archsim.specs.calibration_files import load_calibration
-    from archsim.studies.validation.cases import calibrations_shipped
-    from archsim.studies.validation.validation import page_of, told
+    from archsim.studies.validation.audit import audit_lines, page_of
+    from archsim.studies.validation.engine_layers import calibrations_shipped
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]
-    args.result = {name: list(told(each)) for name, each in zip(names, calibrations, strict=True)}
+    args.result = {name: list(audit_lines(each)) for name, each in zip(names, calibrations, strict=True)}
     for lines in args.result.values():
         print(*lines, sep="\n")
     if args.out:
@@ -321,7 +321,7 @@ def _served(args: argparse.Namespace) -> int:
 
 def _mesh(args: argparse.Namespace) -> int:
     from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
-    from archsim.studies.validation.mesh import case_lines, cases_of, law_lines, page_of, told
+    from archsim.studies.validation.mesh import answer_lines, case_lines, cases_of, law_lines, page_of
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
     folders = [*args.mesh, *([args.measurements] if args.measurements else [])]
@@ -332,7 +332,7 @@ def _mesh(args: argparse.Namespace) -> int:
     import archsim as ar
 
     found = ar.validate_meshes(*folders, calibration=args.calibration)
-    args.result = {"cases": found.judged, "told": [*case_lines(found), *told(found)]}
+    args.result = {"cases": found.judged, "told": [*case_lines(found), *answer_lines(found)]}
     print(*args.result["told"], sep="\n")
     if args.out:
         Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
@@ -342,7 +342,7 @@ def _mesh(args: argparse.Namespace) -> int:
 
 
 def _print_layers(found) -> None:
-    from archsim.studies.validation.cases import layer_table
+    from archsim.studies.validation.engine_layers import layer_table
 
     if len(found.layers):
         print("\nOne rank compared with fused layers, on the event engine under gemm: grouped:")
@@ -350,7 +350,7 @@ def _print_layers(found) -> None:
 
 
 def _print_power(found) -> None:
-    from archsim.studies.validation.cases import power_table
+    from archsim.studies.validation.power_cases import power_table
 
     if len(found.power):
         print("\nPower of the whole GPU at steady work, measured and computed from its activity:")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError, capital
 from archsim.cli import arguments
+from archsim.studies import claims_page
 
 if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
@@ -59,10 +60,10 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.samples is not None:
         from archsim.cli.printing import print_sure
         from archsim.cli.progress import study
-        from archsim.studies.designs import loaded, side_of
+        from archsim.studies.sides import load_side, side_of
         from archsim.studies.sure import sure_of_sides
 
-        inside = None if args.inside is None else loaded(args.inside, args.overrides)
+        inside = None if args.inside is None else load_side(args.inside, args.overrides)
         sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in (("A", args.a), ("B", args.b))}
         named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
         with study(folder) as watching:
@@ -83,7 +84,7 @@ def _folder_name(args: argparse.Namespace) -> str:
 
 def _print(found) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.studies.designs import answer, cell, change
+    from archsim.studies.designs_page import answer, cell, change
 
     print(f"A: {found.a}, B: {found.b}; both: {found.same}")
     table = grid("specification", "A", "B")
@@ -195,7 +196,7 @@ def run_claims(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.cli.progress import study
-    from archsim.studies.claims import as_json
+    from archsim.studies.claims_page import as_json
 
     folder = Path(args.out or FOLDER)
     if args.recorded:
@@ -215,23 +216,23 @@ def run_claims(args: argparse.Namespace) -> int:
 def _print_claims(found) -> None:
     from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
-    from archsim.studies import claims as page
 
     for each in found:
         for answer in each.answers:
-            print(page.answer_sentence(answer))
-    print(page.summary_sentence(found))
-    for claims, judged in page.largest_misses(found):
+            print(claims_page.answer_sentence(answer))
+    print(claims_page.summary_sentence(found))
+    for claims, judged in claims_page.largest_misses(found):
         unit, at = judged.group.unit, judged.place
         print(
             f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
-            f"is {page.published(judged, unit)} and the simulated {page.shown(judged.simulated, unit)}. "
+            f"is {claims_page.published_text(judged, unit)} and the simulated "
+            f"{claims_page.shown(judged.simulated, unit)}. "
             f"{sentence(capital(judged.why))}"
         )
-    names = tuple(name.replace("_", " ") for name in page.VerdictCounts._fields)
+    names = tuple(name.replace("_", " ") for name in claims_page.VerdictCounts._fields)
     table = grid("paper", title="published numbers", numbers=names)
     for each in found:
-        table.add_row(each.paper.paper, *map(str, page.counts_of([each])))
+        table.add_row(each.paper.paper, *map(str, claims_page.counts_of([each])))
     console().print(table)
 
 
@@ -294,7 +295,7 @@ def _balancer(args: argparse.Namespace) -> int:
     if found.reason:
         print(found.reason)
     if found.worlds is not None:
-        print(found.worlds.told)
+        print(found.worlds.sentence)
     _print_rows(found)
     _print_moves(found)
     print_notes(found.notes)
@@ -322,11 +323,11 @@ def _block(args: argparse.Namespace) -> int:
 def _print_block(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.units import TIME_UNITS, scaled, signed_percent, usd
-    from archsim.studies.worth import WORDS
+    from archsim.studies.block_worth import WORDS
 
     print(found.verdict)
     for each in found.worlds:
-        print(each.told)
+        print(each.sentence)
     for cost in found.costs:
         takes = f"{cost.mm2:,.3g} mm², {cost.w:,.3g} W and {usd(*cost.usd[::2])}"
         print(f"On {cost.system}, which decides by {cost.decided}, {found.block} takes {takes}.")

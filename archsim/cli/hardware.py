@@ -457,15 +457,15 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def recorded_in(file: str, block: str, events: int) -> Any:
-    """``archsim.studies.silicon.recorded`` in the runs of an experiment."""
+    """``archsim.studies.bench_records.record_bench`` in the runs of an experiment."""
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
     from archsim.specs.library import load_planned
-    from archsim.studies.silicon import recorded
+    from archsim.studies.bench_records import record_bench
 
     selection = select(load_planned(file, []))
     runs = list(selection.maker.runs(map(selection.plan.point, selection.kept)))
-    return recorded(block, runs, Simulator(selection.maker.traces).replay, events)
+    return record_bench(block, runs, Simulator(selection.maker.traces).replay, events)
 
 
 def combinations(block: str, given: list[str], default: Mapping[str, tuple]) -> Iterator[dict[str, Any]]:

@@ -384,7 +384,7 @@ def print_causes(indices, unknown: str, what: str = "the answer") -> None:
     """
     from archsim.base.errors import sentence
     from archsim.report.units import percent
-    from archsim.studies.sure import SHOWN
+    from archsim.studies.sure_files import SHOWN
 
     if unknown:
         print(sentence(unknown))

@@ -83,7 +83,7 @@ def _death(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.runs.plan import choose
-    from archsim.studies.wafers import death_of
+    from archsim.studies.death import death_of
 
     chosen = choose(ar.load_experiment(args.file, args.overrides), **{name: getattr(args, name) for name in CHOSEN})
     print_compiling()

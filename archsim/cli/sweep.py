@@ -196,7 +196,7 @@ def run_explore(args: argparse.Namespace) -> int:
     print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
     from archsim.api import explore
     from archsim.cli.progress import resumes, watcher
-    from archsim.studies.exploration.search import given
+    from archsim.studies.exploration.explore import given
 
     print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
     print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
@@ -213,10 +213,10 @@ def run_explore(args: argparse.Namespace) -> int:
 def _print_answers(found) -> None:
     """The design of every question asked: the best by each objective, and within each budget, or that none is."""
     from archsim.report.units import amount
-    from archsim.studies.exploration.analysis import wanted
+    from archsim.studies.exploration.answers import wanted_designs
     from archsim.studies.exploration.page import answer_heading, unmet_budgets
 
-    for heading, point in wanted(found).items():
+    for heading, point in wanted_designs(found).items():
         values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
         told = answer_heading(found, heading, point)
         print(f"{told}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")

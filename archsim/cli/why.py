@@ -104,7 +104,7 @@ def run_optimum(args: argparse.Namespace) -> int:
     print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
     found = ar.optimum(experiment, None, args.steps, _print_run)
     print("writing the page ...", file=sys.stderr, flush=True)
-    from archsim.studies.optimum import answers, write_optimum
+    from archsim.studies.optimum_page import answers, write_optimum
 
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
     for place, said in answers(list(found.runs)):
@@ -151,10 +151,10 @@ def run_ablate(args: argparse.Namespace) -> int:
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
     from archsim.cli.progress import study
-    from archsim.studies.ablation import ablated, assumptions_named
+    from archsim.studies.ablation import ablated_experiment, assumptions_named
 
     experiment = ar.load_experiment(args.file, args.overrides)
-    whole = ablated(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))
+    whole = ablated_experiment(experiment, *(assumptions_named(experiment, name) for name in (args.start, args.end)))
     folder, jobs = report_folder(experiment.name, args.out, "ablation"), args.jobs or available_cores()
     print(f"{experiment.name}: {args.start} → {args.end}, {whole.runs} runs, {jobs} jobs → {folder}", flush=True)
     print_replaced(folder, whole.resolved())
@@ -171,7 +171,7 @@ def run_ablate(args: argparse.Namespace) -> int:
 def _print(found) -> None:
     """One line per waterfall: the effects of at least 0.5 %."""
     from archsim.report.units import factor
-    from archsim.studies.ablation import endpoint_told
+    from archsim.studies.ablation_page import endpoint_sentence
 
     for fall in found.waterfalls:
         large = [each for each in fall.effects if abs(each.factor - 1) > 5e-3]
@@ -180,7 +180,7 @@ def _print(found) -> None:
         print(f"{place} is {start} and {end}.")
         for each in large:
             print(f"  {each.link.field:<16} {each.link.before} → {each.link.after}: {factor(each.factor)}")
-        if beyond := endpoint_told(fall, found):
+        if beyond := endpoint_sentence(fall, found):
             print(f" {beyond}")
     if not found.closes:
         print("The effects of the assumptions do not multiply to the whole change. This is a bug; please report it.")

@@ -27,7 +27,7 @@ from archsim.models.config_fields import (
     with_experts,
     with_window,
 )
-from archsim.models.config_keys import ConfigKeys, squeezed
+from archsim.models.config_keys import ConfigKeys, squeeze_name
 
 
 def _deepseek(c: ConfigKeys) -> Fields:
@@ -170,7 +170,7 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     }
     attention = grouped_heads(c) | {"output_gate": c.flag("attn_output_gate") is not False, "layers": full}
     fields["attention"] = [delta, attention]
-    if squeezed(c.model_type) in ("qwen35", "qwen35text"):
+    if squeeze_name(c.model_type) in ("qwen35", "qwen35text"):
         return fields | one_expert(layers, c.size("intermediate_size"))
     fields |= expert_fields(c) | shared_experts(c, "shared_expert_intermediate_size")
     return with_experts(c, _qwen_layers(c, layers), fields, "intermediate_size")
@@ -231,7 +231,7 @@ def _minimax(c: ConfigKeys) -> Fields:
     c.any("shared_moe_mode", "block_size")  # of the scan: tokens of one block
     kinds = layer_kinds(c, layers, "full_attention", "linear_attention")
     flags = c.flags("attn_type_list", layers) or [kind == "full_attention" for kind in kinds]
-    if not flags and squeezed(c.model_type) != "minimaxm2":
+    if not flags and squeeze_name(c.model_type) != "minimaxm2":
         raise SpecError(f"{c.path}: does not say attn_type_list: which layers have lightning attention")
     refuse_window(c)
     full = [layer for layer, flag in enumerate(flags) if flag]
@@ -498,7 +498,7 @@ def _lfm2(c: ConfigKeys) -> Fields:
     conv = {"kind": "short_conv", "width": fields["hidden"], "conv": c.whole("conv_L_cache") or 3}
     c.any("conv_bias")
     fields["attention"] = [conv, base | {"layers": full}]
-    if squeezed(c.model_type) == "lfm2moe":
+    if squeeze_name(c.model_type) == "lfm2moe":
         fields |= expert_fields(c)
         return with_experts(c, after_dense(c, layers), fields, "intermediate_size")
     width = c.size("block_ff_dim", "intermediate_size")
@@ -609,7 +609,7 @@ _UNGATED = ("starcoder2", "nemotron", "arcee", "apertus")
 
 def _dense(c: ConfigKeys) -> Fields:
     """Dense models of grouped heads: Llama, Mistral, Qwen2 and 3, Gemma, Phi-3, OLMo, Granite, Cohere and others."""
-    kind = squeezed(c.model_type)
+    kind = squeeze_name(c.model_type)
     fields = common_fields(c)
     layers = fields["layers"]
     if kind == "starcoder2" and not c.said("tie_word_embeddings"):
@@ -685,9 +685,9 @@ KNOWN = tuple(sorted(name for names in FAMILIES.values() for name in names))
 
 def reader_of(model_type: str) -> Callable[[ConfigKeys], Fields] | None:
     """The reader of a type or architecture; None for one that is not known."""
-    wanted = squeezed(model_type)
+    wanted = squeeze_name(model_type)
     for reader, names in FAMILIES.items():
-        if any(squeezed(name) == wanted for name in names):
+        if any(squeeze_name(name) == wanted for name in names):
             return reader
     return None
 

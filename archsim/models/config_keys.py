@@ -65,11 +65,11 @@ def class_defaults() -> Mapping[str, ClassDefaults]:
             given = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
             values = {key: json.loads(value.removesuffix("!")) for key, value in given.items()}
             own = ClassDefaults(values, frozenset(key for key, value in given.items() if value.endswith("!")))
-            found |= dict.fromkeys((squeezed(name) for name in names.split(",")), own)
+            found |= dict.fromkeys((squeeze_name(name) for name in names.split(",")), own)
     return MappingProxyType(found)
 
 
-def squeezed(model_type: str) -> str:
+def squeeze_name(model_type: str) -> str:
     """A type or the name of an architecture, as they are compared: ``DeepseekV3`` is ``deepseek_v3``."""
     return model_type.lower().replace("_", "")
 
@@ -85,7 +85,7 @@ class ConfigKeys:
         """
         self.path, self.keys, self.outer, self._place = path, keys, outer or {}, place
         self._read: set[str] = set()
-        self._class = class_defaults().get(squeezed(self.model_type))
+        self._class = class_defaults().get(squeeze_name(self.model_type))
         # Of a type that is not known: what was taken to be absent. None: such a key is refused.
         self.guessed: list[str] | None = None
 

@@ -85,16 +85,14 @@ class CommandSpec(fields.Spec):
 
 
 class UncertaintySpec(fields.Spec):
-    """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels.
-    ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``. ``traffic``: how many draws of the traffic are
-    run, of which each world has one, 0: its own.
-    """
+    """How wide the numbers of a system and its calibration are."""
 
-    defaults: dict[str, WidthSpec]
-    measured: dict[str, dict[str, LevelsSpec]]
-    kernels: dict[str, SlowestSpec]
+    defaults: dict[str, WidthSpec]  # kind of a number → its width
+    measured: dict[str, dict[str, LevelsSpec]]  # table → how its law was had → widths of two levels
+    kernels: dict[str, SlowestSpec]  # of dies that are no GPUs: ``vectors``, ``multiply``
+    # draws of the traffic that are run, of which each world has one; 0: its own
     traffic: Annotated[int, quantities.count(0, 64)] = 0
-    commands: dict[str, CommandSpec] = Field(default_factory=dict)
+    commands: dict[str, CommandSpec] = Field(default_factory=dict)  # name → what measures it
 
     @model_validator(mode="after")
     def _known(self) -> UncertaintySpec:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas
 
 
-# ---- comparison
-
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
 
@@ -88,9 +86,6 @@ def _compare(
     fewest = min(decode_steps, plan.experiment.workload.decode_steps)
     return Comparison(plan.experiment.name, compared, len(numbers), fewest)
 
-
-# ---- sweep_page
-# The report of a sweep: a page of runs if dies and links are kept, else a page of points; a sample on both engines.
 
 Row = Mapping[str, Any]
 

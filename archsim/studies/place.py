@@ -37,22 +37,18 @@ DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
 
 @dataclass(frozen=True)
 class Placed(Shown):
-    """A chosen placement. ``rows``: the engines' defaults and the placement, judged; ``cost``: over the default.
+    """A chosen placement."""
 
-    trained, held_out: numbers of matrices; held_out 0: there was one alone, and the gain is that on the loads for which
-    the placement was chosen. notes: what limits the numbers. files: written ones.
-    """
-
-    policy: str
-    model: ModelSpec
-    system: str
-    map: PhysicalMap
-    rows: tuple[JudgedPlacement, ...]
-    cost: PlacementCost
-    trained: int
-    held_out: int
-    notes: tuple[str, ...]
-    files: tuple[Path, ...] = ()
+    policy: str  # that chose it
+    model: ModelSpec  # whose experts lie there
+    system: str  # name
+    map: PhysicalMap  # where they lie
+    rows: tuple[JudgedPlacement, ...]  # the engines' defaults and the placement, judged
+    cost: PlacementCost  # over the default
+    trained: int  # number of matrices of loads for which it was chosen
+    held_out: int  # others, on which it is judged; 0: there was one alone, and the gain is on that
+    notes: tuple[str, ...]  # what limits the numbers
+    files: tuple[Path, ...] = ()  # written ones
 
     def __repr__(self) -> str:
         chosen, first = self.rows[-1], self.rows[0]
@@ -109,7 +105,10 @@ def place_experts(
     missing = len(model.moe_layer_ids) - len(at)
     if missing:
         notes.append(f"{missing} MoE layers have no loads and keep the default placement.")
-    return Placed(policy, model, system.name, chosen, judged, cost, split, last, tuple(notes))
+    return Placed(
+        policy=policy, model=model, system=system.name, map=chosen, rows=judged, cost=cost, trained=split,
+        held_out=last, notes=tuple(notes),
+    )  # fmt: skip
 
 
 def odd_layers(history: RecordedLoads) -> list[str]:

@@ -64,8 +64,6 @@ from archsim.uncertainty.worlds import (
 )
 
 SAMPLES = 256
-SHOWN = 10  # draws of a tornado
-FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
 _FOLDER = "worlds"
 _OF = ("system", "model", "batch", "assumptions")
 
@@ -221,13 +219,19 @@ def _place(
     timed = _what_is_timed(found[names[0]])
     sentence = order_of_options(names, ties, rest, options, worlds.samples, timed)
     if unknown := refuse_shares(len(draws), worlds.samples):
-        return ComparedOptions(of, options, pairs, headline, sentence, (), (), ns, further, unknown, timed)
+        return ComparedOptions(
+            of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=(), measurements=(),
+            samples=ns, further=further, unknown=unknown, timed=timed,
+        )  # fmt: skip
     expansion = expand(draws, by_draws)
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scale(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     found_indices = _with_layers(indices(expansion, draws, by_draws), by_draws, values)
-    return ComparedOptions(of, options, pairs, headline, sentence, found_indices, measured, ns, further, "", timed)
+    return ComparedOptions(
+        of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=found_indices,
+        measurements=measured, samples=ns, further=further, unknown="", timed=timed,
+    )  # fmt: skip
 
 
 def _what_is_timed(found: InWorlds) -> str:
@@ -260,7 +264,10 @@ def _scale(expansion: Expansion, by: float) -> Expansion:
 def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> Option:
     rate = found.row["throughput_tokens_per_s"]
     tokens, paid = interval(found.tokens_per_s) if rate else None, _economics(found, worlds)
-    return Option(name, found.value_ns, interval(found.ns), rate, tokens, fastest, found.agreement, paid)
+    return Option(
+        name=name, value_ns=found.value_ns, ns=interval(found.ns), value_tokens_per_s=rate, tokens_per_s=tokens,
+        fastest=fastest, agreement=found.agreement, economics=paid,
+    )  # fmt: skip
 
 
 def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interval]]:

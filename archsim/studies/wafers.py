@@ -25,20 +25,17 @@ _Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Wafers:
-    """A distribution. ``shared``: what its wafers share; ``tokens_per_s``: at `QUANTILES`; ``best``, ``mean``: of all
-    that work; ``bins``: share of all machines that reach ≥ 95 %, 90 to 95 %, … of the best, the last with all that are
-    slower; ``usd``: price of one that was made; ``usd_per_token_per_s``: of all, over what those that work deliver.
-    """
+    """A distribution over wafers."""
 
-    shared: Mapping[str, str]
-    made: int
-    working: int
-    dies: tuple[int, int]
-    tokens_per_s: tuple[float, ...]
-    best: float
-    mean: float
-    bins: tuple[float, ...]
-    usd: float
+    shared: Mapping[str, str]  # name → value that these wafers share
+    made: int  # drawn wafers
+    working: int  # of these
+    dies: tuple[int, int]  # least and most on a working wafer
+    tokens_per_s: tuple[float, ...]  # at `QUANTILES`
+    best: float  # tokens/s of all that work
+    mean: float  # the same, mean
+    bins: tuple[float, ...]  # share of machines at ≥ 95 %, 90 to 95 %, … of the best, the last with all that are slower
+    usd: float  # price of one that was made
 
     @property
     def usd_per_token_per_s(self) -> float:
@@ -87,6 +84,7 @@ def _of(shared: Mapping[str, str], runs: Sequence[tuple[_Row, int, Any]]) -> Waf
     bins = np.bincount(below, minlength=BINS + 1) / made
     dies = [each.dies for _, _, each in runs]
     return Wafers(
-        shared, made, len(runs), (min(dies), max(dies)), tuple(np.percentile(rates, QUANTILES).tolist()), best,
-        float(rates.mean()), tuple(bins.tolist()), float(runs[0][0]["cost_usd"]),
+        shared=shared, made=made, working=len(runs), dies=(min(dies), max(dies)),
+        tokens_per_s=tuple(np.percentile(rates, QUANTILES).tolist()), best=best, mean=float(rates.mean()),
+        bins=tuple(bins.tolist()), usd=float(runs[0][0]["cost_usd"]),
     )  # fmt: skip

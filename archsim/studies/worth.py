@@ -48,36 +48,33 @@ WITHOUT = "ep"
 
 @dataclass(frozen=True)
 class ServedVariant:
-    """A deployment with so many ``spares`` a rank, or without the balancer. Times in ms; ``kv_blocks`` of a rank."""
+    """A deployment with so many spares a rank, or without the balancer."""
 
-    name: str
-    spares: int | None
-    max_over_mean: float
-    experts_ms: float | None
-    ttft_ms: float
-    tpot_ms: float
-    goodput_per_s: float
-    kv_blocks: int
+    name: str  # of the variant
+    spares: int | None  # slots a rank; None: without the balancer
+    max_over_mean: float  # load of the fullest rank over the mean
+    experts_ms: float | None  # of a step
+    ttft_ms: float  # time to first token
+    tpot_ms: float  # time per output token
+    goodput_per_s: float  # requests within their limits
+    kv_blocks: int  # of a rank
 
 
 @dataclass(frozen=True)
 class Worth(Shown):
-    """``rows``: without the balancer, then by number of spares; ``best``: of the latter. ``tpot``, ``ttft``,
-    ``goodput``: lowest and highest change of ``best`` over DRAWS draws, as shares. ``search_s``: the balancer took
-    here; ``stall_ms``: moving to the placement takes, weights of the busiest rank over its link. ``placed``: of best.
-    """
+    """What a balancer is worth in a deployment."""
 
-    policy: str
-    rows: tuple[ServedVariant, ...]
-    best: ServedVariant
-    tpot: tuple[float, float]
-    ttft: tuple[float, float]
-    goodput: tuple[float, float]
-    search_s: float
-    stall_ms: float
-    placed: Placed
-    notes: tuple[str, ...]
-    worlds: GainInWorlds | None = None
+    policy: str  # the balancer
+    rows: tuple[ServedVariant, ...]  # without it, then by number of spares
+    best: ServedVariant  # of those with it
+    tpot: tuple[float, float]  # lowest and highest change of `best` over DRAWS draws, as shares
+    ttft: tuple[float, float]  # the same
+    goodput: tuple[float, float]  # the same
+    search_s: float  # the balancer took here
+    stall_ms: float  # moving to the placement: weights of the busiest rank over its link
+    placed: Placed  # the placement of `best`
+    notes: tuple[str, ...]  # what limits the numbers
+    worlds: GainInWorlds | None = None  # the gain in many worlds, if asked for
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per deployment served."""
@@ -200,8 +197,9 @@ def worth(
     others = [note for note in outcomes[None].notes if not note.startswith(FROM_TRAFFIC)]
     of_place = [note for note in kept.notes if note != NO_STEPS]  # times here are those of served requests
     return Worth(
-        policy, tuple(rows), best, (low[0], high[0]), (low[1], high[1]), (low[2], high[2]), search_s,
-        stall_ns / NS_PER_MS, kept, (tokens, *of_place, *others), worlds,
+        policy=policy, rows=tuple(rows), best=best, tpot=(low[0], high[0]), ttft=(low[1], high[1]),
+        goodput=(low[2], high[2]), search_s=search_s, stall_ms=stall_ns / NS_PER_MS, placed=kept,
+        notes=(tokens, *of_place, *others), worlds=worlds,
     )  # fmt: skip
 
 
@@ -301,9 +299,9 @@ def _row(outcome: Outcome, spares: int | None, placed: Placed) -> ServedVariant:
     judged = placed.rows[0] if spares is None else placed.rows[-1]
     measures, ns = outcome.measures, judged.experts_ns
     return ServedVariant(
-        WITHOUT if spares is None else placed.policy, spares, judged.max_over_mean,
-        None if ns is None else ns / NS_PER_MS, measures.ttft.mean, measures.tpot.mean, measures.goodput_per_s,
-        outcome.deployment.prefill.pool.kv_blocks,
+        name=WITHOUT if spares is None else placed.policy, spares=spares, max_over_mean=judged.max_over_mean,
+        experts_ms=None if ns is None else ns / NS_PER_MS, ttft_ms=measures.ttft.mean, tpot_ms=measures.tpot.mean,
+        goodput_per_s=measures.goodput_per_s, kv_blocks=outcome.deployment.prefill.pool.kv_blocks,
     )  # fmt: skip
 
 

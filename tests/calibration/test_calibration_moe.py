@@ -15,7 +15,7 @@ from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
 from archsim.specs.calibration_files import calibration_named
 from archsim.studies.validation import errors
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.cases import calibrations_shipped
+from archsim.studies.validation.engine_layers import calibrations_shipped
 from calibration.fit import moe
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools

@@ -19,7 +19,7 @@ from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table, path
 from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
-from archsim.studies.validation.cases import copy_cases
+from archsim.studies.validation.engine_copies import copy_cases
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS

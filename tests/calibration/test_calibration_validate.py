@@ -17,11 +17,13 @@ from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.cases import calibrations_shipped, moved
-from archsim.studies.validation.errors import AIM, AIM_OF, choice_notes, layer_groups
-from archsim.studies.validation.page import LawPoints, sections, unread
+from archsim.studies.validation.audit import audit, page_of
+from archsim.studies.validation.choosing import choice_notes
+from archsim.studies.validation.cluster_cases import transfer_cases
+from archsim.studies.validation.engine_layers import calibrations_shipped
+from archsim.studies.validation.errors import AIM, AIM_OF, layer_groups
 from archsim.studies.validation.page import main as write_shipped
-from archsim.studies.validation.validation import audit, page_of
+from archsim.studies.validation.sections import LawPoints, sections, unread
 from archsim.uncertainty.quantities import KNOTS, Quantiles
 from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
@@ -418,7 +420,7 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
         for tokens in (1024, 4096)
     ]
     (tmp_path / "four.csv").write_text(HEADER + "\n".join(rows) + "\n")
-    found = list(moved("h100", read_measurements(tmp_path / "four.csv"), "h100"))
+    found = list(transfer_cases("h100", read_measurements(tmp_path / "four.csv"), "h100"))
     assert [(each.of["op"], each.of["nodes"]) for each in found] == [("combine", 4), ("dispatch", 4)]
     assert all(np.abs(each.error).max() < 0.2 for each in found)
 

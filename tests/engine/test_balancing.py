@@ -32,7 +32,7 @@ from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.policies import PolicySpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.studies.optimum import Bounds, distances
+from archsim.studies.optimum_distances import Bounds, distances
 
 
 def test_migrations_cost_what_the_assumption_says():

@@ -21,7 +21,7 @@ from archsim.report.units import estimated
 from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.specs.library import load_experiment, load_system
-from archsim.studies.validation.cases import gpu_power_w, power_cases
+from archsim.studies.validation.power_cases import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
 from microarch.silicon.cost import (
     CARRIER_MM2,

@@ -11,7 +11,8 @@ from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.specs.library import load_assumptions
-from archsim.studies.ablation import ORDER, ablate, ablated, links_between, render, sentence, write_ablation
+from archsim.studies.ablation import ORDER, ablate, ablated_experiment, links_between
+from archsim.studies.ablation_page import render, sentence, write_ablation
 
 START, END = load_assumptions("published"), load_assumptions("physical")
 
@@ -101,6 +102,6 @@ def test_what_cannot_be_ablated_is_refused(tmp_path, capsys):
     with pytest.raises(ArchsimError, match="nothing to ablate: published and published"):
         links_between(START, START)
     with pytest.raises(ArchsimError, match="'base': the experiment needs it and at least one other"):
-        ablated(tiny(tmp_path, "policies=[ep, allo]"), START, END)
+        ablated_experiment(tiny(tmp_path, "policies=[ep, allo]"), START, END)
     assert main(["ablate", str(tiny_file(tmp_path)), "--from", "publisht"]) == 2
     assert "unknown assumption set 'publisht'; did you mean 'published'?" in capsys.readouterr().err

@@ -18,8 +18,10 @@ from archsim.runs.columns import unpacked
 from archsim.runs.plan import SCRAPPED, choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
+from archsim.studies.death import death_of
 from archsim.studies.designs import DesignFigure, _causes
-from archsim.studies.wafers import death_of, distributions, drawing
+from archsim.studies.wafers import distributions
+from archsim.studies.wafers_page import drawing
 
 FEW = ["workload.decode_steps=1"]
 

@@ -23,37 +23,24 @@ from archsim.runs.sweep import sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of, with_expressions
 from archsim.specs.library import load_exploration
-from archsim.studies.exploration.analysis import (
-    SHOWN,
-    Candidate,
-    Exploration,
-    as_costs,
-    break_evens,
-    collapse_told,
-    collapsed,
-    effects,
-    fronts,
-    hypervolume,
-    idle_axes,
-    levels_of_axis,
-    objectives_of,
-    pareto,
-    view_of,
-    wanted,
-    what_matters,
-    what_pays,
-)
+from archsim.studies.exploration.answers import collapse_sentence, merge_equal, wanted_designs
+from archsim.studies.exploration.break_evens import break_evens, what_matters, what_pays
+from archsim.studies.exploration.candidates import Candidate, Exploration, objectives_of
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.figures import tornado
+from archsim.studies.exploration.levels import effects, levels_of_axis
 from archsim.studies.exploration.page import (
     answer_heading,
     csv_of,
-    named,
+    name_points,
     render,
-    tornado,
     unmet_budgets,
     with_units,
     write_exploration,
 )
-from archsim.studies.exploration.search import explore, search, search_each
+from archsim.studies.exploration.pareto import as_costs, fronts, hypervolume, pareto
+from archsim.studies.exploration.search import search, search_each
+from archsim.studies.exploration.sweep_view import SHOWN, idle_axes, view_of
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +81,7 @@ def test_front_is_that_of_the_event_engine_over_all_points(file, found):
 
 def test_a_best_design_runs_again_from_its_yaml(file, found):
     plan, outcome = found
-    best = wanted(outcome)["best throughput"]
+    best = wanted_designs(outcome)["best throughput"]
     tree = plan.resolved(plan.point(best.index)._replace(engine="event"))
     row = sweep(ExperimentSpec.model_validate(tree), file.parent / "again", 1).runs.rows[0]
     assert row["tokens_per_s"] == best.values["throughput"] and row["run"] == best.run
@@ -138,14 +125,14 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
 
 def test_budgets_are_kept(found):
     _, outcome = found
-    designs = wanted(outcome)
+    designs = wanted_designs(outcome)
     assert designs["best throughput with cost <= 4900"].values["cost"] <= 4900
     assert "best throughput with cost <= 1" not in designs
 
 
 def test_page_and_csv_agree(found, tmp_path):
     plan, outcome = found
-    designs = {point.index: plan.resolved(plan.point(point.index)) for point in wanted(outcome).values()}
+    designs = {point.index: plan.resolved(plan.point(point.index)) for point in wanted_designs(outcome).values()}
     page = write_exploration(outcome, designs, {}, tmp_path)
     rows = list(csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8")))
     assert sorted(int(row["point"]) for row in rows) == sorted(point.index for point in outcome.known)
@@ -162,7 +149,7 @@ def test_page_and_csv_agree(found, tmp_path):
 
 def test_page_shows_units_and_the_range_of_a_price(found):
     plan, outcome = found
-    best = wanted(outcome)["best cost"]
+    best = wanted_designs(outcome)["best cost"]
     designs = {best.index: plan.resolved(plan.point(best.index))}
     page = render(outcome, designs, {})
     system = plan.point(best.index).system
@@ -255,7 +242,7 @@ def test_a_model_that_the_event_engine_did_not_reach_has_estimates():
     missed = [replace(each, engine="analytical", front=False) for each in designs([9.0, 8.0], axes, "late")]
     spec = ExploreSpec(objectives=("throughput",))
     found = Exploration("x", spec, (*designs([1.0, 2.0], axes), *missed), 4, {}, 2, False, (), ())
-    headings = {answer_heading(found, heading, point): point for heading, point in wanted(found).items()}
+    headings = {answer_heading(found, heading, point): point for heading, point in wanted_designs(found).items()}
     assert headings["best throughput, toy"].values["throughput"] == 2.0
     (told,) = [heading for heading in headings if heading.startswith("best throughput, late")]
     assert told.endswith("(an estimate, as only the analytical engine ran it)")
@@ -277,12 +264,12 @@ def test_an_effect_between_single_designs_is_not_certain():
 
 def test_designs_with_equal_values_are_one_and_say_what_does_not_matter():
     axes = [{"llc": str(at), "links": "1" if at < 3 else "2"} for at in range(4)]
-    one, other = collapsed(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"])
-    assert one.told == "points 1, 2 (llc)" and other.told == ""
-    assert collapse_told(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"]).startswith(
+    one, other = merge_equal(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"])
+    assert one.sentence == "points 1, 2 (llc)" and other.sentence == ""
+    assert collapse_sentence(designs([5.0, 5.0, 5.0, 7.0], axes), ["throughput"]).startswith(
         "4 designs on the front have 2 different values: the others differ in llc,"
     )
-    assert collapse_told(designs([5.0, 6.0], axes[:2]), ["throughput"]) == ""
+    assert collapse_sentence(designs([5.0, 6.0], axes[:2]), ["throughput"]) == ""
 
 
 def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
@@ -552,9 +539,9 @@ def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objecti
     """A time that falls is the same gain as a throughput that rises."""
     llc, *hbm = break_evens(_found(objective))
     assert (llc.axis, llc.before, llc.after) == ("llc", *LLC)
-    assert llc.told.startswith("pays below hbm 4 TB/s, up to 2 TB/s (2 of 3 pairs of designs): ")
-    assert llc.told.endswith("0 to +5.0\u00a0% for price +1.0\u00a0%") and llc.paying == 2
-    assert [each.told.startswith("pays everywhere") for each in hbm] == [True, True]
+    assert llc.sentence.startswith("pays below hbm 4 TB/s, up to 2 TB/s (2 of 3 pairs of designs): ")
+    assert llc.sentence.endswith("0 to +5.0\u00a0% for price +1.0\u00a0%") and llc.paying == 2
+    assert [each.sentence.startswith("pays everywhere") for each in hbm] == [True, True]
 
 
 def test_an_axis_without_an_order_has_no_above_and_below():
@@ -564,7 +551,7 @@ def test_an_axis_without_an_order_has_no_above_and_below():
         Candidate(**{**vars(each), "axes": {"llc": each.axes["llc"], "policy": policies[each.axes["hbm"]]}})
         for each in found.points
     ]
-    told = break_evens(Exploration(**{**vars(found), "points": tuple(points)}))[0].told
+    told = break_evens(Exploration(**{**vars(found), "points": tuple(points)}))[0].sentence
     assert told.startswith("pays with policy ep or allo (2 of 3 pairs of designs): ")
 
 
@@ -575,7 +562,7 @@ def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
         for each in found.points
     ]
     spec = ExploreSpec(objectives=["throughput / cost", "cost"])
-    told = break_evens(Exploration(**{**vars(found), "spec": spec, "points": tuple(points)}))[0].told
+    told = break_evens(Exploration(**{**vars(found), "spec": spec, "points": tuple(points)}))[0].sentence
     assert "price" not in told and "(throughput / cost)" in told
 
 
@@ -594,7 +581,7 @@ def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():
 
 def test_points_are_named_by_their_axes():
     note = "policy base is slower, at worst 0.2× (point 3: dojo.050e010ca2, toy, batch 4)"
-    assert named(_found(), note) == "policy base is slower, at worst 0.2× (point 3 (64 MiB 1 TB/s), toy, batch 4)"
+    assert name_points(_found(), note) == "policy base is slower, at worst 0.2× (point 3 (64 MiB 1 TB/s), toy, batch 4)"
 
 
 def test_a_pareto_point_has_its_numbers_and_nothing_is_cut(tmp_path):

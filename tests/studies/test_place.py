@@ -18,7 +18,8 @@ from archsim.policies.load import imbalance
 from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_model, load_system
 from archsim.specs.model import ModelSpec
-from archsim.studies.place import POLICIES, rank_loads
+from archsim.studies.placement_choices import POLICIES
+from archsim.studies.placement_costs import rank_loads
 from archsim.workload import placements
 from archsim.workload.placements import ENGINES, PhysicalMap, read_placement, sglang_default, write_placement
 

@@ -45,7 +45,9 @@ def runs_of(experiment):
 
 def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     (place,) = found.places
-    assert place.sentence.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds. It is 1.")
+    assert place.sentence.replace("\N{NO-BREAK SPACE}", " ").startswith(
+        "ep is the fastest in 100 % of 32 worlds. It is 1."
+    )
     assert place.headline.sure
     low, middle, high = place.headline.ratio
     assert 1 < low < middle < high

@@ -9,7 +9,8 @@ import pytest
 import archsim as ar
 from archsim.base.errors import PlacementError, SpecError
 from archsim.report.decision_cost import added_mm2
-from archsim.studies.worth import BlockCost, BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of, write_tokens
+from archsim.studies.block_worth import BlockCost, BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of
+from archsim.studies.worth import write_tokens
 from archsim.workload.formats.readers import open_trace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -41,7 +41,7 @@ from archsim.studies.serving.runs import (
     table_of,
     write_manifest,
 )
-from archsim.studies.sure import JSON
+from archsim.studies.sure_files import JSON
 
 if TYPE_CHECKING:
     import pandas
