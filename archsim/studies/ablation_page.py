@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import inf, log
 from pathlib import Path
 
-from archsim.base.files import write_text
-from archsim.base.tables import csv_text
+from archsim.base import files, tables
 from archsim.report import page, plots
 from archsim.report.units import factor, listed
 from archsim.runs.results import layers_told
@@ -34,15 +33,15 @@ def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str
 
     ``notes``: on what the runs do not read.
     """
-    write_text(folder / "ablation.csv", csv_of(found))
-    write_text(folder / "index.html", render(found, name, notes))
+    files.write_text(folder / "ablation.csv", csv_of(found))
+    files.write_text(folder / "index.html", render(found, name, notes))
     return folder / "index.html"
 
 
 def csv_of(found: Ablation) -> str:
     """One row per policy, system, model, batch and assumption."""
     rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in effect_rows(found))
-    return csv_text([EFFECT_COLUMNS, *rows])
+    return tables.csv_text([EFFECT_COLUMNS, *rows])
 
 
 def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from archsim.base.errors import SpecError
 from archsim.engine.loop import Replay
-from archsim.engine.own_blocks import INTERPRETED, OwnObject
+from archsim.engine.own_objects import INTERPRETED, OwnObject
 from archsim.runs.run import Run
 from archsim.specs.blocks import REPLACES
 from archsim.specs.model import SLICES

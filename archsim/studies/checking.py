@@ -160,8 +160,8 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     _refuse(_refused_runs(plan, runs), len(runs))
     drawn = [run.system.drawn for run in runs if run.system.drawn is not None]
     first = min((each.wafer for each in drawn), default=0)  # of drawn machines, which have nearly the same room
-    alike = [run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first]
-    return takes, [*kv_rooms_told(alike), *doubts_told(alike)]
+    same_machines = [run for run in runs if run.system.drawn is None or run.system.drawn.wafer == first]
+    return takes, [*kv_rooms_told(same_machines), *doubts_told(same_machines)]
 
 
 def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:

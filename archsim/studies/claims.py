@@ -14,22 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yaml import safe_load
 
-from archsim.base.own_code import import_function
-from archsim.base.sums import sum
-from archsim.base.tables import Shown
+from archsim.base import own_code, sums, tables
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
 from archsim.specs import library, papers
-from archsim.studies.judged_claims import (
-    AnswerCells,
-    JudgedClaim,
-    JudgedSign,
-    Row,
-    Value,
-    answer_of,
-    judged_signs,
-    value_of,
-)
+from archsim.studies import judged_claims
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
 
@@ -42,12 +31,12 @@ PHYSICAL, OWN = "under physical", "under the paper's rules"
 
 
 @dataclass(frozen=True, eq=False)
-class Claims(Shown):
+class Claims(tables.Shown):
     """A paper's numbers beside its runs. ``runs``: how many there are in all."""
 
     paper: papers.PaperSpec
-    judged: tuple[JudgedClaim, ...]
-    answers: tuple[AnswerCells, ...]
+    judged: tuple[judged_claims.JudgedClaim, ...]
+    answers: tuple[judged_claims.AnswerCells, ...]
     runs: int
 
     def __repr__(self) -> str:
@@ -69,29 +58,29 @@ class Claims(Shown):
         ]  # fmt: skip
         return pandas.DataFrame(rows)
 
-    def of(self, kind: str) -> tuple[JudgedClaim, ...]:
+    def of(self, kind: str) -> tuple[judged_claims.JudgedClaim, ...]:
         """The rows of one kind: better, as null, missed, fit or none."""
         return tuple(each for each in self.judged if each.kind == kind)
 
     @cached_property
-    def signs(self) -> tuple[JudgedSign, ...]:
+    def signs(self) -> tuple[judged_claims.JudgedSign, ...]:
         """Which of two systems is faster, for all pairs that its groups name."""
-        return tuple(judged_signs(self.judged, self.paper.called))
+        return tuple(judged_claims.judged_signs(self.judged, self.paper.called))
 
     @cached_property
-    def groups(self) -> list[tuple[papers.ClaimGroup, list[JudgedClaim]]]:
+    def groups(self) -> list[tuple[papers.ClaimGroup, list[judged_claims.JudgedClaim]]]:
         """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
-    def nulls_of(self, group: papers.ClaimGroup, rows: Sequence[JudgedClaim]) -> list[tuple[str, int]]:
+    def nulls_of(self, group: papers.ClaimGroup, rows: Sequence[judged_claims.JudgedClaim]) -> list[tuple[str, int]]:
         """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
         is simulated; numbers that were fitted count, too.
         """
-        found = [(group.guessed or "the null model", sum(each.guess_met for each in rows))]
+        found = [(group.guessed or "the null model", sums.sum(each.guess_met for each in rows))]
         for null in group.nulls:
-            met = sum(each.meets(self.paper.guess_of(group, each.row, null)) for each in rows)
+            met = sums.sum(each.meets(self.paper.guess_of(group, each.row, null)) for each in rows)
             found.append((null.name, met))
-        return [*found, ("simulated", sum(each.met for each in rows))]
+        return [*found, ("simulated", sums.sum(each.met for each in rows))]
 
     def recorded(self) -> dict[str, Any]:
         """What was simulated, by id, in the form that `judge_recorded` reads."""
@@ -113,7 +102,7 @@ class Claims(Shown):
 
 
 class _Made(NamedTuple):
-    rows: Sequence[Row]
+    rows: Sequence[judged_claims.Row]
     axes: tuple[str, ...]
 
 
@@ -131,16 +120,16 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
     }
     judged = []
     for group, row in paper.rows():
-        values = {at: value_of(group, row, each.rows, each.axes) for at, each in made[group.run].items()}
-        at_ends = tuple(value_of(group, row, each.rows, each.axes) for each in ends.get(group.run, ()))
+        values = {at: judged_claims.value_of(group, row, each.rows, each.axes) for at, each in made[group.run].items()}
+        at_ends = tuple(judged_claims.value_of(group, row, each.rows, each.axes) for each in ends.get(group.run, ()))
         judged.append(_judge(paper, group, row, values, at_ends))
     answers = []
     for answer in paper.answers:
         of = made[answer.run]
         both = {OWN: of[max(of)], PHYSICAL: of[0]} if last else {PHYSICAL: of[0]}
-        answers.append(answer_of(answer, {name: each.rows for name, each in both.items()}, of[0].axes))
+        answers.append(judged_claims.answer_of(answer, {name: each.rows for name, each in both.items()}, of[0].axes))
     every = [each for of in made.values() for each in of.values()] + [each for of in ends.values() for each in of]
-    runs = sum(len(each.rows) for each in every)
+    runs = sums.sum(len(each.rows) for each in every)
     return Claims(paper, tuple(judged), tuple(answers), runs)
 
 
@@ -165,13 +154,15 @@ def _judge(
     paper: papers.PaperSpec,
     group: papers.ClaimGroup,
     row: papers.ClaimRow,
-    values: Mapping[int, Value],
-    ends: tuple[Value, ...],
-) -> JudgedClaim:
+    values: Mapping[int, judged_claims.Value],
+    ends: tuple[judged_claims.Value, ...],
+) -> judged_claims.JudgedClaim:
     place = ", ".join(paper.called(key, value) for key, value in row.at.items())
     if not place and len(group.rows) > 1:
         place = _OF_ALL[row.take or group.take]
-    return JudgedClaim(group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place)
+    return judged_claims.JudgedClaim(
+        group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place
+    )
 
 
 def _make(
@@ -186,7 +177,7 @@ def _make(
     if spec.table:
         changed = (override.partition("=") for override in overrides)  # values are YAML
         given = spec.table.given | {key: safe_load(value) for key, _, value in changed}
-        return _Made(import_function(spec.table.function)(**given), ())
+        return _Made(own_code.import_function(spec.table.function)(**given), ())
     if spec.sweep:
         selection = select(library.load_planned(spec.sweep, overrides), watcher.phase)
         rows = sweep_selected(selection, where, jobs, watcher).runs.rows

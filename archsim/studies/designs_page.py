@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from archsim.base import files, sums
-from archsim.report import figures, page, plots, units
-from archsim.report.tables import BOUNDS
+from archsim.report import figures, page, plots, tables, units
 from archsim.studies.designs import SAME, DesignComparison, DesignFigure
 
 
@@ -86,7 +85,7 @@ def _causes_shown(found: DesignComparison) -> plots.Bars | None:
     worth, unit = units.unit_of(totals.values(), units.TIME_UNITS)
     rows = []
     for name, side in ((found.a, "a"), (found.b, "b")):
-        for cause in BOUNDS.values():
+        for cause in tables.BOUNDS.values():
             ns = sums.sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
                 label = units.scaled(totals[side], units.TIME_UNITS)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from archsim.engine import loop
+from archsim.engine import loop, moves
 from archsim.engine.demand import RunDemand
-from archsim.engine.moves import send_tokens
 from archsim.policies.allocation import Plan
 from archsim.studies.optimum_bounds import SMALL, StepBound, exact_bound, lower_bound
 from archsim.studies.optimum_problem import AllocationProblem, ProblemBuilder, loads
@@ -119,5 +118,5 @@ def plan_loads(problem: AllocationProblem, plan: Plan, hops: np.ndarray) -> np.n
     np.add.at(given, (row, plan.die), plan.tokens)
     flow = None
     if problem.origins is not None:
-        flow = send_tokens(row, plan.die, plan.tokens, np.ascontiguousarray(problem.origins.T), hops)
+        flow = moves.send_tokens(row, plan.die, plan.tokens, np.ascontiguousarray(problem.origins.T), hops)
     return loads(problem, given / problem.tokens[:, None], given > 0, flow)

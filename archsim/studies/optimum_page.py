@@ -12,8 +12,7 @@ from archsim.base import files
 from archsim.report import maps, page
 from archsim.report.die_map import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
-from archsim.runs.columns import DIE_COLUMNS
-from archsim.runs.results import Layers, Row, layers_that_ran, layers_told
+from archsim.runs import columns, results
 from archsim.studies.optimum import Measured, table_of
 from archsim.studies.optimum_distances import KINDS, StepDistance
 from microarch.fabric.fabric import Fabric
@@ -41,7 +40,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
         "notes": notes,
         "name": name,
         "sentences": sentences(found),
-        "layers": layers_told(_layers(found)),
+        "layers": results.layers_told(_layers(found)),
         "rows": [_row(each) for each in found],
         "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
@@ -64,9 +63,9 @@ def sentences(found: list[Measured]) -> list[str]:
     return said
 
 
-def _layers(found: list[Measured]) -> Layers:
+def _layers(found: list[Measured]) -> results.Layers:
     rows = [{"model": each.run.model.name, "layers": len(each.layer_ids)} for each in found]
-    return layers_that_ran(rows, {each.run.model.name: len(each.run.model.moe_layer_ids) for each in found})
+    return results.layers_that_ran(rows, {each.run.model.name: len(each.run.model.moe_layer_ids) for each in found})
 
 
 def _place(each: Measured) -> str:
@@ -137,7 +136,7 @@ def _map(fabric: Fabric, step: StepDistance) -> DieMap:
     return maps.die_map("How loaded are dies and links, in percent of the bound?", placed)
 
 
-def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row]]:
+def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[results.Row], Sequence[results.Row]]:
     """Rows of the tables of dies and links: where each is, and how much of the bound it is used."""
     dies = fabric.dies
     x: list[int | None] = [None] * fabric.nodes
@@ -153,7 +152,7 @@ def _loads(fabric: Fabric, use: np.ndarray) -> tuple[Sequence[Row], Sequence[Row
         for src, dst, part in ends
     ]
     return [
-        dict.fromkeys(DIE_COLUMNS)
+        dict.fromkeys(columns.DIE_COLUMNS)
         | {"die": die, "x": x[die], "y": y[die]}
         | {"hbm_utilisation": float(use[die]), "compute_utilisation": float(use[dies + die])}
         for die in range(dies)

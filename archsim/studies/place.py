@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archsim.base.errors import CapacityError, PlacementError
+from archsim.base import errors, tables
 from archsim.base.files import sole_writer, write_text
-from archsim.base.tables import Shown
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from archsim.studies.placement_choices import policy_named
@@ -36,7 +35,7 @@ DEFAULT, OTHER_DEFAULT = "default of SGLang and vLLM", "default of TensorRT-LLM"
 
 
 @dataclass(frozen=True)
-class Placed(Shown):
+class Placed(tables.Shown):
     """A chosen placement."""
 
     policy: str  # that chose it
@@ -77,12 +76,12 @@ def place_experts(
     choose = policy_named(policy)
     check_slots("place", slots, model.experts, ranks)
     if not 0 < held_out < 1:
-        raise PlacementError(f"held_out is {held_out}; expected a share between 0 and 1")
+        raise errors.PlacementError(f"held_out is {held_out}; expected a share between 0 and 1")
     last = min(len(history.counts) - 1, max(1, round(held_out * len(history.counts))))
     split = len(history.counts) - last
     first, judged_on = history.counts[:split], history.counts[split:] if last else history.counts
     if not first.any():
-        raise PlacementError(f"{history.source}: no tokens before the loads that are held out")
+        raise errors.PlacementError(f"{history.source}: no tokens before the loads that are held out")
     rows = [_of_all_layers(rows, history, model) for rows in (
         choose(first, ranks, slots),
         np.tile(sglang_default(slots, model.experts), (len(history.layer_ids), 1)),
@@ -173,7 +172,7 @@ def _refuse_too_large(cost: PlacementCost, placed: PhysicalMap, system: SystemSp
     if most * placed.ranks < model.experts:
         ranks = f"{-(-model.experts // most)} ranks or more for one copy of each expert" if most else "no slot fits"
         fits += f": {ranks}"
-    raise CapacityError(
+    raise errors.CapacityError(
         f"{system.name}: {placed.slots_per_rank} slots a rank in {len(model.moe_layer_ids)} layers are "
         f"{cost.rank_bytes / 1e9:.1f} GB of {model.name}'s experts; {usable / 1e9:.1f} GB of HBM are usable; {fits}"
     )

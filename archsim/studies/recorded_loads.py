@@ -11,8 +11,7 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
-from archsim.workload.formats.load_files import holds_loads, loads_name, read_all_loads
-from archsim.workload.formats.readers import open_trace
+from archsim.workload.formats import load_files, readers
 from archsim.workload.trace import Trace
 from archsim.workload.trace_store import LOADS, is_store, open_store
 
@@ -47,14 +46,14 @@ def read_history(sources: Sequence[Path], model: ModelSpec) -> RecordedLoads:
     name = ", ".join(source.name for source in sources)
     if len(sources) == 1 and is_store(sources[0]) and open_store(sources[0]).kind == LOADS:
         return _of_store(sources[0], model, name)
-    if not is_store(sources[0]) and holds_loads(sources[0]):
+    if not is_store(sources[0]) and load_files.holds_loads(sources[0]):
         for source in sources:
-            trace_checks.check_name(str(source), model, loads_name(source))
-        loads = read_all_loads(sources, model)
+            trace_checks.check_name(str(source), model, load_files.loads_name(source))
+        loads = load_files.read_all_loads(sources, model)
         return _history(loads.counts, loads.layer_ids, loads.series, name)
     if len(sources) > 1:
         raise TraceError(f"{sources[0]}: holds tokens; expected one trace, or several files of expert loads")
-    return _of_tokens(open_trace(sources[0], model), name)
+    return _of_tokens(readers.open_trace(sources[0], model), name)
 
 
 def _of_store(path: Path, model: ModelSpec, name: str) -> RecordedLoads:

@@ -22,19 +22,7 @@ from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
 from archsim.runs.sweep import Unwatched, Watcher
 from archsim.specs import experiment, plan, uncertainty
-from archsim.studies.sure_answer import (
-    _LEAST_WORTH,
-    ECONOMICS,
-    LAYERS,
-    NARROWER,
-    ComparedOptions,
-    Measurement,
-    Option,
-    Sure,
-    _notes,
-    order_of_options,
-)
-from archsim.studies.sure_files import write_sure
+from archsim.studies import sure_answer, sure_files
 from archsim.uncertainty.estimate import (
     Expansion,
     Index,
@@ -75,7 +63,7 @@ def find_sure(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
-) -> Sure:
+) -> sure_answer.Sure:
     """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
     finds them; ``scheduler``: as of `propagate`. Raises ArchsimError for too few samples; FailedRuns.
     """
@@ -94,7 +82,7 @@ def sure_of_sides(
     folder: Path,
     jobs: int | None = None,
     watcher: Watcher | None = None,
-) -> Sure:
+) -> sure_answer.Sure:
     """How sure the order of some single combinations is, by name; page and tables are written to the folder."""
     watcher = watcher or Unwatched()
     chosen = {name: select(each, watcher.phase) for name, each in sides.items()}
@@ -108,7 +96,7 @@ def sure_of_sides(
     first = next(iter(chosen.values()))
     point = first.plan.point(first.kept[0])
     answer = _answer(title, runs, places, point, traces, samples, folder, jobs, watcher)
-    write_sure(answer, folder)
+    sure_files.write_sure(answer, folder)
     return answer
 
 
@@ -123,7 +111,7 @@ def _answer(
     jobs: int | None,
     watcher: Watcher,
     scheduler: str | None = None,
-) -> Sure:
+) -> sure_answer.Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
     refuse_few(samples)
     files.own_folder(folder)
@@ -138,7 +126,9 @@ def _answer(
     others = [_of_traffic(worlds)] if worlds.traffics else []
     if any(option.economics for place in places for option in place.options):
         others += economics_of(Coefficients())
-    return Sure(name, samples, places, (*named.values(), *others), tuple(exact), tuple(_notes(runs, found, worlds)))
+    return sure_answer.Sure(
+        name, samples, places, (*named.values(), *others), tuple(exact), tuple(sure_answer._notes(runs, found, worlds))
+    )
 
 
 def sure_into(
@@ -148,10 +138,10 @@ def sure_into(
     jobs: int | None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
-) -> Sure:
+) -> sure_answer.Sure:
     """Like `find_sure`, but also writes the page and the tables to the folder."""
     found = find_sure(selection, samples, folder, jobs, watcher, scheduler)
-    write_sure(found, folder)
+    sure_files.write_sure(found, folder)
     return found
 
 
@@ -198,7 +188,7 @@ def _places(found: Sequence[InWorlds]) -> Iterable[tuple[dict[str, Any], dict[st
 
 def _place(
     of: dict[str, Any], found: Mapping[str, InWorlds], worlds: Worlds, named: Mapping[str, Quantity]
-) -> ComparedOptions:
+) -> sure_answer.ComparedOptions:
     ns = {name: each.ns for name, each in found.items()}
     names = order(ns)
     pairs = tuple(pair(names[0], name, ns) for name in names[1:])
@@ -217,9 +207,9 @@ def _place(
     clean = {name: each.ns if each.by_layers is None else each.ns / each.by_layers for name, each in found.items()}
     by_draws = clean[headline.slower] / clean[headline.faster] if headline else clean[names[0]]
     timed = _what_is_timed(found[names[0]])
-    sentence = order_of_options(names, ties, rest, options, worlds.samples, timed)
+    sentence = sure_answer.order_of_options(names, ties, rest, options, worlds.samples, timed)
     if unknown := refuse_shares(len(draws), worlds.samples):
-        return ComparedOptions(
+        return sure_answer.ComparedOptions(
             of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=(), measurements=(),
             samples=ns, further=further, unknown=unknown, timed=timed,
         )  # fmt: skip
@@ -228,7 +218,7 @@ def _place(
     rates = {name: _scale(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
     found_indices = _with_layers(indices(expansion, draws, by_draws), by_draws, values)
-    return ComparedOptions(
+    return sure_answer.ComparedOptions(
         of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=found_indices,
         measurements=measured, samples=ns, further=further, unknown="", timed=timed,
     )  # fmt: skip
@@ -251,7 +241,7 @@ def _with_layers(found: Sequence[Index], by_draws: np.ndarray, values: np.ndarra
         return tuple(found)
     others = min(1.0, drawn / whole)
     error = others * 2 / float(np.sqrt(len(values)))
-    layers = Index(LAYERS, 1 - others, error, 1 - others, error)
+    layers = Index(sure_answer.LAYERS, 1 - others, error, 1 - others, error)
     scaled = [each._replace(**{name: value * others for name, value in each._asdict().items() if name != "name"})
               for each in found]  # fmt: skip
     return tuple(sorted([*scaled, layers], key=lambda each: (-each.total, each.name)))
@@ -261,10 +251,10 @@ def _scale(expansion: Expansion, by: float) -> Expansion:
     return Expansion(expansion.names, expansion.degrees, expansion.coefficients * by, expansion.left * by * by)
 
 
-def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> Option:
+def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> sure_answer.Option:
     rate = found.row["throughput_tokens_per_s"]
     tokens, paid = interval(found.tokens_per_s) if rate else None, _economics(found, worlds)
-    return Option(
+    return sure_answer.Option(
         name=name, value_ns=found.value_ns, ns=interval(found.ns), value_tokens_per_s=rate, tokens_per_s=tokens,
         fastest=fastest, agreement=found.agreement, economics=paid,
     )  # fmt: skip
@@ -275,13 +265,13 @@ def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interv
     the world, coefficients are drawn beside (`archsim.uncertainty.worlds.economics_of`), and so is the machine.
     """
     run, row = found.run, found.row
-    if any(row.get(name) is None for name in ECONOMICS):
+    if any(row.get(name) is None for name in sure_answer.ECONOMICS):
         return {}
     activity, coefficients = activity_of(run.model, row), Coefficients()
     quantities = economics_of(coefficients)
     draws = draws_of([each.key for each in quantities], worlds.samples, seed=1)
     drawn = {each.key.partition(".")[2]: each.distribution.at(draws[each.key]) for each in quantities}
-    values: dict[str, list[float]] = {name: [] for name in ECONOMICS}
+    values: dict[str, list[float]] = {name: [] for name in sure_answer.ECONOMICS}
     for at, world in enumerate(worlds.runs(run, run.engine)):
         known = coefficients.changed({name: float(each[at]) for name, each in drawn.items()})
         slower = replace(activity, time_s=activity.time_s * found.ns[at] / found.value_ns)
@@ -297,7 +287,7 @@ def measurements(
     draws: Mapping[str, np.ndarray],
     values: np.ndarray,
     named: Mapping[str, Quantity],
-) -> tuple[Measurement, ...]:
+) -> tuple[sure_answer.Measurement, ...]:
     """What each command would tell of a value, the most for an hour of measuring first. Those that neither narrow its
     interval nor could change which option is chosen are left out. ``expansion``: of the value; ``rates``: of the
     throughput of each option; ``named``: by key.
@@ -307,6 +297,6 @@ def measurements(
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
         if known:
             after, worth = narrowed(expansion, draws, values, known), worth_knowing(rates, draws, known)
-            if after.width < NARROWER * before.width or worth > _LEAST_WORTH:
-                found.append(Measurement(command, tuple(known), after, worth))
+            if after.width < sure_answer.NARROWER * before.width or worth > sure_answer._LEAST_WORTH:
+                found.append(sure_answer.Measurement(command, tuple(known), after, worth))
     return tuple(sorted(found, key=lambda each: (each.narrowed.width - before.width) / each.command.minutes))

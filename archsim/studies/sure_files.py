@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base import files, tables
-from archsim.report import figures, page, plots
-from archsim.report.units import significant
+from archsim.report import figures, page, plots, units
 from archsim.studies.sure_answer import ComparedOptions, Sure, order_sentence, written_range
 from archsim.uncertainty.estimate import Index
 from archsim.uncertainty.quantities import Quantity
@@ -57,7 +56,7 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
     """What the page tells of quantities: key, value, ends, shape, the name of the draw, source."""
 
     def written(value: float, unit: str) -> str:
-        return f"{significant(value, 4)} {unit}".strip()
+        return f"{units.significant(value, 4)} {unit}".strip()
 
     return [
         (each.key, written(each.value, each.unit), written(each.distribution.low, each.unit),

@@ -12,10 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from archsim.base import own_code, tables
 from archsim.base.errors import ArchsimError
 from archsim.base.files import regular
-from archsim.base.own_code import code_below, variable
-from archsim.base.tables import Shown, cell_text, parquet_columns, read_parquet
 from archsim.base.yaml import read_yaml
 from archsim.runs.results import CODE, inside, read_manifest
 from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
@@ -56,7 +55,7 @@ class ChangedColumn:
 
 
 @dataclass(frozen=True)
-class Verified(Shown):
+class Verified(tables.Shown):
     """A report beside a run of today."""
 
     folder: Path  # of the report
@@ -110,7 +109,7 @@ def verify(folder: Path, again: Callable[[Path, Path], Any]) -> Verified:
         raise ArchsimError(f"{folder / MANIFEST}: holds neither an experiment nor a deployment, but keys of a {kind}")
     with TemporaryDirectory(prefix="archsim-verify-") as temporary, _code_of_report(folder, made):
         out = Path(temporary) / "report"
-        with variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
+        with own_code.variable("ARCHSIM_CACHE", str(Path(temporary) / "cache")):
             again(folder / MANIFEST, out)
         now = read_yaml(out / MANIFEST).data[MANIFEST_KEY]
         for model, digest in made.get("traces", {}).items():
@@ -249,9 +248,9 @@ def _columns_of_csv(file: Path, most_rows: int | None) -> _Columns:
 
 
 def _columns_of_parquet(file: Path, most_rows: int | None) -> _Columns:
-    columns = parquet_columns(file)
-    rows = read_parquet(regular(file), columns, most_rows).rows
-    return {name: tuple(cell_text(name, row[name]) for row in rows) for name in columns}
+    columns = tables.parquet_columns(file)
+    rows = tables.read_parquet(regular(file), columns, most_rows).rows
+    return {name: tuple(tables.cell_text(name, row[name]) for row in rows) for name in columns}
 
 
 def _text(value: Any) -> str:
@@ -260,4 +259,4 @@ def _text(value: Any) -> str:
 
 def _code_of_report(folder: Path, made: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Load users' functions from the copies beside the manifest, not from where they were."""
-    return code_below(folder / CODE) if made.get("functions") else nullcontext()
+    return own_code.code_below(folder / CODE) if made.get("functions") else nullcontext()

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base import files, tables
-from archsim.report.plots import PlotAxis, Ranges
-from archsim.report.units import percent, significant
+from archsim.report import plots, units
 from archsim.specs.plan import SweepPlan
 from archsim.studies.wafers import BIN, BINS, FILE, QUANTILES, Wafers, _Row, distributions, is_drawn
 
@@ -24,9 +23,9 @@ def cells_of(each: Wafers) -> list[str]:
     low, high = each.dies
     rates = (*each.tokens_per_s, each.best)
     return [
-        str(each.made), percent(each.working / each.made), str(low) if low == high else f"{low}–{high}",
-        *(f"{rate:,.0f}" for rate in rates), *map(percent, each.bins), f"{each.usd:,.0f}",
-        significant(each.usd_per_token_per_s),
+        str(each.made), units.percent(each.working / each.made), str(low) if low == high else f"{low}–{high}",
+        *(f"{rate:,.0f}" for rate in rates), *map(units.percent, each.bins), f"{each.usd:,.0f}",
+        units.significant(each.usd_per_token_per_s),
     ]  # fmt: skip
 
 
@@ -62,16 +61,16 @@ def section_of(found: Sequence[Wafers]) -> dict[str, Any] | None:
     return {"columns": COLUMNS, "rows": [(each.name, cells_of(each)) for each in found], "drawing": drawing(found)}
 
 
-def drawing(found: Sequence[Wafers]) -> Ranges:
+def drawing(found: Sequence[Wafers]) -> plots.Ranges:
     """A band from the 5th to the 95th percentile of every distribution, its median, and the best machine."""
     rows = []
     for each in found:
         low, middle, high = each.tokens_per_s
         text = f"{low:,.0f} to {high:,.0f}, median {middle:,.0f}, best {each.best:,.0f}"
         rows.append({"name": each.name, "low": low, "value": middle, "high": high, "best": each.best, "told": text})
-    return Ranges(
+    return plots.Ranges(
         question="How much do machines differ that were built to the same design?", rows=rows, y="name",
-        x=PlotAxis(
+        x=plots.PlotAxis(
             "value", "tokens/s of drawn machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0
         ),
         low="low", high="high", best="best", tips=(("name", "machine"), ("told", "tokens/s")),

@@ -31,8 +31,7 @@ from archsim.studies.block_worth import BLOCKS, DRAWS, PAYS, GainInWorlds
 from archsim.studies.place import NO_STEPS, Placed, place_experts, write_placed
 from archsim.studies.placement_choices import POLICIES, policy_named
 from archsim.studies.recorded_loads import RecordedLoads, read_history
-from archsim.studies.serving import page, runs
-from archsim.studies.serving.sure import find_sure
+from archsim.studies.serving import page, runs, sure
 from archsim.uncertainty.estimate import interval
 
 if TYPE_CHECKING:
@@ -264,7 +263,7 @@ def _in_worlds(policy: str, plan: runs.ServePlan, samples: int) -> GainInWorlds:
     """What the second policy of a plan gains over the first: of goodput or of the time of a token, whichever is more,
     as `Worth.verdict` judges it.
     """
-    found = find_sure(plan, samples, None)
+    found = sure.find_sure(plan, samples, None)
     before, after = (
         next(each.samples for each in found.options if each.name == own.name) for own in plan.first.policies[:2]
     )

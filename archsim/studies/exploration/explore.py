@@ -12,18 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import sole_writer
-from archsim.base.host import available_cores
-from archsim.base.sums import sum
+from archsim.base import errors, files, host, sums
 from archsim.report.page import write_report
 from archsim.runs import energy, results, sweep
 from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, plan_of, select
 from archsim.runs.run import Workspace
 from archsim.runs.store import RecordStore
-from archsim.specs.axes import WAFER
-from archsim.specs.experiment import ExperimentSpec
+from archsim.specs import axes, experiment
 from archsim.specs.explore import EXPLORE_KEY, OBJECTIVES, ExploreSpec, risk_of, with_expressions
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
@@ -52,14 +48,14 @@ def explore(
     """
     plan = plan_of(plan)
     judge = Judge(spec, energy.Coefficients().changed(spec.coefficients))
-    jobs = jobs or available_cores()
+    jobs = jobs or host.available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
         ran = _estimate_points(plan, judge, folder / ANALYTICAL, jobs, watcher)
         (points, cheap, dropped, notes), yields = of_designs(plan, ran) if is_drawn(plan) else (ran, {})
     if judge.draws:
         if is_drawn(plan):
-            raise ArchsimError(
+            raise errors.ArchsimError(
                 "explore.objectives: a risk over worlds and machines that are drawn cannot be separated. Give the "
                 "design a fixed wafer, or take the objective itself"
             )
@@ -159,7 +155,7 @@ def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
     """Designs in the place of the machines that were drawn of each: of its working machines the median one, whose
     throughput stands for the mean of all that were made, scrapped ones with 0; and point → that mean over its own.
     """
-    at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == WAFER)
+    at = next(at for at, group in enumerate(plan.sweep.groups) if group.axes[0].path == axes.WAFER)
     stride, made = prod(plan.sizes[at + 1 :]), plan.sizes[at]
     designs: dict[int, list[Point]] = {}
     for point in ran.points:
@@ -170,7 +166,7 @@ def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
         machines.sort(key=lambda point: ran.rows[point.index]["tokens_per_s"])
         middle = machines[len(machines) // 2]
         every = made if machines[0].system.drawn is not None else len(machines)
-        mean = sum(ran.rows[point.index]["tokens_per_s"] for point in machines) / every
+        mean = sums.sum(ran.rows[point.index]["tokens_per_s"] for point in machines) / every
         yields[middle.index] = mean / ran.rows[middle.index]["tokens_per_s"]
         points.append(middle)
     points.sort(key=lambda point: point.index)
@@ -200,7 +196,7 @@ def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, wat
         rows = {row["point"]: row for row in sweep.sweep_selected(selection, folder, jobs, watcher).runs.rows}
         return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
     if is_drawn(plan):
-        raise ArchsimError(
+        raise errors.ArchsimError(
             f"{plan.combinations:,} points, those of drawn machines included, are more than explore.analytical_runs "
             f"({spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
         )
@@ -304,7 +300,7 @@ def explore_to_report(
     plan: SweepPlan, spec: ExploreSpec, folder: Path, jobs: int | None, watching: Callable[[], Any]
 ) -> Exploration:
     """Like ``explore``, but writes ``index.html`` and a report for each recommended design to ``folder``."""
-    with sole_writer(folder):
+    with files.sole_writer(folder):
         functions = plan.experiment.all_columns
         unread = {UNREAD: list(plan.experiment.unread)} if plan.experiment.unread else {}
         results.write_manifest(folder, given(plan, spec), {"points": plan.combinations} | unread, functions)
@@ -333,5 +329,5 @@ def given(plan: SweepPlan, spec: ExploreSpec) -> dict[str, Any]:
 def _report(tree: Mapping[str, Any], index: int, folder: Path, jobs: int | None, watcher: sweep.Watcher) -> str:
     """The page of one design, from its own small sweep; returns its path, relative to the folder."""
     own = folder / "reports" / f"point-{index}"
-    sweep.sweep(ExperimentSpec.model_validate(tree), own, jobs, watcher)
+    sweep.sweep(experiment.ExperimentSpec.model_validate(tree), own, jobs, watcher)
     return write_report(own).relative_to(folder).as_posix()

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError
-from archsim.base.tables import INTEGER, TEXT, write_parquet_columns
+from archsim.base import errors, tables
 from archsim.runs.columns import BY_NAME
 from archsim.specs.plan import SweepPlan
 from archsim.studies.exploration.pareto import every_is_finite, pareto
@@ -19,7 +18,7 @@ from archsim.studies.exploration.screening import PointBlock, Screen
 
 FILE = "screened.parquet"
 MEASURED = ("tokens_per_s", "decode_ns", "energy_per_token_j", "power_w", "die_mm2", "silicon_mm2", "cost_usd")
-_OF_POINT = {"model": TEXT, "batch": INTEGER, "policy": TEXT, "layers": INTEGER}
+_OF_POINT = {"model": tables.TEXT, "batch": tables.INTEGER, "policy": tables.TEXT, "layers": tables.INTEGER}
 _MEMBERS, _AT_ONCE = 64, 4096  # of the front, and points that are held against them at a time
 
 
@@ -41,9 +40,9 @@ def screened_points(
             watcher.at(f"screened {done:,} points", block.share)
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_parquet_columns(folder / FILE, columns_of(screen.plan), seen())
+    tables.write_parquet_columns(folder / FILE, columns_of(screen.plan), seen())
     if not known:
-        raise ArchsimError(f"no point is left of {screen.plan.combinations:,}")
+        raise errors.ArchsimError(f"no point is left of {screen.plan.combinations:,}")
     chosen = [_chosen(blocks, -(-count // len(known))) for blocks in known.values()]
     return sorted(np.concatenate(chosen).tolist())
 
@@ -51,7 +50,7 @@ def screened_points(
 def columns_of(plan: SweepPlan) -> dict[str, str]:
     """Columns of ``FILE`` and their kinds."""
     axes = {column.name: column.kind for column in plan.columns}
-    return {"point": INTEGER} | axes | _OF_POINT | {name: BY_NAME[name].kind for name in MEASURED}
+    return {"point": tables.INTEGER} | axes | _OF_POINT | {name: BY_NAME[name].kind for name in MEASURED}
 
 
 def _chosen(blocks: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:

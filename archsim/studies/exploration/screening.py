@@ -20,18 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
-from archsim.engine.analytic.count import HBM_BYTES, LINK_BYTES, READ_BYTES
-from archsim.engine.analytic.machines import ManyWalked, shares_plan, walk_all_carriers
+from archsim.engine.analytic import machines, recorded_steps, walk
 from archsim.engine.analytic.rates import RATES, with_rates
-from archsim.engine.analytic.recorded_steps import RecordedSteps, record
-from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.demand import RunDemand
 from archsim.engine.fabrics import build_fabric, carriers_of
 from archsim.engine.loop import RunOutcome
 from archsim.engine.pair_traffic import statistics_bytes
-from archsim.runs import columns, energy
+from archsim.runs import columns, energy, feasibility
 from archsim.runs.columns import Finished
-from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
@@ -65,14 +61,14 @@ class Screen:
         self._rated = [at for at, group in enumerate(groups) if all(axis.path[1:] in RATES for axis in group.axes)]
         self._others = [at for at in range(len(sizes)) if at not in self._rated]
         self._maker = RunMaker(plan=plan)
-        self._measures = PartMeasures(self._maker.contexts)
+        self._measures = feasibility.PartMeasures(self._maker.contexts)
 
     @cached_property
     def applies(self) -> bool:
         """Whether all points belong to families of many."""
         if self.plan.experiment.all_columns or self.family < LEAST_SHARED:
             return False
-        return all(shares_plan(run) for run in self._runs())
+        return all(machines.shares_plan(run) for run in self._runs())
 
     @property
     def family(self) -> int:
@@ -132,7 +128,7 @@ class _Family:
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[PointBlock]:
-        first, family = record(self._run, self._demand), self._screen.family
+        first, family = recorded_steps.record(self._run, self._demand), self._screen.family
         at_once = first.most_machines
         recorded = {carriers_of(self._run): first}
         for begin in range(0, family, at_once):
@@ -141,7 +137,9 @@ class _Family:
             if len(block.numbers):
                 yield block._replace(share=end / family)
 
-    def _block(self, recorded: dict[int, RecordedSteps], digits: dict[int, np.ndarray], count: int) -> PointBlock:
+    def _block(
+        self, recorded: dict[int, recorded_steps.RecordedSteps], digits: dict[int, np.ndarray], count: int
+    ) -> PointBlock:
         system = self._system(digits, count)
         machine = self._price(system)
         kept = np.broadcast_to(self._keeps(machine, digits), count)
@@ -152,7 +150,7 @@ class _Family:
         points = self._screen.numbers(self._base, digits, count)
         if not count:
             return PointBlock(self._run.model, points, {}, {}, 0.0)
-        walked = walk_all_carriers(recorded, system, self._demand, walk_strategy(self._run.assumptions))
+        walked = machines.walk_all_carriers(recorded, system, self._demand, walk.walk_strategy(self._run.assumptions))
         outcome = next(iter(recorded.values())).outcome
         axes = self._plan.cells(self._plan.point(self._base))
         axes |= {name: cells[digits[at]] for name, (at, cells) in self._screen.cells.items()}
@@ -179,7 +177,9 @@ class _Family:
 
         return self._plan.keeps(point, measures, value)
 
-    def _columns(self, outcome: RunOutcome, walked: ManyWalked, machine: energy.SystemHardware) -> dict[str, Any]:
+    def _columns(
+        self, outcome: RunOutcome, walked: machines.ManyWalked, machine: energy.SystemHardware
+    ) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run
         no_source: Any = None  # a throughput needs no token one by one
@@ -187,11 +187,11 @@ class _Family:
         timed: dict[str, Any] = {"prefill_ns": walked.prefill_ns, "decode_ns": walked.decode_ns}
         finished = Finished(run, self._demand, no_source, replace(outcome, **timed))
         tokens = int(outcome.load.sum())
-        counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, HBM_BYTES]]}
+        counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, machines.HBM_BYTES]]}
         shown, fabric = columns.shown_links(outcome), outcome.fabric
         statistics = statistics_bytes(outcome.machine, outcome.tally)[fabric.link_src[shown] != fabric.link_dst[shown]]
         crossed: dict[str, list[Any]] = {
-            "bytes": [walked.counted[:, LINK_BYTES] + statistics.sum()],
+            "bytes": [walked.counted[:, machines.LINK_BYTES] + statistics.sum()],
             "src": [0],
             "dst": [1],
         }
@@ -199,7 +199,7 @@ class _Family:
             "prefill_ns": walked.prefill_ns,
             "decode_ns": walked.decode_ns,
             "decision_ns": walked.decision_ns,
-            "local_hbm_read_bytes": walked.counted[:, READ_BYTES],
+            "local_hbm_read_bytes": walked.counted[:, machines.READ_BYTES],
             "remote_hbm_read_bytes": 0,
             "pairs_lost": 0 if self._demand.lost_pairs is None else int(self._demand.lost_pairs.sum()),
         }

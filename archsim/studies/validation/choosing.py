@@ -8,11 +8,9 @@ from archsim.base.errors import SpecError
 from archsim.laws import gemm
 from archsim.laws.moe import EPLB, SIZES
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable, TableOrigin, TransferTable, newest_first
-from calibration.fit import moe
+from calibration.fit import moe, transfers
 from calibration.fit.memory import curves_of
-from calibration.fit.transfers import SERIES, Series, series_of
-from calibration.measurements.reading import Measurements
-from calibration.measurements.sweeps import release
+from calibration.measurements import reading, sweeps
 
 GEMM, MOE = "GEMM", "fused MoE"
 GEMM_KEYS = ["library", "dtype", "quant_included", "groups"]
@@ -26,12 +24,12 @@ def name_of(table: TableOrigin) -> str:
     return f"{table.library} {table.version}"
 
 
-def gemm_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
+def gemm_groups(measurements: reading.Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """((*GEMM_KEYS, version), rows) judged by one table."""
     return iter(measurements.table("gemm", gpu).groupby([*GEMM_KEYS, "library_version"], sort=True))
 
 
-def moe_groups(measurements: Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
+def moe_groups(measurements: reading.Measurements, gpu: str) -> Iterator[tuple[tuple, pd.DataFrame]]:
     """(MOE_KEYS, rows) judged by one table."""
     rows = measurements.table("moe", gpu)
     rows = moe.with_defaults(rows).assign(version=rows["library_version"])
@@ -48,7 +46,7 @@ def gemm_table_for(
         for table in calibration.gemm
         if (table.library, table.dtype, table.quantisation, table.groups) == (library, dtype, quantisation, groups)
     ]
-    for wanted in (version, release(version)):
+    for wanted in (version, sweeps.release(version)):
         exact = [table for table in same if table.version == wanted]
         if exact:
             return exact[0]
@@ -83,20 +81,20 @@ def moe_table_for(
     ]
 
     def nearness(table: MoeTable) -> tuple:
-        of_release = table.version == release(version)
+        of_release = table.version == sweeps.release(version)
         return table.kernel == kernel, table.version == version, of_release, newest_first(table.version)
 
     return max(tables, key=nearness, default=None)
 
 
-def all_series(measurements: Measurements, gpu: str) -> list[Series]:
+def all_series(measurements: reading.Measurements, gpu: str) -> list[transfers.Series]:
     """Every P2P, collective and host path series and memory curve of a GPU."""
-    series = [item for kind in SERIES for item in series_of(measurements.table(kind, gpu), kind)]
+    series = [item for kind in transfers.SERIES for item in transfers.series_of(measurements.table(kind, gpu), kind)]
     memory = measurements.table("memory", gpu).astype({"working_set_bytes": float, "value": float})
     return [*series, *curves_of(memory)]
 
 
-def law_for(calibration: CalibrationSpec, series: Series) -> TransferTable | None:
+def law_for(calibration: CalibrationSpec, series: transfers.Series) -> TransferTable | None:
     """The law of the same library and curve: of the same version, else the newest."""
     tables = (*calibration.p2p, *calibration.collectives, *calibration.pcie, *calibration.hbm)
     same = [
@@ -107,13 +105,13 @@ def law_for(calibration: CalibrationSpec, series: Series) -> TransferTable | Non
     return max(same, key=lambda table: (table.version == series.version, newest_first(table.version)), default=None)
 
 
-def choice_notes(calibration: CalibrationSpec, measurements: Measurements) -> list[str]:
+def choice_notes(calibration: CalibrationSpec, measurements: reading.Measurements) -> list[str]:
     """A sentence for each library and version judged by another version's table, for each without a table, for tables
     whose sweeps disagree somewhere, and for tables that do not say what they were fitted to.
     """
     others: dict[tuple[str, str, str], list[str]] = {}
     for what, library, version, detail, table in _choices(calibration, measurements):
-        own = table is not None and table.library == library and table.version in (version, release(version))
+        own = table is not None and table.library == library and table.version in (version, sweeps.release(version))
         if not own:
             others.setdefault((what, f"{library} {version}", name_of(table) if table else ""), []).append(detail)
     chosen = [_sentence(*key, list(dict.fromkeys(details))) for key, details in others.items()]
@@ -150,7 +148,7 @@ def _sentence(what: str, version: str, judge: str, details: list[str]) -> str:
 
 
 def _choices(
-    calibration: CalibrationSpec, measurements: Measurements
+    calibration: CalibrationSpec, measurements: reading.Measurements
 ) -> Iterator[tuple[str, str, str, str, TableOrigin | None]]:
     """(what, library, version, configuration, the table that judges it)"""
     gpu = calibration.gpu

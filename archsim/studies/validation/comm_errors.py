@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.laws import transfers
-from archsim.laws.tables import CalibrationSpec
+from archsim.laws import tables, transfers
 from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation.choosing import all_series, law_for, name_of
 from calibration.fit import segments
@@ -55,7 +54,7 @@ def transfer_errors(measurements: Measurements, gpu: str) -> list[SetErrors]:
     return [set_errors(name, items, map(_held_out, items)) for name, items in _sets(series).items()]
 
 
-def errors_with(calibration: CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
+def errors_with(calibration: tables.CalibrationSpec, measurements: Measurements) -> list[SetErrors]:
     """Errors of the laws of a calibration, on the series of its GPU for which it has a law (of the same library)."""
     judged = [(item, law_for(calibration, item)) for item in all_series(measurements, calibration.gpu)]
     laws = {item.name: transfers.law_of(table) for item, table in judged if table is not None}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from archsim.base import sums, units
 from archsim.base.errors import SpecError
-from archsim.base.sums import sum
-from archsim.base.units import NS_PER_US
 from archsim.engine import engine, loop
 from archsim.engine.demand import RunDemand
 from archsim.laws import gemm, tables
@@ -120,14 +119,14 @@ def _expert(medians: pd.Series, hidden: int, ffn: int) -> pd.Series:
 
 def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFrame:
     tokens = measured.index.to_numpy(np.int64)
-    engine_us = expert_ns(calibration, named, table.dtype, hidden, ffn, tokens) / NS_PER_US
+    engine_us = expert_ns(calibration, named, table.dtype, hidden, ffn, tokens) / units.NS_PER_US
     products = [(ffn, hidden), (ffn, hidden), (hidden, ffn)]
     law_us = (
-        sum(
+        sums.sum(
             gemm.table_times(table, np.full_like(tokens, n), np.full_like(tokens, k), tokens, calibration.reference.sms)
             for n, k in products
         )
-        / NS_PER_US
+        / units.NS_PER_US
     )
     frame = pd.DataFrame(
         {"m": tokens, "engine_us": engine_us, "law_us": law_us, "measured_us": measured.to_numpy(float)}

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from archsim.base.errors import SpecError
-from archsim.base.units import NS_PER_US
-from archsim.laws import die, gemm, tables
-from archsim.laws.laws import MoeSizes
+from archsim.base import errors, units
+from archsim.laws import die, gemm, laws, tables
 from archsim.laws.moe import BALANCED, EPLB, TILED, candidates, rank_loads
 from archsim.laws.moe import SIZES as LAYER_SIZES
 from archsim.specs import calibration_files, config_files
@@ -101,7 +99,7 @@ def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
 
 
 def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataFrame | None:
-    sizes = MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
+    sizes = laws.MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
     chosen = None if library == FASTEST else library
     reference = (calibration if gpu == calibration.gpu else calibration_files.load_calibration(gpu)).reference
     if dtype not in reference.peak_flop_per_s:
@@ -109,15 +107,15 @@ def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd
     rates = gemm.Rates(reference.peak_flop_per_s[dtype], reference.hbm_bytes_per_s)
     try:
         law = die.GroupedLaw(calibration, sizes, sizes.experts / ep, dtype, rates, chosen)
-    except SpecError:
+    except errors.SpecError:
         return None
     tokens = [_tokens(pairs, active, sizes, ep) for pairs, active in rows[["pairs", "active"]].to_numpy(float)]
-    engine_us = rank_ns(named, sizes, int(ep), dtype, rates, chosen, np.array(tokens)) / NS_PER_US
+    engine_us = rank_ns(named, sizes, int(ep), dtype, rates, chosen, np.array(tokens)) / units.NS_PER_US
     pairs = np.array([each.sum() for each in tokens], float)
     active = np.array([(each > 0).sum() for each in tokens], float)
     times = law.times(pairs, active)
     measured_us = rows["measured_us"].to_numpy(float)
-    frame = pd.DataFrame({"engine_us": engine_us, "law_us": times.ns / NS_PER_US, "measured_us": measured_us})
+    frame = pd.DataFrame({"engine_us": engine_us, "law_us": times.ns / units.NS_PER_US, "measured_us": measured_us})
     within = (measured_us >= engine_us * (1 - times.low)) & (measured_us <= engine_us * (1 + times.high))
     frame = frame.assign(
         gpu=gpu, model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep,
@@ -139,7 +137,7 @@ def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarray:
+def _tokens(pairs: float, active: float, sizes: laws.MoeSizes, ep: float) -> np.ndarray:
     """Tokens of every expert of the model, int64[expert]: the pairs, shared equally by the first active experts."""
     total, runs = max(round(pairs), 1), max(round(min(active, pairs)), 1)
     tokens = np.zeros(sizes.experts, np.int64)
@@ -150,7 +148,7 @@ def _tokens(pairs: float, active: float, sizes: MoeSizes, ep: float) -> np.ndarr
 
 def rank_ns(
     named: str,
-    sizes: MoeSizes,
+    sizes: laws.MoeSizes,
     ep: int,
     dtype: str,
     rates: gemm.Rates,

@@ -15,17 +15,7 @@ from archsim.laws import gemm
 from archsim.laws.moe import EPLB, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable
-from archsim.studies.validation.choosing import (
-    GEMM,
-    GEMM_KEYS,
-    MOE,
-    MOE_NAMES,
-    gemm_groups,
-    gemm_table_for,
-    moe_groups,
-    moe_table_for,
-    name_of,
-)
+from archsim.studies.validation import choosing
 from calibration.fit import fit, moe
 from calibration.fit.gemm import POINT, fit_table
 from calibration.measurements.consensus import consensus, off_the_others, repeatability
@@ -86,13 +76,15 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
     """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
     rows = measurements.table("gemm", calibration.gpu)
     found = []
-    for key, mine in gemm_groups(measurements, calibration.gpu):
-        table = gemm_table_for(calibration, *key)
+    for key, mine in choosing.gemm_groups(measurements, calibration.gpu):
+        table = choosing.gemm_table_for(calibration, *key)
         if table is not None:
             n, k, m = (mine[name].to_numpy(np.int64) for name in POINT)
             predicted = gemm.table_times(table, n, k, m, fit.sms_of(calibration.gpu)) / NS_PER_US
-            cases = _cases(mine, predicted).assign(table=name_of(table), extrapolated=gemm.outside(table, n, k, m))
-            same_release = _of_release(rows, GEMM_KEYS, key, table)
+            cases = _cases(mine, predicted).assign(
+                table=choosing.name_of(table), extrapolated=gemm.outside(table, n, k, m)
+            )
+            same_release = _of_release(rows, choosing.GEMM_KEYS, key, table)
             kinds = _kinds(mine, table.prints, _size_names(n, k), table.shapes, m, table.m)
             found.append(cases.assign(floor=_floors(mine, same_release, POINT), kind=kinds))
     return _join(found)
@@ -144,7 +136,7 @@ def _floors(mine: pd.DataFrame, same_release: pd.DataFrame, point: list[str]) ->
 
 
 def _gemm_pools(measurements: Measurements, gpu: str) -> Iterator[tuple[dict, pd.DataFrame]]:
-    for key, mine in measurements.table("gemm", gpu).groupby(GEMM_KEYS, sort=True):
+    for key, mine in measurements.table("gemm", gpu).groupby(choosing.GEMM_KEYS, sort=True):
         library, dtype, included, groups = key
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
             quantisation = "included" if included == "1" else "apart"
@@ -201,7 +193,7 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
     return pd.DataFrame(
         {
             "kind": kind,
-            "what": GEMM,
+            "what": choosing.GEMM,
             "library": table.library,
             "version": table.version,
             "dtype": table.dtype,
@@ -214,7 +206,7 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
             "predicted_us": predicted,
             "error": predicted / measured - 1,
             "floor": np.asarray(floor, float),
-            "table": name_of(table),
+            "table": choosing.name_of(table),
             "extrapolated": gemm.outside(table, n, k, m),
         }
     )
@@ -223,7 +215,7 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
 def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
-    cases = rows[list(names)].rename(columns=names).assign(what=GEMM)
+    cases = rows[list(names)].rename(columns=names).assign(what=choosing.GEMM)
     cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
     return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
 
@@ -235,10 +227,12 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
     found = []
     rows = measurements.table("moe", calibration.gpu)
     rows = moe.with_defaults(rows)
-    for key, mine in moe_groups(measurements, calibration.gpu):
-        table = moe_table_for(calibration, *key)
+    for key, mine in choosing.moe_groups(measurements, calibration.gpu):
+        table = choosing.moe_table_for(calibration, *key)
         if table is not None:
-            floor = _floors(mine, _of_release(rows, MOE_NAMES[:-1], key[: len(MOE_NAMES)], table), RANK_POINT)
+            floor = _floors(
+                mine, _of_release(rows, choosing.MOE_NAMES[:-1], key[: len(choosing.MOE_NAMES)], table), RANK_POINT
+            )
             found.append(_moe_predicted(table, mine).assign(floor=floor))
     return _join(found)
 
@@ -251,11 +245,11 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
     return cases.assign(
         kind=_kinds(rows, table.prints, _size_names(ep, tp), table.ranks, tokens, table.tokens),
-        what=MOE,
+        what=choosing.MOE,
         measured_us=measured,
         predicted_us=predicted,
         error=predicted / measured - 1,
-        table=name_of(table),
+        table=choosing.name_of(table),
         extrapolated=outside_ranks(table, *points),
     )
 
@@ -268,8 +262,10 @@ def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
         if len(errors):
             measured = np.exp(consensus(sweeps).reindex(errors.index))
             cases = errors.assign(measured_us=measured).reset_index()
-            who = {name: named[name] for name in MOE_NAMES} | {"table": f"{named['library']} {named['version']}"}
-            found.append(cases.assign(kind=RANK_OUT, what=MOE, sweep="all", **who))
+            who = {name: named[name] for name in choosing.MOE_NAMES} | {
+                "table": f"{named['library']} {named['version']}"
+            }
+            found.append(cases.assign(kind=RANK_OUT, what=choosing.MOE, sweep="all", **who))
     cases = _join(found)
     return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
 
@@ -316,7 +312,7 @@ def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
 
     'floor': missed, but within the spread of repetitions or routing draws.
     """
-    if not len(cases) or not set(MOE_NAMES) <= set(cases):
+    if not len(cases) or not set(choosing.MOE_NAMES) <= set(cases):
         return pd.DataFrame()
     cases = cases[cases["kind"] == RANK_OUT]
     found = summaries(cases.assign(model=_one_name_each(cases["model"])), GROUP)

@@ -77,7 +77,10 @@ def gpu_power_w(
     ``boost``, or the one with which the chip draws ``limit_w``: V ~ f, so that a FLOP takes f².
     """
     padded = flop_per_s * (ceil(rows / TILE_ROWS) * TILE_ROWS / rows - 1)
-    second = Activity(1.0, hbm_bytes_per_s, 0.0, 2 * hbm_bytes_per_s, flop_per_s, 0.0, 1.0, padded)
+    second = Activity(
+        time_s=1.0, hbm_bytes=hbm_bytes_per_s, d2d_byte_hops=0.0, llc_bytes=2 * hbm_bytes_per_s, flop=flop_per_s,
+        decision_s=0.0, tokens=1.0, padded_flop=padded,
+    )  # fmt: skip
     joule = run_energy(second, dtype_bytes=dtype_bytes, die_mm2=die_mm2, dies=1, decision_w=0.0, estimates=estimates)
     others = sum(each for block, each in joule.items() if block != "compute")
     clock = min(boost, sqrt(max(limit_w - others, 0.0) / joule["compute"])) if joule["compute"] else boost

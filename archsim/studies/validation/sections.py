@@ -6,15 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from archsim.laws import attention, tables
-from archsim.laws.tables import CalibrationSpec
-from archsim.laws.transfers import PAYLOAD_OF, law_of
+from archsim.laws import attention, tables, transfers
 from archsim.studies.validation import choosing
 from archsim.studies.validation.cluster_cases import transfer_cases
 from archsim.studies.validation.errors import FITTED, NEW, SHAPES_OF_EXPERTS
 from calibration.measurements import reading, sweeps
 from calibration.measurements.adapters.not_fitted import NO_TIMES
-from calibration.measurements.reading import Measurements
 
 WITHIN = 0.25
 COLUMNS = ["law", "what", "library", "points", "median", "p90", "worst", "within_25"]
@@ -31,7 +28,7 @@ class LawPoints(NamedTuple):
 
 
 def judge_tables(
-    calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame
+    calibration: tables.CalibrationSpec, name: str, measurements: reading.Measurements, cases: pd.DataFrame
 ) -> list[LawPoints]:
     """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
     (``archsim.studies.validation.errors``), of which those of the file count.
@@ -56,7 +53,7 @@ def sections(found: list[LawPoints]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def unread(found: list[LawPoints], measurements: Measurements) -> list[str]:
+def unread(found: list[LawPoints], measurements: reading.Measurements) -> list[str]:
     """A sentence for every measured table that no law reads, and for every file of times that is not read."""
     lines = [f"{each.law} {each.what} of {each.library} ({each.points} points)" for each in found if each.error is None]
     return [*dict.fromkeys(lines), *(f"{file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)]
@@ -100,7 +97,7 @@ def _attention(calibration, measurements) -> Iterator[LawPoints]:
         yield LawPoints(f"{phase} attention", what, _named_section(library, version, error), len(rows), error)
 
 
-def _transfer_points(name: str, measurements: Measurements, gpu: str) -> Iterator[LawPoints]:
+def _transfer_points(name: str, measurements: reading.Measurements, gpu: str) -> Iterator[LawPoints]:
     for each in transfer_cases(name, measurements, gpu):
         of = each.of
         where = f"{of['nodes']} nodes" if int(of["nodes"]) > 1 else f"{of['num_gpus']} GPUs"
@@ -116,8 +113,8 @@ def _series(calibration, name, measurements) -> Iterator[LawPoints]:
         of, table = item.of, choosing.law_for(calibration, item)
         if (of.get("op"), of.get("variant")) in taken and table is None:
             continue
-        error = None if table is None else law_of(table).time_ns(item.size_bytes) / item.time_ns - 1
-        law = f"{of['op']}, own table" if of.get("op") in PAYLOAD_OF else of.get("op", item.kind)
+        error = None if table is None else transfers.law_of(table).time_ns(item.size_bytes) / item.time_ns - 1
+        law = f"{of['op']}, own table" if of.get("op") in transfers.PAYLOAD_OF else of.get("op", item.kind)
         where = of.get("variant") or of.get("direction") or ""
         what = " ".join(filter(None, [where, f"{of['num_gpus']} GPUs" if "num_gpus" in of else ""]))
         yield LawPoints(law, what, _named_section(item.library, item.version, error), len(item.time_ns), error)

@@ -8,9 +8,8 @@ import pandas as pd
 from archsim.base.tables import Shown
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.calibration_files import load_calibration
-from archsim.studies.validation import errors
+from archsim.studies.validation import comm_errors, errors
 from archsim.studies.validation.choosing import choice_notes
-from archsim.studies.validation.comm_errors import SetErrors, errors_with, transfer_errors
 from archsim.studies.validation.engine_cases import engine_cases
 from archsim.studies.validation.engine_copies import copy_cases
 from archsim.studies.validation.engine_layers import layer_cases, scaled_cases
@@ -28,7 +27,7 @@ class Validation(Shown):
 
     calibration: CalibrationSpec  # that predicts
     cases: pd.DataFrame  # a row a GEMM or fused MoE layer
-    transfers: dict[str, list[SetErrors]]  # what was judged → errors by set of transfers
+    transfers: dict[str, list[comm_errors.SetErrors]]  # what was judged → errors by set of transfers
     through_engine: pd.DataFrame  # a row a time that the event engine gives
     copies: pd.DataFrame  # the same of copies
     notes: list[str]  # which table judged what, and why
@@ -79,14 +78,14 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
             f"no measurements of {calibration.gpu!r}, which was calibrated; there are some of: {known}"
         )
     found = [errors.gemm_cases(calibration, measurements), errors.moe_cases(calibration, measurements)]
-    transfers = {FILE_ALONE: errors_with(calibration, measurements)}
+    transfers = {FILE_ALONE: comm_errors.errors_with(calibration, measurements)}
     if not quick:
         found += [
             errors.sweep_out_cases(measurements, calibration.gpu),
             errors.shape_out_cases(measurements, calibration.gpu),
             errors.rank_out_cases(measurements, calibration.gpu),
         ]
-        transfers[HELD_OUT] = transfer_errors(measurements, calibration.gpu)
+        transfers[HELD_OUT] = comm_errors.transfer_errors(measurements, calibration.gpu)
     of_file = pd.concat([frame for frame in found[:2] if len(frame)] or found[:1], ignore_index=True)
     read = judge_tables(calibration, name, measurements, of_file)
     cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
