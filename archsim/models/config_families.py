@@ -100,7 +100,7 @@ def _minimax_m3(c: ConfigKeys) -> Fields:
             "same width of an expert"
         )
     layers, base, inside = fields["layers"], grouped_heads(c), c.part("sparse_attention_config")
-    whole = len(inside.listed("sparse_attention_freq")) >= layers
+    whole = len(inside.list_of("sparse_attention_freq")) >= layers
     flags = inside.flags("sparse_attention_freq", layers) if whole else []
     if kinds := layer_kinds(c, layers, "full_attention", "minimax_m3_sparse"):
         flags = [kind == "minimax_m3_sparse" for kind in kinds]
@@ -271,7 +271,7 @@ def _nemotron(c: ConfigKeys) -> Fields:
     names = "hybrid_override_pattern", "layers_block_type", "layer_types"
     key, pattern = c.said(*names) or names[0], c.any(names[0])
     if pattern is None:
-        pattern = "".join(named[kind] for kind in layer_kinds(c, len(c.listed(key)), *named, key=key))
+        pattern = "".join(named[kind] for kind in layer_kinds(c, len(c.list_of(key)), *named, key=key))
     c.any(*names)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*E-"):
         raise c.wrong(key, "letters M, *, E and -, one for each layer, or a list of kinds")
@@ -382,13 +382,9 @@ def _granite(c: ConfigKeys) -> Fields:
     if size * heads != inner:
         raise c.wrong("mamba_d_head", f"{inner} (mamba_expand times hidden_size) over mamba_n_heads, {heads}")
     mamba = {
-        "kind": "mamba2",
-        "heads": heads,
-        "head_dim": size,
-        "groups": c.size("mamba_n_groups"),
-        "state": c.size("mamba_d_state"),
-        "conv": c.whole("mamba_d_conv") or 4,
-    }
+        "kind": "mamba2", "heads": heads, "head_dim": size, "groups": c.size("mamba_n_groups"),
+        "state": c.size("mamba_d_state"), "conv": c.whole("mamba_d_conv") or 4,
+    }  # fmt: skip
     return fields | {"attention": [mamba, grouped_heads(c) | {"layers": full}]}
 
 
@@ -587,7 +583,7 @@ def _laguna(c: ConfigKeys) -> Fields:
     heads = c.by_layer("num_attention_heads_per_layer", layers) or [base["heads"]] * layers
     if any(type(each) is not int or each < 1 or each % base["kv_heads"] for each in heads):
         raise c.wrong("num_attention_heads_per_layer", f"heads that {base['kv_heads']} KV heads divide, for each layer")
-    wide = {str(each) for each in (c.listed("gating_types") or [c.any("gating")])} & {"per_element", "per-element"}
+    wide = {str(each) for each in (c.list_of("gating_types") or [c.any("gating")])} & {"per_element", "per-element"}
     c.any("gating", "moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
     window, attention = c.whole("sliding_window", least=0), []
     if "sliding_attention" in kinds and not window:

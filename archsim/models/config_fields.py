@@ -47,11 +47,7 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
 
 def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size",)) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
-    found: Fields = {
-        "experts": c.whole(*EXPERTS),
-        "top_k": c.one(*TOP_K),
-        "expert_ffn": c.one(*width),
-    }
+    found: Fields = {"experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width)}
     groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
     if groups and groups > 1:
         if not top:

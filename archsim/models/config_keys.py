@@ -209,7 +209,7 @@ class ConfigKeys:
             raise self.wrong(name, f"one of {', '.join(options)}")
         return options[value]
 
-    def listed(self, *names: str) -> list[Any]:
+    def list_of(self, *names: str) -> list[Any]:
         """A list; empty without one. Raises SpecError for anything else."""
         value = self.any(*names)
         if value is not None and not isinstance(value, list):
@@ -220,7 +220,7 @@ class ConfigKeys:
         """A list with an entry for each layer, and for layers of multi-token prediction after them, which are left out;
         empty without it. Raises SpecError for another length.
         """
-        found = self.listed(name)
+        found = self.list_of(name)
         most = layers + max(_MOST_MTP, self.whole("num_nextn_predict_layers", least=0) or 0)
         if found and not layers <= len(found) <= most:
             raise SpecError(f"{self.path}: {self._place}{name} has {len(found)} layers of {layers}")
@@ -235,7 +235,7 @@ class ConfigKeys:
 
     def ids(self, name: str, first: int, last: int) -> list[int]:
         """Numbers of layers, each once; empty without the key."""
-        found = self.listed(name)
+        found = self.list_of(name)
         if any(type(each) is not int or not first <= each <= last for each in found) or len(set(found)) < len(found):
             raise self.wrong(name, f"numbers of layers from {first} to {last}, each once")
         return found

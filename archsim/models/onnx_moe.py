@@ -174,7 +174,7 @@ def _layer_of_products(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
     found = MoeLayer(router.layer, "", hidden=router.k, experts=router.n, top_k=_top_k(graph, top))
     found.roles[router.node] = "router"
     if found.top_k is None:
-        found.notes.append(f"the graph computes the K of {graph.named(top)}")
+        found.notes.append(f"the graph computes the K of {graph.name_of(top)}")
     others = [product for product in _of_layer(graph, router) if not SHARED.search(product.label)]
     stacked = {product.weight: product for product in others if product.experts == router.n > 1}  # once, if gathered
     batched = list(stacked.values())

@@ -255,11 +255,6 @@ def _traffic() -> str:
 
 
 LISTINGS = {
-    "experiments": _experiments,
-    "systems": _systems,
-    "models": _models,
-    "policies": _policies,
-    "assumptions": _assumptions,
-    "calibrations": _calibrations,
-    "traffic": _traffic,
-}
+    "experiments": _experiments, "systems": _systems, "models": _models, "policies": _policies,
+    "assumptions": _assumptions, "calibrations": _calibrations, "traffic": _traffic,
+}  # fmt: skip

@@ -36,9 +36,7 @@ SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
             "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
             "recomputation",
             MappingProxyType(
-                {
-                    "reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk"),
-                }
+                {"reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk")}
             ),
             by_length=True,
         ),

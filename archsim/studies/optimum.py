@@ -54,16 +54,12 @@ def measure_optimum(experiment: ExperimentSpec, most_steps: int, report: Callabl
 
 
 COLUMNS = {
-    **dict.fromkeys(("system", "model"), tables.TEXT),
-    "batch": tables.INTEGER,
-    "assumptions": tables.TEXT,
-    "policy": tables.TEXT,
-    "iteration": tables.INTEGER,
-    "layer": tables.INTEGER,
+    **dict.fromkeys(("system", "model"), tables.TEXT), "batch": tables.INTEGER, "assumptions": tables.TEXT,
+    "policy": tables.TEXT, "iteration": tables.INTEGER, "layer": tables.INTEGER,
     **dict.fromkeys(("bound_ns", "plan_ns", "step_ns", "exposed_ns", "distance"), tables.REAL),
     **dict.fromkeys(("allocation", "waiting", "decision"), tables.REAL),
     **dict.fromkeys(("bound_by", "plan_by"), tables.TEXT),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,21 +97,9 @@ def table_of(found: list[Measured]) -> tables.Table:
         run = each.run
         for step in each.steps:
             values = (
-                run.system.name,
-                run.model.name,
-                run.batch,
-                run.assumptions.label,
-                run.policy.name,
-                step.step,
-                int(each.layer_ids[step.layer]),
-                step.bound.ns,
-                step.plan_ns,
-                float(step.step_ns),
-                float(step.exposed_ns),
-                float(step.distance),
-                *step.parts.values(),
-                step.bound_by,
-                step.plan_by,
-            )
+                run.system.name, run.model.name, run.batch, run.assumptions.label, run.policy.name, step.step,
+                int(each.layer_ids[step.layer]), step.bound.ns, step.plan_ns, float(step.step_ns),
+                float(step.exposed_ns), float(step.distance), *step.parts.values(), step.bound_by, step.plan_by,
+            )  # fmt: skip
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     return tables.Table(COLUMNS, tuple(rows))

@@ -37,14 +37,10 @@ def write_optimum(found: list[Measured], name: str, folder: Path, notes: Sequenc
 def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
     worst = sorted(found, key=lambda each: -each.worst.distance)[:MOST_SHOWN]
     context = {
-        "notes": notes,
-        "name": name,
-        "sentences": sentences(found),
-        "layers": results.layers_told(_layers(found)),
-        "rows": [_row(each) for each in found],
-        "short": list(answers(found)),
+        "notes": notes, "name": name, "sentences": sentences(found), "layers": results.layers_told(_layers(found)),
+        "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
-    }
+    }  # fmt: skip
     return page.rendered("optimum.html.j2", context)
 
 
@@ -99,16 +95,11 @@ def _row(each: Measured) -> dict:
     plan = float(np.mean([step.plan_ns / step.bound.ns - 1 for step in steps]))
     bare = float(np.mean([step.step_ns / step.bound.ns - 1 for step in steps]))
     return {
-        "system": run.system.name,
-        "model": run.model.name,
-        "batch": run.batch,
-        "assumptions": run.assumptions.label,
-        "policy": run.policy.name,
-        "numbers": [(value, percent(value, 1)) for value in (*each.summary(), bare, plan)],
-        "worst": each.name_of(each.worst),
-        "steps": len(steps),
+        "system": run.system.name, "model": run.model.name, "batch": run.batch, "assumptions": run.assumptions.label,
+        "policy": run.policy.name, "numbers": [(value, percent(value, 1)) for value in (*each.summary(), bare, plan)],
+        "worst": each.name_of(each.worst), "steps": len(steps),
         "by": ", ".join(f"{NAMES[kind]} {percent(by[kind] / len(steps))}" for kind in KINDS if by[kind]),
-    }
+    }  # fmt: skip
 
 
 def _picture(each: Measured) -> dict:

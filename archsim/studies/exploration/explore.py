@@ -83,7 +83,7 @@ def explore(
             watcher.phase(f"the search ended after {len(events.known):,} of at most {budget:,} event runs: {ended}")
     rows, candidates = [events.known.get(point.index, cheap[point.index]) for point in points], []
     for point, row, own, front in zip(points, rows, cheap_values, found.front.tolist(), strict=True):
-        values, shown = judge.values(point, row), candidate_of(plan, point, judge.estimated(point, row))
+        values, shown = judge.values(point, row), candidate_of(plan, point, judge.estimate(point, row))
         candidates.append(replace(shown, values=values, cheap=own, front=front, allowed=judge.allows(values)))
     return Exploration(
         name=plan.experiment.name, spec=spec, points=tuple(without_constants(candidates)),
@@ -120,10 +120,10 @@ class Judge:
 
     def values(self, point: Point, row: Row) -> dict[str, float]:
         """Every objective of a run, NaN if it has none; energy, area and price by these coefficients."""
-        own = objectives_of(point.model, self.estimated(point, row))
+        own = objectives_of(point.model, self.estimate(point, row))
         return with_expressions(own, self.spec.objectives, self.slower.get(point.index))
 
-    def estimated(self, point: Point, row: Row) -> Row:
+    def estimate(self, point: Point, row: Row) -> Row:
         """The row with energy, area and price by these coefficients."""
         own = energy.economics(
             energy.activity_of(point.model, row), energy.build_costs(point.system, self.coefficients), self.coefficients

@@ -39,11 +39,7 @@ class ObjectiveValues:
 
 
 def search(
-    cheap: np.ndarray,
-    families: np.ndarray,
-    run: Callable[[Sequence[int]], np.ndarray],
-    budget: int,
-    seed: int = 0,
+    cheap: np.ndarray, families: np.ndarray, run: Callable[[Sequence[int]], np.ndarray], budget: int, seed: int = 0
 ) -> ObjectiveValues:
     """Establish the front.
 

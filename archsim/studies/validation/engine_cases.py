@@ -45,14 +45,9 @@ def steps_ns(
     chosen = policies.PolicySpec(name=policy, **policies.PRESETS[policy])
     scenario = Scenario(system, model, load_assumptions("physical", **assumptions), chosen, workload, batch)
     demand = RunDemand(
-        tokens=tokens.astype(np.int32)[:, None, :],
-        first_seen=np.zeros((steps, 1, experts), np.int16),
-        has_prefill=False,
-        layer_ids=np.zeros(1, np.int32),
-        top_k=model.top_k,
-        batch=batch,
-        digest="",
-    )
+        tokens=tokens.astype(np.int32)[:, None, :], first_seen=np.zeros((steps, 1, experts), np.int16),
+        has_prefill=False, layer_ids=np.zeros(1, np.int32), top_k=model.top_k, batch=batch, digest="",
+    )  # fmt: skip
     return loop.Replay(engine.EventEngine(scenario), demand).run().step_ns[:, 0]
 
 
@@ -139,16 +134,8 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
 def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by expert and dtype."""
     names = [
-        "expert",
-        "dtype",
-        "library",
-        "M",
-        "engine from law, max %",
-        "from measured: <5 %",
-        "mean %",
-        "p95 %",
-        "max %",
-    ]
+        "expert", "dtype", "library", "M", "engine from law, max %", "from measured: <5 %", "mean %", "p95 %", "max %",
+    ]  # fmt: skip
     rows = []
     for (model, dtype), group in cases.groupby(["model", "dtype"], sort=True):
         errors = group["error"].abs().to_numpy(float)

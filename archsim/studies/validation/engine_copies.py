@@ -19,17 +19,8 @@ from microarch.blocks.hbm import SLICES
 
 COPY_SIZES = tuple(2**octave for octave in range(12, 33))  # 4 KiB to 4 GiB, as figure 12 of Yu et al., ISCA 2026
 COPY_COLUMNS = [
-    "library",
-    "version",
-    "method",
-    "bytes",
-    "engine_us",
-    "law_us",
-    "measured_us",
-    "law_error",
-    "error",
-    "extrapolated",
-]
+    "library", "version", "method", "bytes", "engine_us", "law_us", "measured_us", "law_error", "error", "extrapolated",
+]  # fmt: skip
 SMALL_BYTES = 2**10  # LLC capacity: less than a slice, so that one is in flight
 WIDEST = 1_000_000  # of a model
 
@@ -103,16 +94,9 @@ def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
 def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by size."""
     names = [
-        "copies",
-        "by",
-        "sizes",
-        "engine from law, max %",
-        "measured sizes",
-        "from measured: <5 %",
-        "mean %",
-        "p95 %",
+        "copies", "by", "sizes", "engine from law, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %",
         "max %",
-    ]
+    ]  # fmt: skip
     rows = []
     edges = (0, 2**20, 2**26 + 1, 2**63)
     for name, low, high in zip(("below 1 MiB", "1 to 64 MiB", "above 64 MiB"), edges, edges[1:], strict=False):

@@ -244,14 +244,10 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=_kinds(rows, table.prints, _size_names(ep, tp), table.ranks, tokens, table.tokens),
-        what=choosing.MOE,
-        measured_us=measured,
-        predicted_us=predicted,
-        error=predicted / measured - 1,
-        table=choosing.name_of(table),
+        kind=_kinds(rows, table.prints, _size_names(ep, tp), table.ranks, tokens, table.tokens), what=choosing.MOE,
+        measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, table=choosing.name_of(table),
         extrapolated=outside_ranks(table, *points),
-    )
+    )  # fmt: skip
 
 
 def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:

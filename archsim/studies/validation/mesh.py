@@ -161,10 +161,7 @@ def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict
 
 
 def _judge(
-    case: Case,
-    cases: Sequence[Case],
-    known: Sequence[FabricCalibration],
-    own: dict[tuple[str, str, str], EndpointLaw],
+    case: Case, cases: Sequence[Case], known: Sequence[FabricCalibration], own: dict[tuple[str, str, str], EndpointLaw]
 ) -> MeshCase:
     found = MeshCase(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)
     law, stages = _law_of(case, known), 1

@@ -104,26 +104,17 @@ def write_page(
         else:  # one of an earlier validation
             (folder / name).unlink(missing_ok=True)
     context = {
-        "gpu": calibration.gpu,
-        "notes": notes,
-        "no_floor": NO_FLOOR,
+        "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
-        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
-        "shares": _shares(cases),
-        "curves": _curves(experts),
-        "experts": _fold(experts, [*BY[:1], *BY[2:], "model"]),
-        "heats": list(_heats(cases)),
-        "layers": _layer_table(layers),
-        "scatters": _scatters(cases),
+        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None, "shares": _shares(cases),
+        "curves": _curves(experts), "experts": _fold(experts, [*BY[:1], *BY[2:], "model"]),
+        "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
-        "power": PageTable(*power_table(power), 3) if len(power) else None,
-        "transfers": list(_transfers(transfers)),
-        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None,
-        "unread": unread,
-        "wrong": list(_wrong(experts, cases)),
-        "all": _summary_table(by, BY) if len(by) else None,
-    }
+        "power": PageTable(*power_table(power), 3) if len(power) else None, "transfers": list(_transfers(transfers)),
+        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None, "unread": unread,
+        "wrong": list(_wrong(experts, cases)), "all": _summary_table(by, BY) if len(by) else None,
+    }  # fmt: skip
     write_text(folder / "index.html", page.rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
 
@@ -281,19 +272,9 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, PageTable]]:
     names = [
-        "set",
-        "table",
-        "points",
-        "extrapolated",
-        "under 5 %",
-        "mean",
-        "p95",
-        "max",
-        "half octaves: mean",
-        "max",
-        "max beyond rounding",
-        "floor",
-    ]
+        "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
+        "max beyond rounding", "floor",
+    ]  # fmt: skip
     for heading, found in transfers.items():
         rows = [
             [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]

@@ -12,18 +12,9 @@ from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
 
 POWER_COLUMNS = [
-    "work",
-    "dtype",
-    "m",
-    "tflop_per_s",
-    "hbm_tbytes_per_s",
-    "measured_w",
-    "computed_w",
-    "low_w",
-    "high_w",
-    "error",
+    "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error",
     "clock_mhz",
-]
+]  # fmt: skip
 # Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
 DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100_MM2, "a100": 826.0}
 # What a GPU may draw, as these were measured; their highest clock is BOOST times CLOCK_MHZ, that of the coefficients

@@ -52,18 +52,9 @@ class Validation(Shown):
     def write(self, folder: Path) -> Path:
         """Write the page and its tables; the path of the page."""
         return write_page(
-            self.calibration,
-            self.cases,
-            self.transfers,
-            self.through_engine,
-            self.copies,
-            self.notes,
-            folder,
-            self.layers,
-            self.power,
-            self.sections,
-            self.unread,
-        )
+            self.calibration, self.cases, self.transfers, self.through_engine, self.copies, self.notes, folder,
+            self.layers, self.power, self.sections, self.unread,
+        )  # fmt: skip
 
 
 def validate_calibration(name: str, measurements: Measurements, quick: bool) -> Validation:
