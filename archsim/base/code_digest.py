@@ -71,7 +71,7 @@ KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "reserved": {"reserved.run_step": 11.3},
     "analytical shared": {"turns.walk_turns": 5.0, "count.count_step": 1.1, "bookings.count_moves": 0.7},
     "analytical reserved": {"walk._walk_held": 7.0, "count.count_step": 1.1, "bookings.count_moves": 0.7},
-    "screening": {"machines._in_order": 2.4, "count.add_moves": 0.4},
+    "screening": {"machines._in_order": 2.4, "machines.add_moves": 0.4},
     "serving": {"loop.run": 9.1, "schedulers.vllm_v1": 2.9, "clock.times_of": 0.8},
     "others": {
         "walk._walk_shared": 5.0, "machines._walk_shared": 4.0, "machines._held": 4.0, "simulation._run_events": 4.0,

@@ -739,7 +739,7 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
     blocks = [known_block(args.block)] if args.block else list(benches())
     from microarch.rtl import missing
     from microarch.silicon.liberty import find_libraries, read_libraries
-    from microarch.silicon.synthesis import synthesise, written
+    from microarch.silicon.synthesis import as_json, synthesise
 
     paths, lacking = find_libraries(args.liberty)
     if lacking := missing("pyosys") or lacking:
@@ -771,7 +771,7 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
                 folder = Path(args.out)
                 folder.mkdir(parents=True, exist_ok=True)
                 name = "-".join([block, *(f"{key}{value}" for key, value in changes.items())])
-                (folder / f"{name}.json").write_text(written(found), encoding="utf-8")
+                (folder / f"{name}.json").write_text(as_json(found), encoding="utf-8")
             said = " ".join(f"{key}={value}" for key, value in found.parameters.items())
             made.add_row(
                 block, said, f"{found.flip_flops:,}", f"{found.gated_flip_flops:,}", f"{found.cells:,}",

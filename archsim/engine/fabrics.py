@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
-from archsim.laws.mesh import FULL, LINEAR, MESH, RING, EndpointLaw
 from archsim.laws.wafer import Draw, dead_links
 from archsim.specs.built import named_dies
-from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.scenario import Scenario
 from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels
@@ -172,7 +169,7 @@ def _as_built(system, carriers: str = "one") -> tuple[as_built.Punched, list[fab
         gone = built.dead if router_dead else ()
         holes = as_built.Holes(built.living, gone, tuple(sorted(dead)), tuple(sorted(slow.items())))
     try:
-        found = as_built.punched(graph, holes)
+        found = as_built.punch(graph, holes)
         if built is not None and built.sides is not None:  # maps show dies where they are
             sites = np.array(built.living, np.int32)
             places = {"node_x": sites % system.mesh.x, "node_y": sites // system.mesh.x}
@@ -274,56 +271,6 @@ def _link(system, name: str, own) -> fabric.LinkClass:
         own.law,
         system.d2d.efficiency,
     )
-
-
-_GRIDS = ("mesh", "torus")
-
-
-def mesh_of(system) -> tuple[str, tuple[int, ...], tuple[bool, ...]]:
-    """(topology, sides, wrapped) of a system, as laws of measured meshes name them."""
-    if system.fabric is not None:
-        levels = system.fabric.levels
-        if len(levels) == 1 and levels[0].kind in ("fully_connected", "switch"):
-            return FULL, (), ()
-        sides = tuple(side for level in levels for side in (level.sides if level.kind in _GRIDS else (level.size,)))
-        around = tuple(
-            level.kind in ("torus", "ring") for level in levels for _ in range(2 if level.kind in _GRIDS else 1)
-        )
-        return MESH, sides, around
-    assert system.mesh is not None or system.topology.is_function, "else there is a fabric"
-    name, mesh = system.topology.name, system.mesh
-    if mesh is None or name in ("fully_connected", "switch", "edges"):
-        return FULL, (), ()
-    if name == "ring":
-        return RING, (system.dies,), (True,)
-    sides = mesh.x, mesh.y
-    wrapped = name in ("torus", "torus_x"), name in ("torus", "torus_y")
-    if min(sides) > 1:
-        return MESH, sides, wrapped
-    long = int(mesh.y > mesh.x)
-    return (RING if wrapped[long] else LINEAR), (sides[long],), (wrapped[long],)
-
-
-def measured_law(name: str, kernel: str, system) -> EndpointLaw:
-    """The law ``MACHINE/VERSION`` of a kernel. Raises SpecError for an unknown one, and for one of another topology."""
-    machine, _, version = name.rpartition("/")
-    if not machine:
-        raise SpecError(f"law {name!r}: expected MACHINE/VERSION, such as blackhole/replay-2026-09-11")
-    calibration = fabric_calibration(Path(machine))
-    law = calibration.law(kernel, version)
-    if law is None:
-        known = [each.version for each in calibration.endpoint if each.kernel == kernel]
-        raise SpecError(
-            f"law {name!r}: {machine} has no {kernel} kernel of version {version!r}{did_you_mean(version, known)} "
-            f"(known: {', '.join(known) or 'none'})"
-        )
-    topology = mesh_of(system)[0]
-    if topology not in law.topologies:
-        raise SpecError(
-            f"law {name!r} was measured on the topology {' and '.join(law.topologies)}; {system.name} "
-            f"({system.shape}) is {topology!r}: take a law of that topology"
-        )
-    return law
 
 
 def build_fabric(system, numbering: str, carriers: str = "one") -> fabric.Fabric:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine import fabrics, state, transfer_kernels
+from archsim.engine import fabrics, mesh_laws, state, transfer_kernels
 from archsim.laws import die, mesh
 from archsim.policies.allocation import Costs
 from archsim.specs.assumptions import AssumptionsSpec, UtilisationSpec, published_utilisation
@@ -101,7 +101,7 @@ def endpoint_bytes_per_s(system) -> float:
     reach from half to 1.3 times that share.
     """
     if system.endpoint is not None:
-        return min(fabrics.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
+        return min(mesh_laws.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
     law = fabric_calibration(ENDPOINT[0]).law(*ENDPOINT[1:])
     assert law is not None, "shipped"
     share = law.bytes_per_s / (law.links * law.link_bytes_per_s)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine import gemm, gemm_times, own_blocks, state
+from archsim.engine import gemm, gemm_times, local_cp, own_blocks, state
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
@@ -69,7 +69,7 @@ class WorkBuilder:
         move_ptr = self._no_move_ptr
         if self._dispatched:
             move_ptr = np.stack([np.searchsorted(row, np.arange(dies + 1)) for row in moves["src"]])
-        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, state.LOCAL_CP)
+        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, local_cp.LOCAL_CP)
         _complete(
             entries,
             (plan.expert, plan.die, plan.tokens, placement.sources(row, plan.expert, plan.die, self._fabric.hops)),
@@ -94,8 +94,8 @@ class WorkBuilder:
             move_ptr=move_ptr,
             chains=chains,
             local=local,
-            held=np.zeros(len(chains), state.HELD),
-            notes=state.NO_NOTES,
+            held=np.zeros(len(chains), local_cp.HELD),
+            notes=local_cp.NO_NOTES,
         )
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
@@ -239,7 +239,7 @@ def _complete(
         cp = local[die]
         cp.next_chain, ended = ended, ended + cp.end_chain
         cp.end_chain, cp.held, cp.held_last = ended, -1, -1
-        cp.state = state.FETCH if cp.moves_left else state.EXECUTE
+        cp.state = local_cp.FETCH if cp.moves_left else local_cp.EXECUTE
 
 
 @inner

@@ -13,6 +13,7 @@ from typing import Any
 from archsim.base.errors import SpecError, did_you_mean
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import request
+from microarch.blocks.block import TransitionTable, describe
 
 # ---- svg
 # Pieces of hand-written SVG. Colours are CSS classes, so that a page can be light or dark.
@@ -92,7 +93,7 @@ class DrawnEdge:
     path: list[Box] = field(default_factory=list)
 
 
-def state_diagram(table: request.TransitionTable, owners: Mapping[Any, str] | None = None) -> str:
+def state_diagram(table: TransitionTable, owners: Mapping[Any, str] | None = None) -> str:
     """The diagram of a table. ``owners``: the owner of each state that the table leads to but does not handle."""
     boxes, edges = _graph(table, owners or {})
     _turn_back_edges(boxes, edges)
@@ -103,7 +104,7 @@ def state_diagram(table: request.TransitionTable, owners: Mapping[Any, str] | No
     return _draw(table.name, rows, edges)
 
 
-def _graph(table: request.TransitionTable, owners: Mapping[object, str]) -> tuple[list[Box], list[DrawnEdge]]:
+def _graph(table: TransitionTable, owners: Mapping[object, str]) -> tuple[list[Box], list[DrawnEdge]]:
     own = {state for state, _ in table.steps}
     states: dict[object, Box] = {}
 
@@ -299,7 +300,7 @@ def full_text(name: str) -> str:
         said = importlib.import_module("microarch.blocks.request").__doc__ or ""
         return f"{said.rstrip()}\n\n{blocks.REQUEST.describe()}"
     module, table = _module(name), _indented(DIAGRAMS[name].describe())
-    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(request.describe(module.Parameters))}"
+    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(describe(module.Parameters))}"
     return f"{module.__doc__.rstrip()}\n\nTransitions:\n\n{table}\n\n{of_it}"
 
 
@@ -307,7 +308,7 @@ def diagram_of(name: str) -> str:
     return state_diagram(DIAGRAMS[name], owners_of(DIAGRAMS[name]))
 
 
-def owners_of(table: request.TransitionTable) -> dict[request.State, str]:
+def owners_of(table: TransitionTable) -> dict[request.State, str]:
     """The block that serves each state of a request, for tables over those states."""
     if table.states is not request.State:
         return {}

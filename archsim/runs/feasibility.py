@@ -9,8 +9,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted, spoken
 from archsim.base.host import machine_bytes
 from archsim.base.sums import sum
-from archsim.engine.event.flows import port_ranks
 from archsim.engine.fabrics import build_fabric, extent_of
+from archsim.engine.flows.link_order import port_ranks
 from archsim.iteration.memory import KV, Fit, counts_all, depends_on_requests, fit_of, memory_fit
 from archsim.iteration.misfit import refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, EXPERTS, SHARED, KvRoom

@@ -13,9 +13,9 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.tables import Shown
-from archsim.engine.fabrics import measured_law, mesh_of
 from archsim.engine.flows.simulation import simulate_flows
 from archsim.engine.loop import Replay
+from archsim.engine.mesh_laws import measured_law, mesh_of
 from archsim.engine.moves import SENDS, Sizes, vector_bytes
 from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 

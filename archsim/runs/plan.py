@@ -17,7 +17,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
-from archsim.engine import fabrics, gemm, own_blocks
+from archsim.engine import fabrics, gemm, own_objects
 from archsim.runs import energy, feasibility
 from archsim.runs.run import (
     DemandSpec,
@@ -327,7 +327,7 @@ def select(
         routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
         if decides not in functions:
-            own_blocks.refuse_engine(point.engine, point.system, point.assumptions, point.policy)
+            own_objects.refuse_engine(point.engine, point.system, point.assumptions, point.policy)
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)

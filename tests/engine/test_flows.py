@@ -12,8 +12,9 @@ from support.examples import examples
 from support.from_python import from_python
 
 from archsim.engine.flows import max_min, network, port_fair
+from archsim.engine.flows.link_order import xy_rank
 from archsim.engine.flows.network import build_network
-from archsim.engine.flows.port_fair import build_ports, xy_rank
+from archsim.engine.flows.ports import build_ports
 from archsim.engine.flows.simulation import simulate_flows
 from microarch.fabric.grid import build_mesh
 

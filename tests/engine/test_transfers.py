@@ -33,7 +33,7 @@ from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.event import step_networks
 from archsim.engine.fabrics import build_fabric, carriers_needed
-from archsim.engine.flows.port_fair import ranks_in_cycles
+from archsim.engine.flows.link_order import ranks_in_cycles
 from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.loop import Replay
 from archsim.engine.moves import (

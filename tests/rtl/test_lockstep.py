@@ -306,7 +306,7 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
 
 
 def test_a_store_in_rtl_counts_and_halves_as_its_table():
-    from archsim.engine.interpreted.rtl_decision import RtlHeatmap
+    from archsim.engine.interpreted.rtl_heatmap import RtlHeatmap
     from archsim.policies.ported_heatmap import COUNTER_LIMIT, _take_in
 
     rng = np.random.default_rng(3)

@@ -21,7 +21,7 @@ import numpy as np
 
 from archsim.base import errors, units
 from archsim.base.compiled import kernel
-from archsim.engine import fabrics, state, transfer_kernels
+from archsim.engine import mesh_laws, state, transfer_kernels
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
@@ -387,8 +387,8 @@ class MeshMoves(RouteMoves):
     def __init__(self, scenario: Scenario, machine: state.Machine, fabric: Fabric):
         system, name = scenario.system, str(scenario.system.endpoint)
         super().__init__(scenario, machine, fabric)
-        self._laws = [fabrics.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
-        self._mesh = fabrics.mesh_of(system)[1:]
+        self._laws = [mesh_laws.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
+        self._mesh = mesh_laws.mesh_of(system)[1:]
         self.named = f"{name.replace('/', ' ')}: {self._laws[0].note}"
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
