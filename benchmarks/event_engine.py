@@ -111,14 +111,14 @@ class HeatmapClock:
     def watching(self):
         methods = {name: getattr(PortedHeatmap, name) for name in ("begin", "hot", "take_in")}
         for name, method in methods.items():
-            setattr(PortedHeatmap, name, self._timed(method))
+            setattr(PortedHeatmap, name, self._with_timer(method))
         try:
             yield
         finally:
             for name, method in methods.items():
                 setattr(PortedHeatmap, name, method)
 
-    def _timed(self, method):
+    def _with_timer(self, method):
         def timed(*arguments):
             begin = time.process_time()
             result = method(*arguments)

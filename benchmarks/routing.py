@@ -65,7 +65,7 @@ def unseen(name, folder):
 
 def judge_unseen(name, folder):
     """Print how far every figure of unseen subjects is off, in %, beside how far subjects are apart."""
-    pairs = [(measured(other, name), [measured(each, name) for each in made]) for other, made in unseen(name, folder)]
+    pairs = [(measure(other, name), [measure(each, name) for each in made]) for other, made in unseen(name, folder)]
     print(f"{name:42s} {'recorded':>9s} {'spread %':>9s} {'off %':>7s}  by fold")
     for key in pairs[0][0]:
         recorded = np.array([each[key] for each, _ in pairs])
@@ -120,7 +120,7 @@ def times(trace, name):
     return found
 
 
-def measured(trace, name):
+def measure(trace, name):
     """{figure: number} of a trace, with decode times where it has decode steps."""
     return figures(trace) | (times(trace, name) if (trace.iteration > 0).any() else {})
 
@@ -132,7 +132,7 @@ def main():
             judge_unseen(name, folder)
             continue
         one, other, drawn = halves(name, folder)
-        fitted, recorded, *made = (measured(each, name) for each in (one, other, *drawn))
+        fitted, recorded, *made = (measure(each, name) for each in (one, other, *drawn))
         generated = {key: np.mean([each[key] for each in made]) for key in recorded}
         print(f"{name:42s} {'fitted':>9s} {'recorded':>9s} {'generated':>9s} {'%':>7s} {'% fitted':>8s}")
         for key, number in recorded.items():

@@ -257,7 +257,7 @@ def test_a_release_is_what_candidates_are_of():
     assert np.all([release(version) == version for version in ("vidur", "unknown", "xla")])
 
 
-# ---- The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
+# The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
 
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
@@ -341,7 +341,7 @@ def test_ep_sizes_left_out_of_deepseek(groups):
     assert groups.groupby(["library", "version"])["mean"].mean().max() <= AIM_OF["DeepSeek-V3"]
 
 
-# ---- Widths of laws are learned from points that no fit saw, and cover what they say they do.
+# Widths of laws are learned from points that no fit saw, and cover what they say they do.
 
 
 def tables(common, own, tails=0.0, count=60, points=40, seed=0):
@@ -403,7 +403,7 @@ def load_file():
     return search_folders("uncertainty", None)[0] / "widths.yaml"
 
 
-# ---- Sections of error by law, and what no law reads.
+# Sections of error by law, and what no law reads.
 
 HEADER = (
     "gpu,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,dispatch_transmit_us,dispatch_notify_us,"
@@ -446,7 +446,7 @@ def test_the_page_of_shipped_calibrations(tmp_path, capsys):
     assert main(["validate", "--quick", "--with", "h100", str(folder), "--out", str(tmp_path / "out")]) in (0, 3)
 
 
-# ---- The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
+# The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
 
 NOISE = 0.01
 

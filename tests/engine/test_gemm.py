@@ -299,7 +299,7 @@ def test_kernels_of_a_die_lie_between_the_roofline_and_slow_gpus():
     assert few_lanes["quantise"][0] > bounds["quantise"][0] and few_lanes["multiply"] == bounds["multiply"]
 
 
-# ---- ``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says
+# ``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says
 # where it guesses.
 
 APART = {"gemm": "calibrated", "reads": "together", "memory": "experts"}  # every slice is a GEMM of its own
@@ -505,7 +505,7 @@ def test_block_scales_change_measured_gemms_only():
     assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]
 
 
-# ---- HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event
+# HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event
 # engine.
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -131,7 +131,7 @@ def test_boxes_of_a_diagram_do_not_overlap(name):
             assert apart_x or apart_y
 
 
-# ---- The recipe of docs/blocks.md, followed from outside the package with ``tests/support/decompressor.py``.
+# The recipe of docs/blocks.md, followed from outside the package with ``tests/support/decompressor.py``.
 
 EXPAND_NS = decompressor.Parameters().expand_ns
 
