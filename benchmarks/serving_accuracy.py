@@ -19,7 +19,7 @@ from measured_serving.cells import Cell, cells, page, read_cells, worse, write_c
 from measured_serving.choices import with_clients, within_limits
 from measured_serving.fitting import FOLDS, fitted, fold_of, means_of
 from measured_serving.residuals import residual_rows
-from measured_serving.split import judge_cases, with_own_name, plain_points, pools_of, split_cases_of, split_rows
+from measured_serving.split import judge_cases, plain_points, pools_of, split_cases_of, split_rows, with_own_name
 
 from archsim.base.units import NS_PER_MS
 from archsim.serving.deployment import HostFile, PoolRow

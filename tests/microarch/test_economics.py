@@ -259,10 +259,7 @@ def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):
     assert main(["cost", "configs/power.yaml", "--sources"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in HeatEstimates().named())
-    for change, message in (
-        ("leakage_share=0.9", "are 1.34 together"),
-        ("stack_share=-1", "stack_share must be above 0"),
-    ):
+    for change, why in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
         assert main(["cost", "configs/power.yaml", "--coefficient", change]) == 2
         assert why in capsys.readouterr().err
     assert main(["cost", "configs/power.yaml", "--coefficient", "lowest_voltage=0.9"]) == 0
