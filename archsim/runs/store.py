@@ -59,7 +59,7 @@ from archsim.runs.results import (
 from archsim.runs.run import ROW, Job, Record, Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
-from archsim.workload import store
+from archsim.workload import column_cache
 
 # ---- store
 
@@ -264,7 +264,7 @@ _LARGEST = 8  # details above this part of it are not kept: one such job would p
 
 
 def folder() -> Path:
-    return store.folder().with_name("runs")
+    return column_cache.folder().with_name("runs")
 
 
 def find(job: Job) -> Record | None:

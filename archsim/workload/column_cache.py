@@ -32,7 +32,7 @@ def folder() -> Path:
     return Path(os.environ.get("ARCHSIM_CACHE") or user_cache()) / f"traces-{_LAYOUT}"
 
 
-def remembered(signature: str | None, compute: Callable[[], str]) -> str:
+def remember(signature: str | None, compute: Callable[[], str]) -> str:
     """The key that ``compute`` finds by reading whole files, computed once per signature; None is not remembered."""
     if signature is None:
         return compute()

@@ -29,23 +29,17 @@ class DemandObserver(Protocol):
 
 @dataclass(frozen=True)
 class Demand:
-    """The demand of one batch, by step s (= iteration; 0 is the prefill) and MoE layer l of the trace.
+    """The demand of one batch, by step (= iteration; 0 is the prefill) and MoE layer of the trace."""
 
-    tokens: int32[step, layer, expert], token–expert selections.
-    first_seen: int16[step, layer, expert], active experts in order of first appearance (requests in batch order,
-      tokens in order, ranks in order), padded with -1.
-    has_prefill: step 0 is the prefill: a request has more than one row there (prompts of one token are like a decode).
-      Otherwise step 0 is a decode step like the others (without tokens, if the trace starts at iteration 1).
-    layer_ids: int32[layer], the model's number of every layer. batch: requests. digest: names the source and the batch.
-    """
-
-    tokens: np.ndarray
+    tokens: np.ndarray  # int32[step, layer, expert], token–expert selections
+    # int16[step, layer, expert], active experts by first appearance (request, token, rank), padded with -1
     first_seen: np.ndarray
+    # a request has more than one row in step 0, which else is a decode step (empty if the trace starts at 1)
     has_prefill: bool
-    layer_ids: np.ndarray
-    top_k: int
-    batch: int
-    digest: str
+    layer_ids: np.ndarray  # int32[layer], the model's numbers
+    top_k: int  # experts per token
+    batch: int  # requests
+    digest: str  # names the source and the batch
 
     @property
     def steps(self) -> int:

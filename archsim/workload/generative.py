@@ -16,8 +16,8 @@ path        by how often tokens choose it that choose an expert of this token's 
 The kind of a token is drawn by the same components; there, *kind* means by what follows the previous token's kind.
 Tokens *repeat* earlier ones of their request: a token takes the kind and the random numbers of the one ``lag`` before
 it with the probability `repeats[lag - 1]`, and so its experts, each with the probability `repeated` of the layer; what
-it repeats may itself have been repeated. Answers begin alike: in the first decode steps an expert is drawn from the
-popularity of its step, with the probability `script` of the step, and only else by the components.
+it repeats may itself have been repeated. Answers begin with the same experts: in the first decode steps an expert is
+drawn from the popularity of its step, with the probability `script` of the step, and only else by the components.
 
 Where tokens have several experts, every expert of every layer *stays* more or less often than others: one that the
 previous token had is taken at once with the probability `stays`, where that is above 0, and refused with its opposite,
@@ -95,7 +95,7 @@ class GenerativeTraffic:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def alike(self, other: object) -> np.ndarray:
+    def identical(self, other: object) -> np.ndarray:
         """bool[request]: those that are routed as those of the same number in other traffic. All but the last ones of
         a task are, where the other traffic has more requests.
         """
@@ -531,7 +531,7 @@ def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
             key = scatter(scatter(seed - GOLDEN) + np.uint64(layer_ids[layer]) * GOLDEN) + np.uint64(task[row] << 32)
             first, items = starts[layer], starts[layer + 1] - starts[layer]
             for at in range(items):
-                numbers[at], found[at] = _stratified(key + np.uint64(at), strata[row]), 0
+                numbers[at], found[at] = _draw_evenly(key + np.uint64(at), strata[row]), 0
             # The item of `_ends` whose interval each falls into; all are sought at once, without branches.
             left, of_layer = ends.shape[2], ends[task[row], layer]
             while left > 1:
@@ -544,7 +544,7 @@ def _fill_tastes(seed, strata, task, layer_ids, starts, ends, out):
 
 
 @inner
-def _stratified(key, stratum):
+def _draw_evenly(key, stratum):
     """A random number of 32 bits, uniform for each request, evenly spread over the requests of a block.
 
     The block is cut into as many equal intervals as it has requests, dealt out by a permutation of its own for every

@@ -35,25 +35,25 @@ def fitted_skew(spec: SyntheticSpec, layer_ids: tuple[int, ...], experts: int, t
         raise TraceError(f"imbalance: {experts} experts do not divide among {wanted.ranks} ranks")
     slots = experts + wanted.slots * (wanted.ranks or 0)
 
-    def measured(loads: np.ndarray) -> np.ndarray:
+    def of_loads(loads: np.ndarray) -> np.ndarray:
         return measure(loads, kind, wanted.ranks or 1, slots)
 
-    def expected(skew: np.ndarray) -> np.ndarray:
+    def expect(skew: np.ndarray) -> np.ndarray:
         shares = popularity(spec.seed, ids, experts, skew[:, None])
-        return measured(expected_loads(shares, top_k, spec.request_taste, spec.stickiness))
+        return of_loads(expected_loads(shares, top_k, spec.request_taste, spec.stickiness))
 
     low, high = np.zeros(len(ids)), np.full(len(ids), MOST_SKEW)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        below = expected(middle) < target
+        below = expect(middle) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     if (worst := int(np.argmax(low))) >= 0 and low[worst] > MOST_SKEW * 0.999:
-        most = float(expected(np.full(len(ids), MOST_SKEW))[worst])
+        most = float(expect(np.full(len(ids), MOST_SKEW))[worst])
         raise TraceError(f"imbalance: {kind} {target[worst]:g} in layer {ids[worst]}: no popularity of {experts} "
                          f"experts, top-{top_k}, gives it; at most {most:.3g}")  # fmt: skip
     skew = (low + high) / 2
     for _ in range(_CORRECTIONS):
-        found = measured(_generated(spec, ids, experts, top_k, skew))
+        found = of_loads(_generate_loads(spec, ids, experts, top_k, skew))
         skew = np.clip(skew * (np.log(target + 0.01) / np.log(np.maximum(found, 1.0) + 0.01)) ** 0.8, 0, MOST_SKEW)
     return tuple(skew.tolist())
 
@@ -85,19 +85,19 @@ def expected_loads(shares: np.ndarray, top_k: int, taste: float, stickiness: flo
     if top_k == 1:
         return shares
 
-    def included(time: np.ndarray) -> np.ndarray:
+    def inclusion(time: np.ndarray) -> np.ndarray:
         fresh = -PREFERRED * np.expm1(-shares * time) - (1 - PREFERRED) * np.expm1(-shares * time * (1 - taste))
         return fresh / np.maximum(1 - stickiness + stickiness * fresh, 1e-12)
 
     low, high = np.zeros((len(shares), 1)), np.full((len(shares), 1), 1e9)
     for _ in range(60):
         middle = np.sqrt(np.maximum(low, 1e-6) * high)
-        enough = included(middle).sum(axis=1, keepdims=True) > top_k
+        enough = inclusion(middle).sum(axis=1, keepdims=True) > top_k
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return included(high)
+    return inclusion(high)
 
 
-def _generated(spec: SyntheticSpec, ids: np.ndarray, experts: int, top_k: int, skew: np.ndarray) -> np.ndarray:
+def _generate_loads(spec: SyntheticSpec, ids: np.ndarray, experts: int, top_k: int, skew: np.ndarray) -> np.ndarray:
     """Loads [layer, expert] of the second decode step of TOKENS requests; in the first, nothing stays."""
     from archsim.workload.statistics import loads_of
 
@@ -117,7 +117,7 @@ def skew_of(spec: SyntheticSpec, layer_ids: np.ndarray, experts: int, top_k: int
     """float64[layer, 1], fitted to the stated imbalance; None where none is stated. Raises TraceError."""
     if spec.imbalance is None:
         return None
-    alike = spec.model_copy(
+    published = spec.model_copy(
         update={"prompt_tokens": 0, "decode_steps": None, "requests": None, "drift": 0, "switch_step": None}
     )
-    return np.array(fitted_skew(alike, tuple(layer_ids.tolist()), experts, top_k))[:, None]
+    return np.array(fitted_skew(published, tuple(layer_ids.tolist()), experts, top_k))[:, None]

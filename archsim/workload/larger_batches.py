@@ -34,7 +34,7 @@ class Shifted(Derived):
         return self.batch
 
     @property
-    def recorded(self) -> int:
+    def recordings(self) -> int:
         return self.source.requests
 
     @property
@@ -43,15 +43,15 @@ class Shifted(Derived):
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:
         """See `Trace.longest`."""
-        return self.source.longest(requests % self.recorded, decode_steps)
+        return self.source.longest(requests % self.recordings, decode_steps)
 
     def steps(self, requests: np.ndarray, decode_steps: int) -> Iterator[StepTokens]:
         """See `TokenSource.steps`."""
-        trace, original = self.source, requests % self.recorded
+        trace, original = self.source, requests % self.recordings
         yield from trace.steps(original, 0)
         prompt, length = trace.lengths[original].T
         begin = trace.request_offsets[original] + prompt
-        shift = requests // self.recorded * length // -(-self.batch // self.recorded)
+        shift = requests // self.recordings * length // -(-self.batch // self.recordings)
         size = rows_per_piece(len(trace.layer_ids), trace.top_k)
         for iteration in range(1, min(decode_steps, int(length.max(initial=0))) + 1):
             decoding = np.flatnonzero(length >= iteration).astype(np.int32)
@@ -67,7 +67,7 @@ class FittedRequests(Derived):
     """Generated requests with the statistics of a trace; lengths and subjects are drawn from the recorded ones."""
 
     source: subjects.Traffic
-    recorded: int
+    recordings: int
 
     @property
     def digest(self) -> str:
@@ -82,7 +82,7 @@ class FittedRequests(Derived):
         return self.source.steps(requests, decode_steps)
 
 
-def _fitted(trace: Trace, batch: int, seed: int) -> FittedRequests:
+def _fit(trace: Trace, batch: int, seed: int) -> FittedRequests:
     from archsim.workload.traffic_fit import fit_subjects
 
     drawn = np.random.default_rng(seed).integers(trace.requests, size=batch)
@@ -96,14 +96,14 @@ def _fitted(trace: Trace, batch: int, seed: int) -> FittedRequests:
     return FittedRequests(subjects.traffic_of(model, batch, seed, mix, trace.lengths[drawn], task), trace.requests)
 
 
-def extended(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
+def extend_trace(trace: Trace, batch: int, extend: str, seed: int) -> TokenSource:
     """The source of a batch: the trace itself unless the batch is larger and ``extend`` is not ``redraw``."""
     if batch <= trace.requests or extend == REDRAW:
         return trace
-    return Shifted(trace, batch) if extend == SHIFTED else _fitted(trace, batch, seed)
+    return Shifted(trace, batch) if extend == SHIFTED else _fit(trace, batch, seed)
 
 
 def recorded_requests(source: TokenSource) -> int:
     """Requests that a source has, or was extended from."""
     whole = source.source if isinstance(source, SomeLayers) else source
-    return whole.recorded if isinstance(whole, Shifted | FittedRequests) else whole.requests
+    return whole.recordings if isinstance(whole, Shifted | FittedRequests) else whole.requests

@@ -20,19 +20,14 @@ _RANK = re.compile(
 
 @dataclass(frozen=True)
 class Loads:
-    """Load matrices in the order of their recording.
+    """Load matrices in the order of their recording."""
 
-    counts: int64 or float64[matrix, layer, expert]. layer_ids: int32[layer], the model's numbering. names, series:
-    of every matrix; matrices of one series follow each other in time. phase: 0 prefill, 1 decode, -1 not known.
-    rank: the rank whose tokens are counted; None: those of all ranks.
-    """
-
-    counts: np.ndarray
-    layer_ids: np.ndarray
-    names: list[str]
-    series: list[str]
-    phase: list[int]
-    rank: int | None = None
+    counts: np.ndarray  # int64 or float64[matrix, layer, expert]
+    layer_ids: np.ndarray  # int32[layer], the model's numbering
+    names: list[str]  # of every matrix
+    series: list[str]  # of every matrix; matrices of one series follow each other in time
+    phase: list[int]  # of every matrix: 0 prefill, 1 decode, -1 not known
+    rank: int | None = None  # whose tokens are counted; None: those of all ranks
 
 
 def made_loads(

@@ -267,15 +267,14 @@ def vllm_options(placed: PhysicalMap, path: Path) -> str:
 
 @dataclass(frozen=True)
 class PlacementFormat:
-    """``written(map, model)``: text of a file. ``read(path, model, ranks)``: raises PlacementError as the engine's
-    loader would. ``options(map, path)``: how the engine is started with the file.
-    """
+    """How an engine is given a placement."""
 
-    name: str
-    file: str
-    written: Callable[[PhysicalMap, ModelSpec], str]
+    name: str  # of the engine
+    file: str  # name of the file
+    written: Callable[[PhysicalMap, ModelSpec], str]  # text of a file
+    # (path, model, ranks); raises PlacementError as the engine's loader would
     read: Callable[[Path, ModelSpec, int], PhysicalMap]
-    options: Callable[[PhysicalMap, Path], str]
+    options: Callable[[PhysicalMap, Path], str]  # (map, path): how the engine is started with the file
 
 
 ENGINES = (

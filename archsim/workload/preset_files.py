@@ -43,7 +43,7 @@ def write_load_preset(source: Path, model: ModelSpec, out: Path) -> Path:
     """Write a preset (.yaml, and .npz beside it) with loads; returns its path.
 
     source: a store of loads; or an .npz with counts [layer, expert] or [matrix, layer, expert], layer_ids, and phase
-    [matrix] (0 prefill, 1 decode) if there are several; matrices of a phase count alike. A layer of the model without
+    [matrix] (0 prefill, 1 decode) if there are several; matrices of a phase count equally. A layer of the model without
     loads gets those of the nearest one, experts permuted, and the preset's source says so. Raises TraceError.
     """
     from archsim.workload.traffic_fit import fit_loads

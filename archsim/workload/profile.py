@@ -4,28 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archsim.workload.statistics import (
-    FAR,
-    STRONG,
-    coactivation,
-    conditional_coverage,
-    coverage,
-    coverage_unseen,
-    cross_layer,
-    cross_token,
-    cumulative_coverage,
-    drift,
-    halves,
-    heatmap_agreement,
-    heatmap_ceiling,
-    layer_statistics,
-    loads,
-    null_pairs,
-    predictable,
-    reuse_distances,
-    subject_loads,
-    working_set,
-)
+from archsim.workload import statistics
+from archsim.workload.statistics import coverage, halves, loads, subject_loads, working_set
 from archsim.workload.trace import Trace
 
 POINTS = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
@@ -54,7 +34,7 @@ DEFINITIONS = {
     "load_top20": "Part of all selections that the most loaded 20 % of the experts get.",
     "coactivation_top20": "Part of all co-selections by one token in the most frequent 20 % of pairs i < j.",
     "same_expert": "Share of a token's experts that the token before it had too.",
-    "same_expert_far": f"The same for the token {FAR} before it: what a request prefers, no phrase.",
+    "same_expert_far": f"The same for the token {statistics.FAR} before it: what a request prefers, no phrase.",
     "cross_layer_null": "cross_layer_top20 of as many pairs drawn from the loads alone, layers independent.",
     "cross_token_null": "cross_token_top20 of as many pairs drawn from the loads alone, tokens independent.",
     "predictable_ceiling": "Pairs (token, next token) whose second expert is in the 20 % that a heatmap of the same "
@@ -78,24 +58,18 @@ class Insight:
 
 @dataclass(frozen=True)
 class Profile:
-    """The statistics of a trace.
+    """The statistics of a trace."""
 
-    layers: name of `DEFINITIONS` → float64[layer] (shorter across layers). halves: name → means of the two halves; of
-    pairs of experts, those of one half that the other half ranks highest.
-    coverage: name → float64[point] over `POINTS`, mean over layers. heat: name → float64[i, j], conditional
-    probabilities of the layer in the middle. loads: int64[layer, expert]; subject_loads: int64[subject, layer, expert].
-    reuse: int64[distance + 1]. working_set: float64[batch, layer], NaN where no step has so many requests.
-    """
-
-    trace: Trace
-    layers: dict[str, np.ndarray]
+    trace: Trace  # that was measured
+    layers: dict[str, np.ndarray]  # name of `DEFINITIONS` → float64[layer] (shorter across layers)
+    # name → means of the two halves; of pairs of experts, those of one half that the other half ranks highest
     halves: dict[str, tuple[float, float]]
-    coverage: dict[str, np.ndarray]
-    heat: dict[str, np.ndarray]
-    loads: np.ndarray
-    subject_loads: np.ndarray
-    reuse: np.ndarray
-    working_set: np.ndarray
+    coverage: dict[str, np.ndarray]  # name → float64[point] over `POINTS`, mean over layers
+    heat: dict[str, np.ndarray]  # name → float64[i, j], conditional probabilities of the layer in the middle
+    loads: np.ndarray  # int64[layer, expert]
+    subject_loads: np.ndarray  # int64[subject, layer, expert]
+    reuse: np.ndarray  # int64[distance + 1]
+    working_set: np.ndarray  # float64[batch, layer], NaN where no step has so many requests
 
     def mean(self, name: str) -> float:
         return _mean(self.layers[name]) if name in self.layers else float("nan")
@@ -104,45 +78,45 @@ class Profile:
 def profile(trace: Trace) -> Profile:
     """Measure a trace; see `Profile`."""
     one, other = halves(trace)
-    counts, across = loads(trace), cross_layer(trace)
-    following = cross_token(trace)
+    counts, across = loads(trace), statistics.cross_layer(trace)
+    following = statistics.cross_token(trace)
     tables = {"cross_layer": across, "cross_token": following}
     if trace.top_k > 1:
-        tables["coactivation"] = coactivation(trace)
+        tables["coactivation"] = statistics.coactivation(trace)
     subjects = subject_loads(trace)
-    agreement = heatmap_agreement(trace)
-    ceiling = heatmap_ceiling(trace) if agreement else {}
-    following_of_one, following_of_other = cross_token(one), cross_token(other)
-    layers = layer_statistics(trace) | {
-        "cross_layer_conditional": conditional_coverage(across),
-        "cross_token_conditional": conditional_coverage(following),
+    agreement = statistics.heatmap_agreement(trace)
+    ceiling = statistics.heatmap_ceiling(trace) if agreement else {}
+    following_of_one, following_of_other = statistics.cross_token(one), statistics.cross_token(other)
+    layers = statistics.layer_statistics(trace) | {
+        "cross_layer_conditional": statistics.conditional_coverage(across),
+        "cross_token_conditional": statistics.conditional_coverage(following),
         **{f"{name}_agreement": ranks for name, ranks in agreement.items()},
         **{f"{name}_ceiling": ranks for name, ranks in ceiling.items()},
         "cross_layer_null": _null(counts[:-1], counts[1:], across),
         "cross_token_null": _null(counts, counts, following),
-        "predictable_ceiling": predictable(following, following),
-        "predictable_unseen": predictable(following_of_one, following_of_other),
-        "predictable_load": predictable(np.repeat(counts[:, None], trace.num_experts, axis=1), following),
-        "drift": drift(trace)[-1],
+        "predictable_ceiling": statistics.predictable(following, following),
+        "predictable_unseen": statistics.predictable(following_of_one, following_of_other),
+        "predictable_load": statistics.predictable(np.repeat(counts[:, None], trace.num_experts, axis=1), following),
+        "drift": statistics.drift(trace)[-1],
     }
     if len(subjects) > 1:
         layers["subject_distance"] = _mean_distance(subjects)
-    of_one, of_other = layer_statistics(one), layer_statistics(other)
+    of_one, of_other = statistics.layer_statistics(one), statistics.layer_statistics(other)
     pairs = {"cross_token_top20": [following_of_one, following_of_other]}
-    pairs["cross_layer_top20"] = [cross_layer(half) for half in (one, other)]
+    pairs["cross_layer_top20"] = [statistics.cross_layer(half) for half in (one, other)]
     if trace.top_k > 1:
-        pairs["coactivation_top20"] = [coactivation(half) for half in (one, other)]
+        pairs["coactivation_top20"] = [statistics.coactivation(half) for half in (one, other)]
     middle = len(trace.layer_ids) // 2
     return Profile(
         trace=trace,
         layers=layers,
         halves={name: (_mean(values), _mean(of_other[name])) for name, values in of_one.items()}
         | {name: _each_by_the_other(*tables) for name, tables in pairs.items()},
-        coverage={name: np.nanmean(cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
+        coverage={name: np.nanmean(statistics.cumulative_coverage(table, POINTS), axis=0) for name, table in tables.items() if len(table)},  # noqa: E501
         heat={name: _conditional(table[min(middle, len(table) - 1)]) for name, table in tables.items() if len(table)},
         loads=counts,
         subject_loads=subjects,
-        reuse=reuse_distances(trace, LONGEST_REUSE),
+        reuse=statistics.reuse_distances(trace, LONGEST_REUSE),
         working_set=working_set(trace, BATCHES),
     )  # fmt: skip
 
@@ -154,7 +128,7 @@ def _mean(values: np.ndarray) -> float:
 
 def _each_by_the_other(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Coverage of each half by the pairs that the other ranks highest, mean over layers."""
-    return _mean(coverage_unseen(other, one)), _mean(coverage_unseen(one, other))
+    return _mean(statistics.coverage_unseen(other, one)), _mean(statistics.coverage_unseen(one, other))
 
 
 def insights(found: Profile) -> list[Insight]:
@@ -202,13 +176,13 @@ def _agreement(found: Profile) -> Insight:
         np.concatenate([found.layers[f"{name}_{kind}"] for name in ("cross_layer", "cross_token")])
         for kind in ("agreement", "ceiling")
     )
-    strong = float((values >= STRONG).mean())
+    strong = float((values >= statistics.STRONG).mean())
     measured = (
-        f"Spearman of the heatmaps {np.nanmean(values):.2f} (mean), at least {STRONG} in {strong:.0%} of "
+        f"Spearman of the heatmaps {np.nanmean(values):.2f} (mean), at least {statistics.STRONG} in {strong:.0%} of "
         f"them; two halves of the requests agree by {np.nanmean(most):.2f}, more no trace of this length can show; "
         f"Spearman of the loads {found.mean('prefill_decode_spearman'):.2f}"
     )
-    if strong < 0.5 and np.nanmean(most) < STRONG:
+    if strong < 0.5 and np.nanmean(most) < statistics.STRONG:
         return Insight(1, claim, f"{measured}: the trace is too short", "not measurable")
     return Insight(1, claim, measured, _verdict(strong >= 0.5))
 
@@ -240,7 +214,7 @@ def _verdict(supported: bool) -> str:
 
 
 def _null(first: np.ndarray, second: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    return coverage(null_pairs(first, second, pairs.sum(axis=(1, 2), dtype=np.int64)))
+    return coverage(statistics.null_pairs(first, second, pairs.sum(axis=(1, 2), dtype=np.int64)))
 
 
 def _mean_distance(subjects: np.ndarray) -> np.ndarray:

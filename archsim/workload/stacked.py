@@ -33,13 +33,13 @@ class Stacked:
     def take(self) -> np.ndarray:
         """All steps so far, [step, ...] of the shape, which are forgotten here. Raises OSError as writing does."""
         if self._file is None or not self._written:
-            return self._joined()
+            return self._join()
         self._write(self._file)
         steps, self._written = self._written, 0
         return read_array(self._file, self._dtype, (steps, *self._shape))
 
     def _write(self, file: Path) -> None:
-        narrow, steps = self._dtype, self._joined()
+        narrow, steps = self._dtype, self._join()
         if self._written and steps.dtype != narrow:  # those in the file are too narrow
             before = read_array(file, narrow, (self._written, *self._shape)).astype(steps.dtype)
             file.unlink()
@@ -47,7 +47,7 @@ class Stacked:
         _append(file, steps)
         self._written += len(steps)
 
-    def _joined(self) -> np.ndarray:
+    def _join(self) -> np.ndarray:
         """The steps that are held, emptying the list on the way, so that memory never holds all of them twice."""
         self._dtype = np.result_type(self._dtype, *{step.dtype for step in self._held})
         every = np.empty((len(self._held), *self._shape), self._dtype)

@@ -153,7 +153,7 @@ def max_over_mean(counts: np.ndarray) -> np.ndarray:
 
 
 def gini(counts: np.ndarray) -> np.ndarray:
-    """float64[layer]: Gini coefficient of the loads; 0 where all experts are alike, 1 − 1/E where one
+    """float64[layer]: Gini coefficient of the loads; 0 where all experts have equal loads, 1 − 1/E where one
     has everything.
     """
     ordered = np.sort(counts, axis=1).astype(np.float64)

@@ -11,12 +11,11 @@ def dies_of_requests(batch: int, dies: int) -> np.ndarray:
 
 
 class Predicted(NamedTuple):
-    """What a predictor expects in a step. ``took_ns``: time of the prediction on this host."""
+    """What a predictor expects in a step."""
 
-    rows: (
-        np.ndarray
-    )  # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
-    took_ns: float = 0.0
+    # uint8[expert, ceil(E/8)], little-endian bitset: bit j of row i is set where j is expected to follow i
+    rows: np.ndarray
+    took_ns: float = 0.0  # time of the prediction on this host
 
 
 class TokenRouting(NamedTuple):
@@ -27,26 +26,22 @@ class TokenRouting(NamedTuple):
 
 
 class StepDemand(NamedTuple):
-    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` per token.
-
-    ``tokens`` are all of them, ``prefill_tokens`` those of prompts; the others are decoded. ``first_seen``: active
-    experts in order of first appearance, padded with -1. ``origins``: the same tokens by the die on which they live;
-    None if no assumption needs it. ``predicted``: None under a policy that predicts nothing. ``routing``: None if
-    only sums are known. Where a policy does not execute every chosen pair, all of these count executed ones alone, and
-    ``residents`` are the tokens that live on each die, executed or not. ``expected``: tokens that a policy's predictor
-    expects.
+    """One MoE layer in one iteration. Token counts are token–expert selections, ``top_k`` per token; where a policy
+    does not execute every chosen pair, they count executed ones alone.
     """
 
     step: int  # iteration
-    tokens: np.ndarray  # int32[expert]
-    prefill_tokens: np.ndarray  # int32[expert]
-    first_seen: np.ndarray  # int16[expert]
-    top_k: int
-    origins: np.ndarray | None = None  # uint16 or int32[die, expert]
-    predicted: Predicted | None = None
-    routing: TokenRouting | None = None
-    residents: np.ndarray | None = None  # int64[die]; None: origins / top_k
-    expected: np.ndarray | None = None  # float32[expert]; None: nothing is predicted
+    tokens: np.ndarray  # int32[expert], all of them
+    prefill_tokens: np.ndarray  # int32[expert], of prompts; the others are decoded
+    first_seen: np.ndarray  # int16[expert], active experts in order of first appearance, padded with -1
+    top_k: int  # experts per token
+    # uint16 or int32[die, expert], tokens by the die they live on; None: nobody needs it
+    origins: np.ndarray | None = None
+    predicted: Predicted | None = None  # None under a policy that predicts nothing
+    routing: TokenRouting | None = None  # None if only sums are known
+    residents: np.ndarray | None = None  # int64[die], tokens that live there, executed or not; None: origins / top_k
+    # float32[expert], tokens that a policy's predictor expects; None: nothing is predicted
+    expected: np.ndarray | None = None
 
     @property
     def living(self) -> np.ndarray:

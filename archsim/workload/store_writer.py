@@ -19,27 +19,19 @@ from archsim.base.host import in_order
 
 if TYPE_CHECKING:
     from archsim.workload.loads import Loads
+from archsim.workload import trace_store
 from archsim.workload.frames import pack_frames
-from archsim.workload.trace_store import (
-    DRAFTS,
-    FORMAT,
-    LOADS,
-    MANIFEST,
-    SCORED,
-    TOKENS,
-    VERSION,
-    Entry,
-    Shape,
-    TraceStore,
-    is_store,
-    open_store,
-    row_columns,
-    rows_of,
-)
 
 
-def manifest_of(kind: str, shape: Shape, **parts) -> dict:
-    return {"format": FORMAT, "version": VERSION, "kind": kind, "shape": asdict(shape), "rows": [], **parts}
+def manifest_of(kind: str, shape: trace_store.Shape, **parts) -> dict:
+    return {
+        "format": trace_store.FORMAT,
+        "version": trace_store.VERSION,
+        "kind": kind,
+        "shape": asdict(shape),
+        "rows": [],
+        **parts,
+    }
 
 
 # Writing stores: files named by their content first, the manifest last, so that a reader sees the old store or the
@@ -54,15 +46,15 @@ def writing(out: Path, replace: bool) -> Iterator[None]:
     """Lock a folder that is, or will become, a store. Raises TraceError if a store exists, unless it
     may be replaced.
     """
-    if is_store(out) and not replace:
+    if trace_store.is_store(out) and not replace:
         raise TraceError(f"{out}: is already a trace store. Give another folder, or --replace")
-    if out.exists() and not is_store(out) and not _is_unfinished(out):
+    if out.exists() and not trace_store.is_store(out) and not _is_unfinished(out):
         raise TraceError(f"{out}: exists and is not a trace store; nothing is written there")
     with sole_writer(out):
         yield
 
 
-def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -> None:
+def write_tokens(out: Path, shape: trace_store.Shape, entries: Sequence[trace_store.Entry], jobs: int) -> None:
     """Make `out` (see `writing`) a store of these requests, put in order. Raises TraceError for a duplicate request."""
     ordered = sorted(entries, key=lambda entry: entry[:3])
     if not ordered:
@@ -84,16 +76,16 @@ def write_tokens(out: Path, shape: Shape, entries: Sequence[Entry], jobs: int) -
     prefill = sum(entry.prefill_rows for entry in ordered)
     counted = {"requests": len(ordered), "tokens": tokens, "prefill_tokens": prefill, "subjects": facts["subjects"]}
     if with_scores:
-        counted[SCORED] = True
+        counted[trace_store.SCORED] = True
     parts = {"index": _write(out, "index", pack_frames(index, facts)), "rows": rows, **counted}
-    _finish(out, manifest_of(TOKENS, shape, **parts))
+    _finish(out, manifest_of(trace_store.TOKENS, shape, **parts))
 
 
-def write_loads(out: Path, shape: Shape, loads: "Loads") -> None:
+def write_loads(out: Path, shape: trace_store.Shape, loads: "Loads") -> None:
     """Make `out` (see `writing`) a store of load matrices."""
     columns = {"counts": loads.counts, "phase": np.array(loads.phase, np.int8)}
     about = _write(out, "loads", pack_frames(columns, {"names": loads.names, "series": loads.series}))
-    _finish(out, manifest_of(LOADS, shape, loads=about, matrices=len(loads.names)))
+    _finish(out, manifest_of(trace_store.LOADS, shape, loads=about, matrices=len(loads.names)))
 
 
 def in_batches(items: Iterable[Any], size_of: Callable[[Any], int], enough: int) -> Iterator[list[Any]]:
@@ -109,7 +101,7 @@ def in_batches(items: Iterable[Any], size_of: Callable[[Any], int], enough: int)
         yield batch
 
 
-def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
+def _pack_rows(shape: trace_store.Shape, entries: list[trace_store.Entry]) -> tuple[bytes, bool]:
     """The content of a file of rows, and whether it has scores."""
     tokens = sum(entry.rows for entry in entries)
     experts = np.empty((tokens, len(shape.layer_ids), shape.top_k), np.int16)
@@ -119,7 +111,7 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
     ends = np.cumsum([entry.rows for entry in entries])
     placed = sorted(zip(entries, ends, strict=True), key=lambda pair: str(pair[0].file))
     for file, pairs in groupby(placed, key=lambda pair: pair[0].file):
-        columns = rows_of(file, shape)
+        columns = trace_store.rows_of(file, shape)
         for entry, end in pairs:
             rows = slice(entry.first, entry.first + entry.rows)
             experts[end - entry.rows : end] = columns["experts"][rows]
@@ -131,10 +123,10 @@ def _pack_rows(shape: Shape, entries: list[Entry]) -> tuple[bytes, bool]:
     if 0 < unscored < len(entries):
         raise TraceError(f"{entries[0].file}: {unscored} of {len(entries)} requests have no scores, the others have")
     kept = None if unscored else scores
-    return pack_frames(row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
+    return pack_frames(trace_store.row_columns(experts, iteration, shape.num_experts, kept), {}), kept is not None
 
 
-def _index(entries: list[Entry]) -> tuple[dict[str, np.ndarray], dict]:
+def _index(entries: list[trace_store.Entry]) -> tuple[dict[str, np.ndarray], dict]:
     datasets = sorted({entry.dataset for entry in entries})
     subjects = sorted({entry.subject for entry in entries})
     dataset_of = {name: n for n, name in enumerate(datasets)}
@@ -158,23 +150,25 @@ def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
 
 
 def _finish(out: Path, manifest: dict) -> None:
-    write_text(out / MANIFEST, json.dumps(manifest, indent=1), durable=True)
+    write_text(out / trace_store.MANIFEST, json.dumps(manifest, indent=1), durable=True)
     named = {about["file"] for about in [*manifest["rows"], manifest.get("index"), manifest.get("loads")] if about}
     for file in [*out.glob("*.col"), *out.glob(f".*{DRAFT_SUFFIX}")]:
         if file.name not in named:
             file.unlink(missing_ok=True)
-    shutil.rmtree(out / DRAFTS, ignore_errors=True)
+    shutil.rmtree(out / trace_store.DRAFTS, ignore_errors=True)
 
 
 def _is_unfinished(out: Path) -> bool:
     """Whether a folder holds only the drafts of an interrupted import."""
     return out.is_dir() and all(
-        file.name in (DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
+        file.name in (trace_store.DRAFTS, ".lock") or file.suffix == ".col" or file.name.endswith(DRAFT_SUFFIX)
         for file in out.iterdir()
     )
 
 
-def slice_entries(store: TraceStore, first: int, last: int | None, subjects: Sequence[str]) -> list[Entry]:
+def slice_entries(
+    store: trace_store.TraceStore, first: int, last: int | None, subjects: Sequence[str]
+) -> list[trace_store.Entry]:
     """Requests first … last − 1 of the store (counted in its order), of some subjects if any are named. Raises
     TraceError.
     """
@@ -185,7 +179,7 @@ def slice_entries(store: TraceStore, first: int, last: int | None, subjects: Seq
     return [entry for entry in store.entries[first:last] if not subjects or entry.subject in subjects]
 
 
-def sample_entries(store: TraceStore, requests: int, seed: int) -> list[Entry]:
+def sample_entries(store: trace_store.TraceStore, requests: int, seed: int) -> list[trace_store.Entry]:
     """The given number of requests, drawn without replacement by ``numpy.random.default_rng(seed)``. Raises
     TraceError.
     """
@@ -195,27 +189,30 @@ def sample_entries(store: TraceStore, requests: int, seed: int) -> list[Entry]:
     return [store.entries[r] for r in sorted(chosen.tolist())]
 
 
-def write_selection(store: TraceStore, entries: Sequence[Entry], out: Path, jobs: int, replace: bool = False) -> None:
+def write_selection(
+    store: trace_store.TraceStore, entries: Sequence[trace_store.Entry], out: Path, jobs: int, replace: bool = False
+) -> None:
     """Make `out` a store of some requests of another."""
-    store.require(TOKENS)
+    store.require(trace_store.TOKENS)
     with writing(out, replace):
         write_tokens(out, store.shape, entries, jobs)
 
 
 def merge(paths: Sequence[Path], out: Path, jobs: int, overwrite: bool = False) -> None:
     """Make `out` a store of all requests of several, of one model and the same layers. Raises TraceError."""
-    stores = [open_store(path) for path in paths]
+    stores = [trace_store.open_store(path) for path in paths]
     for opened in stores:
-        opened.require(TOKENS)
+        opened.require(trace_store.TOKENS)
         mine, theirs = (replace(each.shape, model="") for each in (opened, stores[0]))
         if mine != theirs or opened.shape.model.casefold() != stores[0].shape.model.casefold():
             raise TraceError(
-                f"{opened.path}: is of {_named(opened)}, {stores[0].path} of {_named(stores[0])}; expected the same"
+                f"{opened.path}: is of {_name_shape(opened)}, {stores[0].path} of {_name_shape(stores[0])}; "
+                "expected the same"
             )
     with writing(out, overwrite):
         write_tokens(out, stores[0].shape, [entry for opened in stores for entry in opened.entries], jobs)
 
 
-def _named(store: TraceStore) -> str:
+def _name_shape(store: trace_store.TraceStore) -> str:
     shape = store.shape
     return f"{shape.model} ({len(shape.layer_ids)} layers, top-{shape.top_k} of {shape.num_experts})"

@@ -40,19 +40,15 @@ def collect(source: GenerativeTraffic | SubjectTraffic) -> Trace:
     )
 
 
-"""Requests from which a subject has a model of its own. Of 100 to 135 requests (Llama-4's subjects) figures of a model
-are within 3 % of the recorded ones, but for the active experts of late steps; of fewer than 8 a task has no shares."""
-
-
 @dataclass(frozen=True)
 class SeveralSubjects:
-    """Traffic models by subject, float shares of the requests, and {figure: %}: standard deviation between subjects."""
+    """Traffic of several subjects, each with a model."""
 
-    name: str
-    source: str
-    models: Mapping[str, TrafficModel]
-    shares: tuple[float, ...]
-    spread: Mapping[str, float]
+    name: str  # of the preset or fit
+    source: str  # where the numbers come from, in words
+    models: Mapping[str, TrafficModel]  # by subject
+    shares: tuple[float, ...]  # of the requests, by subject
+    spread: Mapping[str, float]  # figure → standard deviation between recorded subjects, %
 
     @property
     def experts(self) -> int:
@@ -62,11 +58,11 @@ class SeveralSubjects:
     def top_k(self) -> int:
         return next(iter(self.models.values())).top_k
 
-    def mapped(self, change: Callable[[TrafficModel], TrafficModel]) -> SeveralSubjects:
+    def map_models(self, change: Callable[[TrafficModel], TrafficModel]) -> SeveralSubjects:
         """The traffic with another model for each subject."""
         return replace(self, models={name: change(each) for name, each in self.models.items()})
 
-    def named(self, task: str) -> tuple[str, dict[str, float] | None]:
+    def subject_of(self, task: str) -> tuple[str, dict[str, float] | None]:
         """(subject whose model a task has, what that model mixes): its own, or one chosen by its name."""
         for name, model in self.models.items():
             if task in (name, *model.task_names):
@@ -97,7 +93,7 @@ class SubjectTraffic:
         self._parts: list[GenerativeTraffic] = []
         for index, task in enumerate(self.tasks):
             rows = np.flatnonzero(self.request_task == index)
-            subject, mixed = model.named(task)
+            subject, mixed = model.subject_of(task)
             self._number[rows] = np.arange(len(rows))
             own = None if lengths is None else self.lengths[rows]
             key = int.from_bytes(hashlib.sha256(task.encode()).digest()[:6], "little")
@@ -119,14 +115,14 @@ class SubjectTraffic:
             digest.update(part.digest.encode())
         return digest.hexdigest()
 
-    def alike(self, other: object) -> np.ndarray:
-        """See `GenerativeTraffic.alike`."""
+    def identical(self, other: object) -> np.ndarray:
+        """See `GenerativeTraffic.identical`."""
         found = np.zeros(self.requests, bool)
         if isinstance(other, SubjectTraffic) and self.label == other.label:
             both = min(self.requests, other.requests)
             if np.array_equal(self.request_task[:both], other.request_task[:both]):
                 for index, (one, two) in enumerate(zip(self._parts, other._parts, strict=True)):
-                    found[self.request_task == index] = one.alike(two)
+                    found[self.request_task == index] = one.identical(two)
         return found
 
     def longest(self, requests: np.ndarray, decode_steps: int) -> int:

@@ -102,7 +102,7 @@ class SyntheticTraffic:
         now = popularity(seed, self.layer_ids, self.num_experts, self._skew)
         if not self._spec.drift or not iteration:
             return now
-        return drifted(
+        return turn_shares(
             now,
             popularity(seed + _TURNED_TO, self.layer_ids, self.num_experts, self._skew),
             self._spec.drift * iteration,
@@ -137,7 +137,7 @@ class SyntheticTraffic:
                 yield StepTokens(iteration, position, experts)
 
 
-def drifted(one: np.ndarray, other: np.ndarray, angle: float) -> np.ndarray:
+def turn_shares(one: np.ndarray, other: np.ndarray, angle: float) -> np.ndarray:
     """Shares float64[layer, expert] whose logarithms are turned by ``angle`` from those of ``one`` to ``other``."""
     logs = [np.log(each) - np.log(each).mean(axis=1, keepdims=True) for each in (one, other)]
     weight = np.exp(np.cos(angle) * logs[0] + np.sin(angle) * logs[1])

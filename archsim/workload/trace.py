@@ -18,18 +18,13 @@ CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class StepTokens:
-    """Consecutive rows of one iteration of a batch, every MoE layer of each.
+    """Consecutive rows of one iteration of a batch, every MoE layer of each."""
 
-    iteration: 0 is the prefill, 1, 2, ... are decode steps.
-    request: int32[n], position of the row's request in the batch; ascending, rows of one request in token order.
-    experts: int16[n, layer, k], in the rank order of the source.
-    scores: float32[n, layer, k], the gate's; None where the source has none.
-    """
-
-    iteration: int
+    iteration: int  # 0 is the prefill, 1, 2, ... are decode steps
+    # int32[n], position of the row's request in the batch; ascending, rows of one request in token order
     request: np.ndarray
-    experts: np.ndarray
-    scores: np.ndarray | None = None
+    experts: np.ndarray  # int16[n, layer, k], in the rank order of the source
+    scores: np.ndarray | None = None  # float32[n, layer, k], the gate's; None where the source has none
 
     def first(self, rows: int) -> "StepTokens":
         """The first rows alone, without a copy."""
@@ -103,28 +98,24 @@ class Derived:
 class Trace:
     """Recorded routing in columns; a `TokenSource`.
 
-    experts: int16[token, layer, k], possibly memory-mapped. request_offsets: int64[R+1], request r owns the rows
-    from request_offsets[r] to request_offsets[r+1]. iteration: int16[token], inside its request; not decreasing, and
-    only iteration 0 (the prefill) has more than one row. A trace of decode steps only has no rows of iteration 0, a
-    trace of prompts only has no others; the numbering stays as recorded. layer_ids: int32[layer].
-    model: name found with the data ('' if none). source: path as given. request_subject: int16[R], index into
-    subject_names. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in;
-    known_digest: the digest, if already computed. stored_as: name of the columns in the cache, '' if not cached.
-    scores: float32[token, layer, k], the gate's scores of the chosen experts; None if they were not recorded.
+    A trace of decode steps only has no rows of iteration 0, a trace of prompts only has no others; the numbering stays
+    as recorded. digest: sha256 of the columns, so equal routing has equal digests whatever format it came in.
     """
 
-    experts: np.ndarray
-    request_offsets: np.ndarray
+    experts: np.ndarray  # int16[token, layer, k], possibly memory-mapped
+    request_offsets: np.ndarray  # int64[R+1], request r owns the rows from request_offsets[r] to request_offsets[r+1]
+    # int16[token] in its request, not decreasing; only iteration 0 (prefill) has more than one row
     iteration: np.ndarray
-    layer_ids: np.ndarray
-    num_experts: int
-    top_k: int
-    model: str
-    source: str
-    request_subject: np.ndarray
-    subject_names: tuple[str, ...]
-    known_digest: str = ""
-    stored_as: str = ""
+    layer_ids: np.ndarray  # int32[layer], the model's numbers
+    num_experts: int  # of a layer
+    top_k: int  # experts per token
+    model: str  # name found with the data ('' if none)
+    source: str  # path as given
+    request_subject: np.ndarray  # int16[R], index into subject_names
+    subject_names: tuple[str, ...]  # '' for requests without a subject
+    known_digest: str = ""  # the digest, if already computed
+    stored_as: str = ""  # name of the columns in the cache, '' if not cached
+    # float32[token, layer, k], the gate's scores of the chosen experts; None: not recorded
     scores: np.ndarray | None = None
 
     @property
@@ -209,22 +200,22 @@ def draw_requests(available: int, batch: int, seed: int) -> np.ndarray:
 
 def is_first_of(source: TokenSource, batch: int, whole: TokenSource, of: int, seed: int) -> bool:
     """Whether a batch consists of the first requests of the batch ``of`` of another source, and they
-    are routed alike.
+    have the same routing.
     """
     first = draw_requests(whole.requests, of, seed)[:batch]
     same = np.array_equal(draw_requests(source.requests, batch, seed), first)
-    return same and bool(routed_alike(source, whole)[first].all())
+    return same and bool(identical_requests(source, whole)[first].all())
 
 
-def routed_alike(source: TokenSource, whole: TokenSource) -> np.ndarray:
+def identical_requests(source: TokenSource, whole: TokenSource) -> np.ndarray:
     """bool[request]: the requests of a source that are routed as those of the same number in another one.
 
-    A source whose requests depend on how many it has says so (``alike``); others may name the routing of single
+    A source whose requests depend on how many it has says so (``identical``); others may name the routing of single
     requests (``request_digest``), where they differ only in how many they have.
     """
-    alike = getattr(source, "alike", None)
-    if alike is not None:
-        found: np.ndarray = alike(getattr(whole, "itself", whole))
+    identical = getattr(source, "identical", None)
+    if identical is not None:
+        found: np.ndarray = identical(getattr(whole, "itself", whole))
         return found
     same = _of_requests(source) == _of_requests(whole)
     return np.arange(source.requests) < (whole.requests if same else 0)

@@ -190,12 +190,12 @@ def check_recorded(where: str, experts: np.ndarray, row_place) -> None:
     tokens, layers, k = experts.shape
     if layers < 2 or tokens < REPEATED:
         return
-    alike = np.flatnonzero((experts[1:, 0] == experts[:-1, 0]).all(axis=1))
-    alike = alike[(experts[alike + 1] == experts[alike]).all(axis=(1, 2))]
-    ends = np.flatnonzero(np.diff(alike, append=tokens + 1) > 1)
+    same = np.flatnonzero((experts[1:, 0] == experts[:-1, 0]).all(axis=1))
+    same = same[(experts[same + 1] == experts[same]).all(axis=(1, 2))]
+    ends = np.flatnonzero(np.diff(same, append=tokens + 1) > 1)
     runs = np.diff(ends, prepend=-1) + 1  # rows of each run
     if len(runs) and runs.max() >= REPEATED:
-        first = int(alike[ends[runs.argmax()]]) - int(runs.max()) + 2
+        first = int(same[ends[runs.argmax()]]) - int(runs.max()) + 2
         what = Claim("tokens in a row with the same experts", int(runs.max()), most=REPEATED - 1, why=(
             f"no router chooses the same {k} in each of {layers} layers so often; was this recorded under CUDA graphs?"
         ))  # fmt: skip

@@ -26,16 +26,9 @@ from archsim.workload.trace_checks import check_distinct, span
 
 if TYPE_CHECKING:
     pass
+from archsim.workload import store_checks
 from archsim.workload.column_cache import build, get
 from archsim.workload.frames import read_frames
-from archsim.workload.store_checks import (
-    check_index,
-    check_loads,
-    check_manifest,
-    check_rows,
-    check_scores,
-    check_steps,
-)
 
 MANIFEST = "manifest.json"
 DRAFTS = ".import"  # what an import has read so far
@@ -50,13 +43,13 @@ every time.
 
 @dataclass(frozen=True)
 class Shape:
-    """Whose routing it is. model: name found with the data. layers: of the model; layer_ids: those with routing."""
+    """Whose routing it is."""
 
-    model: str
-    layers: int
-    num_experts: int
-    top_k: int
-    layer_ids: tuple[int, ...]
+    model: str  # name found with the data
+    layers: int  # of the model
+    num_experts: int  # of a layer
+    top_k: int  # experts per token
+    layer_ids: tuple[int, ...]  # those with routing
 
     @classmethod
     def of(cls, model: ModelSpec, name: str, layer_ids) -> "Shape":
@@ -66,13 +59,13 @@ class Shape:
 class Entry(NamedTuple):
     """A request in a file of rows: its position and identity."""
 
-    dataset: str
-    subject: str
-    number: int
-    file: Path
-    first: int
-    rows: int
-    prefill_rows: int
+    dataset: str  # '' if it has none
+    subject: str  # within the data set
+    number: int  # within the subject
+    file: Path  # of rows
+    first: int  # row in the file
+    rows: int  # tokens
+    prefill_rows: int  # of them in iteration 0
 
     @property
     def name(self) -> str:
@@ -93,7 +86,7 @@ class TraceStore:
         """The requests in the order of the store. Raises TraceError."""
         file = self.path / self.manifest["index"]["file"]
         index, facts = read_frames(file)
-        check_index(str(file), index, facts, self.manifest)
+        store_checks.check_index(str(file), index, facts, self.manifest)
         names, subjects = facts["datasets"], facts["subjects"]
         found, at = [], 0
         for about in self.manifest["rows"]:
@@ -133,7 +126,7 @@ class TraceStore:
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
             found = rows_of(file, self.shape, "scores")["scores"]
-            check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
+            store_checks.check_scores(str(file), found, (about["tokens"], len(self.shape.layer_ids), self.shape.top_k))
             every.append(found)
         return np.concatenate(every)
 
@@ -172,7 +165,7 @@ class TraceStore:
         for about in self.manifest["rows"]:
             file = self.path / about["file"]
             iteration = rows_of(file, self.shape, "iteration")["iteration"]
-            check_steps(str(file), iteration, about["tokens"])
+            store_checks.check_steps(str(file), iteration, about["tokens"])
             every.append(iteration)
         iteration = np.concatenate(every)
         trace_checks.check_iterations(str(self.path), iteration, offsets)
@@ -187,7 +180,7 @@ class TraceStore:
         file = self.path / self.manifest["loads"]["file"]
         columns, facts = read_frames(file)
         shape = self.manifest["matrices"], len(self.shape.layer_ids), self.shape.num_experts
-        check_loads(str(file), columns, facts, shape)
+        store_checks.check_loads(str(file), columns, facts, shape)
         return columns, facts
 
     def require(self, kind: str) -> None:
@@ -211,7 +204,7 @@ def open_store(path: str | Path) -> TraceStore:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
-        check_manifest(manifest)
+        store_checks.check_manifest(manifest)
         shape = Shape(**{**manifest["shape"], "layer_ids": tuple(manifest["shape"]["layer_ids"])})
         store = TraceStore(folder, manifest["kind"], shape, manifest)
         for about in store.files:
@@ -246,10 +239,10 @@ def rows_of(file: Path, shape: Shape, *only: str) -> dict[str, np.ndarray]:
         if columns["experts"].dtype not in (np.uint8, np.int16):
             raise TraceError(f"{file}: column 'experts' is {columns['experts'].dtype}; expected uint8 or int16")
         columns["experts"] = np.ascontiguousarray(columns["experts"].transpose(1, 0, 2), np.int16)
-        check_rows(str(file), columns["experts"], (len(shape.layer_ids), shape.top_k), shape.num_experts)
+        store_checks.check_rows(str(file), columns["experts"], (len(shape.layer_ids), shape.top_k), shape.num_experts)
     if "iteration" in columns:
         iteration = np.cumsum(columns["iteration"], dtype=np.int64)
-        check_steps(str(file), iteration, len(iteration))
+        store_checks.check_steps(str(file), iteration, len(iteration))
         columns["iteration"] = iteration.astype(np.int16)
     if "scores" in columns:
         columns["scores"] = np.ascontiguousarray(columns["scores"].transpose(1, 0, 2))

@@ -38,7 +38,7 @@ Llama-4, the one trace of the three that has both phases.
 """
 
 TILT_STEP = 1.8
-"""By how much the exponent of `_tilted` moves for each 1 that the Spearman coefficient of the phases is too high. By
+"""By how much the exponent of `_tilt` moves for each 1 that the Spearman coefficient of the phases is too high. By
 trial on Llama-4, as SETTLED.
 """
 
@@ -49,7 +49,7 @@ falls as the square root. By trial; four on Llama-4.
 
 CHANCE = 0.07
 """Twice the standard deviation of a layer's Spearman coefficient of the phases over draws of 117 requests, half of
-Llama-4's (0.01–0.037): `_decided` moves layers that are nearer to STRONG to this distance.
+Llama-4's (0.01–0.037): `_decide` moves layers that are nearer to STRONG to this distance.
 """
 
 LAGS, MOST_LAGS = 16, 64
@@ -103,18 +103,13 @@ and not all tokens can repeat. By trial.
 
 @dataclass(frozen=True)
 class Figures:
-    """What generated traffic is to have as the trace has it; decode steps alone, where there are any.
+    """What generated traffic is to have as the trace has it; decode steps alone, where there are any."""
 
-    by_lag: float64[lag], share of a token's experts that the token 1, 2, ... before had too; near, far: float64[layer],
-    the same for the previous token and a distant one; mutual: float64[layer - 1], bits; followed: float64[layer,
-    expert], by how much more often than all an expert follows itself, see `_followed`.
-    """
-
-    by_lag: np.ndarray
-    near: np.ndarray
-    far: np.ndarray
-    mutual: np.ndarray
-    followed: np.ndarray
+    by_lag: np.ndarray  # float64[lag], share of a token's experts that the token 1, 2, ... before had too
+    near: np.ndarray  # float64[layer], the same for the previous token
+    far: np.ndarray  # float64[layer], the same for a distant token
+    mutual: np.ndarray  # float64[layer - 1], mutual information of adjacent layers, bits
+    followed: np.ndarray  # float64[layer, expert], see `_follow_shares`
 
     @classmethod
     def of(cls, trace: Trace, lags: int) -> "Figures":
@@ -126,11 +121,11 @@ class Figures:
             near=shared[0],
             far=np.nan_to_num(statistics.same_expert(rows, statistics.FAR)),
             mutual=statistics.mutual_information(statistics.cross_layer(rows)),
-            followed=_followed(statistics.cross_token(rows), trace.top_k),
+            followed=_follow_shares(statistics.cross_token(rows), trace.top_k),
         )
 
 
-def _followed(pairs: np.ndarray, top_k: int) -> np.ndarray:
+def _follow_shares(pairs: np.ndarray, top_k: int) -> np.ndarray:
     """float64[layer, expert]: the share of an expert's tokens after which the next token has it, less that of all
     experts of the layer. pairs: int64[layer, expert, expert], experts of adjacent tokens.
 
@@ -152,7 +147,7 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
     """Move the parameters until generated traffic measures like the trace, whose loads have the shares [phase, layer,
     expert].
     """
-    agreed = _decided(phase_agreement(trace))
+    agreed = _decide(phase_agreement(trace))
     copies = COPIES[agreed is not None]
     requests, starts = trace.requests, model.phase_starts
     lengths, task = np.tile(trace.lengths, (copies, 1)), np.tile(trace.request_subject, copies)
@@ -164,7 +159,7 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
     active, power = active_experts(trace, starts), np.ones(len(starts))
     for step in range(SIMULATED_ROUNDS):
         simulated = simulate(model, lengths, task, seed + step)
-        target = _tilted(_concentrated(_spread(recorded, spread), power, trace.top_k), tilt, least)
+        target = _tilt(_concentrate(_spread(recorded, spread), power, trace.top_k), tilt, least)
         got = phase_loads(simulated, starts)
         model = replace(model, acceptance=moved_acceptance(model.acceptance, target, got, step))
         late = [*late[1 - LATE :], model]
@@ -181,8 +176,8 @@ def adjust(model: TrafficModel, trace: Trace, shares: np.ndarray, seed: int = 0)
         found = Figures.of(parts[0], LAGS)
         if trace.top_k > 1:
             sharpness = np.clip(sharpness + 0.3 * _of_layers(_relative(wanted.mutual, found.mutual)), *SHARPNESS)
-        sharpened = _sharpened(model.kind_popularity[-1], kind_experts, sharpness)
-        model = replace(_moved(model, wanted, found, 1 / (1 + step / SLOWER)), kind_experts=sharpened)
+        sharpened = _sharpen(model.kind_popularity[-1], kind_experts, sharpness)
+        model = replace(_move(model, wanted, found, 1 / (1 + step / SLOWER)), kind_experts=sharpened)
     averaged = ("acceptance", "repeats", "repeated", "stays", "kind_weights", "weights", "kind_experts")
     return replace(model, **{name: np.mean([getattr(each, name) for each in late], axis=0) for name in averaged})
 
@@ -193,7 +188,7 @@ def _spread(shares: np.ndarray, power: np.ndarray) -> np.ndarray:
     return powered / powered.sum(axis=2, keepdims=True)
 
 
-def _concentrated(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
+def _concentrate(shares: np.ndarray, power: np.ndarray, top_k: int) -> np.ndarray:
     """Shares [phase, layer, expert] whose odds, of a token to choose the expert, are to a power of each phase; of no
     expert more than a token can choose, 1 / top_k.
     """
@@ -226,7 +221,7 @@ def _of_layers(between: np.ndarray) -> np.ndarray:
     return (np.append(between, between[-1]) + np.insert(between, 0, between[0])) / 2
 
 
-def _moved(model: TrafficModel, wanted: Figures, found: Figures, pace: float) -> TrafficModel:
+def _move(model: TrafficModel, wanted: Figures, found: Figures, pace: float) -> TrafficModel:
     """The model with repetition and path moved towards the figures wanted."""
     lacking, far, several = wanted.by_lag - found.by_lag, wanted.far - found.far, len(model.stays) > 0
     fresh = 1 - model.repeats.sum()  # repetitions of repetitions count: the fewer tokens are fresh, the more they do
@@ -279,7 +274,7 @@ def phase_agreement(trace: Trace) -> np.ndarray | None:
 def _without_chance(trace: Trace, shares: np.ndarray) -> np.ndarray:
     """Shares [phase, layer, expert] with the spread of infinitely long traffic, as generation adds its own noise.
 
-    Square roots of loads (where chance is alike for all experts) vary by what experts differ in, which two halves of
+    Square roots of loads (where chance is the same for all experts) vary by what experts differ in, which two halves of
     the requests have in common, and by chance. Deviations from their mean are scaled so that the former alone is
     left.
     """
@@ -297,7 +292,7 @@ def _shares_of(counts: np.ndarray) -> np.ndarray:
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
-def _decided(agreed: np.ndarray | None) -> np.ndarray | None:
+def _decide(agreed: np.ndarray | None) -> np.ndarray | None:
     """Agreement of the phases, moved by at most CHANCE away from STRONG where it is nearer than that.
 
     A layer whose coefficient is STRONG but for chance would else be above it in half of all generated traffic,
@@ -309,7 +304,7 @@ def _decided(agreed: np.ndarray | None) -> np.ndarray | None:
     return np.where(np.abs(agreed - statistics.STRONG) < CHANCE, statistics.STRONG + side, agreed)
 
 
-def _tilted(shares: np.ndarray, tilt: np.ndarray, least: float) -> np.ndarray:
+def _tilt(shares: np.ndarray, tilt: np.ndarray, least: float) -> np.ndarray:
     """Shares whose prefill differs more (tilt > 0) or less (< 0) from the late decode steps, layer by layer."""
     if len(shares) == 1:
         return shares
@@ -340,7 +335,7 @@ def _moved_weights(weights: np.ndarray, component: int, more: np.ndarray) -> np.
     return moved
 
 
-def _sharpened(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
+def _sharpen(share: np.ndarray, kind_experts: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
     """kind_experts to the power of sharpness [layer]; an expert's mean over the kinds, weighted by share, about as
     before.
 

@@ -26,7 +26,7 @@ LEAST_REQUESTS = 8
 """Minimum number of requests for a task to have its own shares; all others form one task, 'other'."""
 
 OPENING = (*range(10), 17, 49)
-"""First iterations of the phases of a trace with decode steps: answers start alike, then diverge."""
+"""First iterations of the phases of a trace with decode steps: answers start with the same experts, then diverge."""
 
 SCRIPTED = 0.5
 """Script from which a step has no experts of its own that were seen once: other components choose those."""
@@ -77,15 +77,15 @@ def fit_trace(
         kind_weights=kind_weights,
         kind_taste_size=_taste_size(kinds, kind_weights[None]),
         kind_popularity=phase_shares(kinds, starts)[:, 0],
-        kind_following=_smoothed(following, task_kinds.sum(axis=0)),
+        kind_following=_smooth(following, task_kinds.sum(axis=0)),
         paths=path_shares(trace),
         repeats=FIRST_REPEATS * (0.1 if trace.top_k > 1 else 1),
         repeated=np.full(len(trace.layer_ids), FIRST_REPEATED),
         stays=np.zeros((len(trace.layer_ids) if trace.top_k > 1 else 0, trace.num_experts)),
         script=script,
         task_share=np.bincount(task, minlength=len(names)) / len(task),
-        task_popularity=_smoothed(by_task, by_task.sum(axis=0)),
-        task_kinds=_smoothed(task_kinds, task_kinds.sum(axis=0)),
+        task_popularity=_smooth(by_task, by_task.sum(axis=0)),
+        task_kinds=_smooth(task_kinds, task_kinds.sum(axis=0)),
         prompt_tokens=np.quantile(lengths[:, 0], at),
         decode_steps=np.quantile(lengths[:, 1], at),
     )
@@ -175,7 +175,7 @@ def phase_shares(trace: Trace, starts: np.ndarray, least: int = 0) -> np.ndarray
     total = np.broadcast_to(counts.sum(axis=0), counts.shape)
     unseen = np.where(counts == 0, total, 0)
     prior = np.where(unseen.any(axis=2, keepdims=True), unseen, total)
-    return _smoothed(np.where(counts == 1, kept, counts), prior, np.maximum(0.5 * once, 0.5))
+    return _smooth(np.where(counts == 1, kept, counts), prior, np.maximum(0.5 * once, 0.5))
 
 
 def _taste_size(trace: Trace, weights: np.ndarray) -> np.ndarray:
@@ -216,7 +216,7 @@ def _draw_shares(counts: np.ndarray, top_k: int) -> np.ndarray:
     return rate / rate.sum(axis=2, keepdims=True)
 
 
-def _smoothed(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndarray = 1.0) -> np.ndarray:
+def _smooth(counts: np.ndarray, prior: np.ndarray, selections: float | np.ndarray = 1.0) -> np.ndarray:
     """Shares of the last axis, with a prior worth this many selections."""
     blended = counts + selections * prior / prior.sum(axis=-1, keepdims=True)
     return blended / blended.sum(axis=-1, keepdims=True)
@@ -244,7 +244,7 @@ def _expert_weights(
         scripted.append(_script_densities(trace, layer, starts, density @ of_layers[-1]))
     script = np.zeros(len(starts))
     for phase in np.flatnonzero(np.diff(starts) == 1)[1:]:
-        script[phase] = _mixed(np.concatenate([each[phase] for each in scripted], axis=1))
+        script[phase] = _weight_of_first(np.concatenate([each[phase] for each in scripted], axis=1))
     weights = np.array(of_layers)
     weights[:, [traffic_model.KEEP, traffic_model.TASTE]] = 0
     weights[: 1 if trace.top_k == 1 else None, traffic_model.PATH] = 0
@@ -279,7 +279,7 @@ def _script_densities(trace: Trace, layer: int, starts: np.ndarray, otherwise: n
     return found
 
 
-def _mixed(density: np.ndarray) -> float:
+def _weight_of_first(density: np.ndarray) -> float:
     """The weight of the first of two components, from float64[2, selection]."""
     share = 0.5
     for _ in range(SCRIPT_ROUNDS):
@@ -309,6 +309,9 @@ def _expectation_maximisation(density: np.ndarray) -> np.ndarray:
 
 
 LEAST_OWN = 32
+"""Requests from which a subject has a model of its own. Of 100 to 135 requests (Llama-4's subjects) figures of a model
+are within 3 % of the recorded ones, but for the active experts of late steps; of fewer than 8 a task has no shares."""
+
 _LAGS, _STEPS = (1, 4, 8, 16, 32), (1, 2, 3)
 
 

@@ -24,11 +24,11 @@ def _three_that_rise(values: tuple[int, ...]) -> tuple[int, ...]:
 class ComponentWeights(Spec):
     """Weights of the ways in which an expert, or the kind of a token, is chosen; not all 0."""
 
-    popularity: Annotated[float, quantities.number(0, 1e6)]
-    task: Annotated[float, quantities.number(0, 1e6)]
-    taste: Annotated[float, quantities.number(0, 1e6)]
-    keep: Annotated[float, quantities.number(0, 1e6)]
-    kind: Annotated[float, quantities.number(0, 1e6)]
+    popularity: Annotated[float, quantities.number(0, 1e6)]  # of the shares of all tokens of a phase
+    task: Annotated[float, quantities.number(0, 1e6)]  # of the shares of the request's task
+    taste: Annotated[float, quantities.number(0, 1e6)]  # of the few that the request prefers
+    keep: Annotated[float, quantities.number(0, 1e6)]  # of what the previous token had
+    kind: Annotated[float, quantities.number(0, 1e6)]  # of the token's kind; among kinds: of what follows the last one
 
     @model_validator(mode="after")
     def _some(self) -> ComponentWeights:
@@ -42,15 +42,15 @@ class ComponentWeights(Spec):
 
 
 class _Head(Spec):
-    name: Name
+    name: Name  # of the preset
     # Name of the model; none: the model with the preset's name.
     model: Text | None = None
-    source: Text
+    source: Text  # where the numbers come from, in words
     # Of the recordings that it was fitted to.
     licence: Text | None = None
     # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
     groups: Annotated[int, quantities.count(1, 32767)]
-    top_groups: Annotated[int, quantities.count(1, 32767)]
+    top_groups: Annotated[int, quantities.count(1, 32767)]  # of them, for a token
 
     @field_validator("top_groups")
     @classmethod
@@ -75,21 +75,21 @@ class TrafficStatistics(_Head):
     loads: Text | None = None
     # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
     popularity_skew: Annotated[float, quantities.number(0, 10)] | None = None
-    phase_agreement: Annotated[float, quantities.number(-1, 1)] | None = None
+    phase_agreement: Annotated[float, quantities.number(-1, 1)] | None = None  # correlation
     # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
     kinds: Annotated[int, quantities.count(1, 1024)]
-    kind_spread: Annotated[float, quantities.number(0, 10)]
+    kind_spread: Annotated[float, quantities.number(0, 10)]  # standard deviation
     # Of the components, the same for all layers; experts of a request's taste.
     weights: ComponentWeights
-    taste_size: Annotated[float, quantities.number(1, 32767)]
+    taste_size: Annotated[float, quantities.number(1, 32767)]  # experts of a request's taste
     # The same of the kinds.
     kind_weights: ComponentWeights
-    kind_taste_size: Annotated[float, quantities.number(1, 1024)]
+    kind_taste_size: Annotated[float, quantities.number(1, 1024)]  # kinds of a request's taste
     # Shortest, median and longest prompt; fewest, median and most decode steps.
     prompt_tokens: Annotated[
         tuple[Annotated[int, quantities.count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)
     ]
-    decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]
+    decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]  # fewest, median, most
 
     @model_validator(mode="after")
     def _has_loads(self) -> TrafficStatistics:
@@ -108,11 +108,11 @@ class SubjectPart(Spec):
 class TrafficSubjects(Spec):
     """Traffic of several subjects, each with a file of its own."""
 
-    name: Name
-    model: Text | None = None
-    source: Text
-    licence: Text | None = None
-    subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]
+    name: Name  # of the preset
+    model: Text | None = None  # name of the model; none: the model with the preset's name
+    source: Text  # where the numbers come from, in words
+    licence: Text | None = None  # of the recordings that it was fitted to
+    subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]  # by name of the subject
     # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
     spread: dict[Text, Annotated[float, quantities.number(0, 1e6)]] = Field(default_factory=dict)
 

@@ -38,52 +38,41 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class TrafficModel:
-    """Parameters of generated routing of one model.
+    """Parameters of generated routing of one model. Shares of a row sum to 1."""
 
-    layer_ids: int32[layer]. top_k: experts per token. groups, top_groups: experts are in `groups` groups of equal
-    size; a token uses at most `top_groups` of them (1 and 1: no limit). weights: float64[layer, component], rows sum
-    to 1. taste_size: float64[layer], experts that make up the taste of a request, drawn with repeats. phase_starts:
-    int64[phase], the first iteration of each phase: 0 is the prefill, answers start alike and so have their own
-    phases. popularity, acceptance: float64[phase, layer, expert]: shares, and the probability that a drawn expert is
-    taken. kind_experts: float64[kind, layer, expert], shares. kind_weights: float64[component], kind_taste_size:
-    float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
-    tokens. paths: float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers:
-    none are known. repeats: float64[lag], the probability that a token repeats the one `lag` before it; repeated:
-    float64[layer], that it then repeats an expert. stays: float64[layer, expert] from -1 to 1, the probability that an
-    expert of the previous token is taken at once, or, below 0, that it is refused; no layers: all alike, and tokens do
-    not take up the last one of their kind. script: float64[phase], that an expert is drawn from the popularity
-    of its phase before the components are asked. task_names, task_share: known tasks and their shares of the requests;
-    task_popularity: float64[task, layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens,
-    decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
-    """
-
-    name: str
-    source: str
-    groups: int
-    top_groups: int
-    top_k: int
-    task_names: tuple[str, ...]
-    layer_ids: np.ndarray
-    weights: np.ndarray
-    taste_size: np.ndarray
+    name: str  # of the preset or fit
+    source: str  # where the numbers come from, in words
+    groups: int  # experts are in so many groups of equal size; 1: no limit
+    top_groups: int  # a token uses experts of at most so many groups
+    top_k: int  # experts per token
+    task_names: tuple[str, ...]  # the known tasks
+    layer_ids: np.ndarray  # int32[layer], the model's numbers
+    weights: np.ndarray  # float64[layer, component], rows sum to 1; see `COMPONENTS`
+    taste_size: np.ndarray  # float64[layer], experts that make up the taste of a request, drawn with repeats
+    # int64[phase], first iteration of each phase: 0 is the prefill; answers begin with the same experts, so the first
+    # steps have phases of their own
     phase_starts: np.ndarray
-    popularity: np.ndarray
-    acceptance: np.ndarray
-    kind_experts: np.ndarray
-    kind_weights: np.ndarray
-    kind_taste_size: np.ndarray
-    kind_popularity: np.ndarray
-    kind_following: np.ndarray
+    popularity: np.ndarray  # float64[phase, layer, expert], shares
+    acceptance: np.ndarray  # float64[phase, layer, expert], probability that a drawn expert is taken
+    kind_experts: np.ndarray  # float64[kind, layer, expert], shares
+    kind_weights: np.ndarray  # float64[component], weights of what chooses the kind of a token
+    kind_taste_size: np.ndarray  # float64[1], kinds that make up the taste of a request
+    kind_popularity: np.ndarray  # float64[phase, kind], shares
+    kind_following: np.ndarray  # float64[kind, kind], shares of kinds after one of the previous token
+    # float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers: none are known
     paths: np.ndarray
-    repeats: np.ndarray
-    repeated: np.ndarray
+    repeats: np.ndarray  # float64[lag], probability that a token repeats the one `lag` before it
+    repeated: np.ndarray  # float64[layer], probability that it then repeats an expert
+    # float64[layer, expert] from -1 to 1, probability that an expert of the previous token is taken at once or, below
+    # 0, refused; no layers: all the same, and tokens do not take up the last one of their kind
     stays: np.ndarray
+    # float64[phase], probability that an expert is drawn from the popularity of its phase before components
     script: np.ndarray
-    task_share: np.ndarray
-    task_popularity: np.ndarray
-    task_kinds: np.ndarray
-    prompt_tokens: np.ndarray
-    decode_steps: np.ndarray
+    task_share: np.ndarray  # float64[task], of the requests
+    task_popularity: np.ndarray  # float64[task, layer, expert], shares
+    task_kinds: np.ndarray  # float64[task, kind], shares
+    prompt_tokens: np.ndarray  # float64[QUANTILES], quantiles of the length of prompts at 0, 5, ..., 100 %
+    decode_steps: np.ndarray  # float64[QUANTILES], the same of decode steps
 
     @property
     def experts(self) -> int:
@@ -109,7 +98,7 @@ class TrafficModel:
 def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
     tables = path.with_suffix(".npz")
-    coded: dict[str, Any] = {name: _coded(name, array) for name, array in model.arrays.items()}
+    coded: dict[str, Any] = {name: _encode(name, array) for name, array in model.arrays.items()}
     np.savez_compressed(tables, **coded)
     head = {
         "name": model.name,
@@ -129,7 +118,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
     read = files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
-    arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
+    arrays = _complete({name: _decode(name, array) for name, array in read.items()})
     model = TrafficModel(
         name=head.name,
         source=head.source,
@@ -144,7 +133,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
 
 
 def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
-    """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay alike."""
+    """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay equally often."""
     return {
         "paths": np.zeros((0, experts, experts)),
         "repeats": np.zeros(0),
@@ -154,7 +143,7 @@ def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarra
     }
 
 
-def _completed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _complete(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of a file, also one of before paths, repeats, stays and script."""
     missing = without_paths(*arrays["popularity"].shape)
     weights = arrays["weights"]
@@ -200,7 +189,7 @@ def _is_shares(name: str) -> bool:
     )  # fmt: skip
 
 
-def _coded(name: str, array: np.ndarray) -> np.ndarray:
+def _encode(name: str, array: np.ndarray) -> np.ndarray:
     """Shares relative to the largest of their row: 16 bits, those of kinds 8 bits of the square root."""
     if name in ("kind_experts", "task_popularity", "paths"):
         return np.round(np.sqrt(array / array.max(axis=-1, keepdims=True)) * 255).astype(np.uint8)
@@ -213,7 +202,7 @@ def _coded(name: str, array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-def _decoded(name: str, array: np.ndarray) -> np.ndarray:
+def _decode(name: str, array: np.ndarray) -> np.ndarray:
     if _is_shares(name):
         shares = array.astype(np.float64) ** (2 if array.dtype == np.uint8 else 1)
         return shares / shares.sum(axis=-1, keepdims=True)

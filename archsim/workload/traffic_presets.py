@@ -41,8 +41,8 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     """The traffic of a SyntheticSpec for a ModelSpec; see `SyntheticTraffic` and `GenerativeTraffic`. Raises
     TraceError.
 
-    layers: so many of the model's MoE layers, which represent all (`archsim.workload.trace`) and have the routing that
-    they have among all; None: all.
+    layers: so many of the model's MoE layers, which represent all (`archsim.workload.layer_subset`) and have the
+    routing that they have among all; None: all.
     """
     shape = shape_of(model)
     like = spec.preset_of(model.name)
@@ -62,7 +62,7 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
     if layers is not None:
         chosen = representative_layers(_phases(parameters, spec.prompt_tokens != 0), layers)
         shape = shape._replace(layer_ids=shape.layer_ids[chosen])
-        parameters = mapped(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
+        parameters = map_models(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
     return traffic_of(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
 
 
@@ -76,9 +76,11 @@ def _phases(parameters: Parameters, prompts: bool) -> np.ndarray:
     return np.stack(phases)
 
 
-def mapped(found: Parameters, change: Callable[[traffic_model.TrafficModel], traffic_model.TrafficModel]) -> Parameters:
+def map_models(
+    found: Parameters, change: Callable[[traffic_model.TrafficModel], traffic_model.TrafficModel]
+) -> Parameters:
     """Traffic of either kind with another model, for each subject where there are several."""
-    return found.mapped(change) if isinstance(found, SeveralSubjects) else change(found)
+    return found.map_models(change) if isinstance(found, SeveralSubjects) else change(found)
 
 
 def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
@@ -88,7 +90,7 @@ def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
         name: np.full(traffic_model.QUANTILES, float(value)) for name, value in given.items() if value is not None
     }
 
-    def changed(model: traffic_model.TrafficModel) -> traffic_model.TrafficModel:
+    def with_changes(model: traffic_model.TrafficModel) -> traffic_model.TrafficModel:
         found = replace(model, **changes)
         if not (found.prompt_tokens.any() or found.decode_steps.any()):
             raise TraceError(
@@ -97,7 +99,7 @@ def with_lengths(parameters: Parameters, spec, like: str) -> Parameters:
             )
         return found
 
-    return mapped(parameters, changed)
+    return map_models(parameters, with_changes)
 
 
 def traffic_file(like: str) -> Path:

@@ -248,13 +248,13 @@ def test_presets_know_their_model(tmp_path, capsys):
     assert open_trace(out, load_model("deepseek-v3")).requests == 2
     (tmp_path / "mine.yaml").write_text("name: mine\nsource: x\n")
     assert main(["trace", "synth", str(tmp_path / "mine.yaml"), "--out", out]) == 2
-    assert "mine.yaml:1: does not name its model. Give --model" in capsys.readouterr().err
+    assert "mine.yaml:1: " in (said := capsys.readouterr().err) and "--model" in said
 
 
 def test_unknown_presets_are_named(tmp_path, capsys):
     arguments = ["--model", "olmoe-1b-7b", "--out", str(tmp_path / "x.npz")]
     assert main(["trace", "synth", "olmo-1b-7b", *arguments]) == 2
-    assert "no traffic preset 'olmo-1b-7b'; did you mean 'olmoe-1b-7b'?" in capsys.readouterr().err
+    assert "'olmo-1b-7b'" in (said := capsys.readouterr().err) and "'olmoe-1b-7b'" in said
 
 
 def test_fit_makes_a_preset_of_loads(tmp_path, capsys):

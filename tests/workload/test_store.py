@@ -15,9 +15,7 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.specs.library import load_experiment, load_model
-from archsim.workload import demand as demand_cache
-from archsim.workload import open_trace, stacked, trace_store
-from archsim.workload import store as store_writer
+from archsim.workload import demand_cache, open_trace, stacked, store_writer, trace_store
 from archsim.workload.demand_cache import cached_demand
 from archsim.workload.frames import pack_frames, read_frames, write_frames
 from archsim.workload.store_writer import merge, sample_entries, slice_entries, write_selection
@@ -85,7 +83,7 @@ def test_a_large_store_is_mapped_and_keeps_its_digest(store, tmp_path, monkeypat
 
 
 def test_a_store_of_another_model_is_refused(store):
-    with pytest.raises(TraceError, match="the trace has top_k = 2, but model x has top_k = 1"):
+    with pytest.raises(TraceError, match="top_k = 2.*model x .*top_k = 1"):
         open_trace(store, TOY.model_copy(update={"name": "x", "top_k": 1}))
 
 
@@ -100,7 +98,7 @@ def test_slice_and_merge_are_inverse(store, tmp_path):
 def test_slice_by_subject(store, tmp_path):
     entries = slice_entries(open_store(store), 0, None, ["b"])
     assert [entry.name for entry in entries] == ["set/b/9", "set/b/10"]
-    with pytest.raises(TraceError, match="no requests of subject 'c'"):
+    with pytest.raises(TraceError, match="subject 'c'"):
         slice_entries(open_store(store), 0, None, ["c"])
 
 
@@ -115,14 +113,14 @@ def test_equal_files_of_rows_are_written_once(tree, tmp_path, monkeypatch):
 
 
 def test_merging_a_store_with_itself_is_refused(store, tmp_path):
-    with pytest.raises(TraceError, match="request set/a/1 appears twice"):
+    with pytest.raises(TraceError, match="set/a/1 .*twice"):
         merge([store, store], tmp_path / "out", 1)
     assert not trace_store.is_store(tmp_path / "out")
 
 
 def test_stores_of_two_models_do_not_merge(tree, store, tmp_path):
     imported(tree, tmp_path / "other", TOY.model_copy(update={"experts": 9}))
-    with pytest.raises(TraceError, match="top-2 of 9.*top-2 of 6.*expected the same"):
+    with pytest.raises(TraceError, match="top-2 of 9.*top-2 of 6"):
         merge([store, tmp_path / "other"], tmp_path / "out", 1)
 
 
@@ -131,13 +129,13 @@ def test_samples_are_seeded_and_without_repeats(store):
     one, again = sample_entries(opened, 3, 1), sample_entries(opened, 3, 1)
     assert one == again and len({entry.name for entry in one}) == 3
     assert {tuple(sample_entries(opened, 2, seed)) for seed in range(20)} != {tuple(sample_entries(opened, 2, 0))}
-    with pytest.raises(TraceError, match="holds 4 requests; 5 cannot be drawn"):
+    with pytest.raises(TraceError, match=r"\b4 requests.*\b5\b"):
         sample_entries(opened, 5, 0)
 
 
 def test_an_existing_store_is_replaced_only_when_asked(store, tree, tmp_path):
     before = contents(store)
-    with pytest.raises(TraceError, match="is already a trace store. Give another folder, or --replace"):
+    with pytest.raises(TraceError, match="trace store.*--replace"):
         imported(tree / "org/toy/set/a", store)
     assert contents(store) == before
     imported(tree / "org/toy/set/a", store, replace=True)
@@ -199,8 +197,8 @@ def test_commands(tree, tmp_path, capsys):
         "top_k: 2\n"
     )
     assert main(["trace", "import", str(tree), "--out", out, "--model", str(model)]) == 0
-    told = capsys.readouterr().out
-    assert "requests  4" in told and "a 2, b 2" in told
+    printed = capsys.readouterr().out
+    assert "requests  4" in printed and "a 2, b 2" in printed
     assert main(["trace", "info", out, "--verify"]) == 0
     assert "All checksums match." in capsys.readouterr().out
     assert main(["trace", "head", out, "-n", "1"]) == 0

@@ -36,22 +36,22 @@ class ImportWatcher(Protocol):
 
 @dataclass
 class ImportReport:
-    """The outcome of an import. kept: requests found in drafts of an earlier attempt. size: bytes read."""
+    """The outcome of an import."""
 
-    requests: int = 0
-    tokens: int = 0
-    size: int = 0
-    kept: int = 0
-    problems: list[str] = field(default_factory=list)
+    requests: int = 0  # in the store; of loads, matrices
+    tokens: int = 0  # rows in the store
+    size: int = 0  # bytes read
+    kept: int = 0  # requests found in drafts of an earlier attempt
+    problems: list[str] = field(default_factory=list)  # messages on what was skipped
 
 
 @dataclass(frozen=True)
 class _Draft:
-    entries: list[trace_store.Entry]
-    layer_ids: np.ndarray | None
-    problems: list[str]
-    size: int
-    kept: bool
+    entries: list[trace_store.Entry]  # requests in the file of rows
+    layer_ids: np.ndarray | None  # int32[layer]; None: no request could be read
+    problems: list[str]  # messages on requests that were skipped
+    size: int  # bytes of the requests' sources
+    kept: bool  # whether an earlier attempt has written it
 
 
 def import_sources(
@@ -148,7 +148,7 @@ def _import_tokens(
     report, entries = ImportReport(), []
     problems = report.problems
     items = chain.from_iterable(
-        _guarded(each.items(source, model), on_error, problems, watcher) for source, each in sources
+        _until_damaged(each.items(source, model), on_error, problems, watcher) for source, each in sources
     )
     batches = store_writer.in_batches(items, attrgetter("size"), BATCH_BYTES)
     layer_ids = None
@@ -156,7 +156,7 @@ def _import_tokens(
     def read(batch: list[Item]) -> _Draft:
         return _draft(batch, drafts, model, layer_ids, on_error)
 
-    def finished(draft: _Draft) -> None:
+    def finish(draft: _Draft) -> None:
         entries.extend(draft.entries)
         report.size += draft.size
         report.kept += len(draft.entries) if draft.kept else 0
@@ -167,12 +167,12 @@ def _import_tokens(
 
     for batch in batches:  # until one shows which layers exist; the others must have the same
         draft = read(batch)
-        finished(draft)
+        finish(draft)
         if draft.layer_ids is not None:
             layer_ids = draft.layer_ids
             break
     for draft in host.in_order(jobs, read, batches):
-        finished(draft)
+        finish(draft)
     if not entries:
         raise errors.TraceError(
             f"{sources[0][0]}: no request could be read; {len(problems)} problem(s), the first: {problems[0]}"
@@ -182,7 +182,7 @@ def _import_tokens(
     return report
 
 
-def _guarded(items: Iterator[Item], on_error: str, problems: list[str], watcher: ImportWatcher) -> Iterator[Item]:
+def _until_damaged(items: Iterator[Item], on_error: str, problems: list[str], watcher: ImportWatcher) -> Iterator[Item]:
     """The items of a source, up to the first damaged one."""
     try:
         yield from items

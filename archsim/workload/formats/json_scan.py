@@ -22,15 +22,12 @@ _LARGEST = 1 << 30
 
 @dataclass(frozen=True)
 class Scanned:
-    """keys: int64[key], layer ids in the order of the text. routed: bool[key], False where null.
+    """A request as its text has it."""
 
-    experts: int16[token, layer, k], layers ascending. rows: int64[iteration], tokens of every iteration.
-    """
-
-    keys: np.ndarray
-    routed: np.ndarray
-    experts: np.ndarray
-    rows: np.ndarray
+    keys: np.ndarray  # int64[key], layer ids in the order of the text
+    routed: np.ndarray  # bool[key], False where null
+    experts: np.ndarray  # int16[token, layer, k], layers ascending
+    rows: np.ndarray  # int64[iteration], tokens of every iteration
 
 
 def scan(content: bytes, experts: int, top_k: int, most_iterations: int) -> Scanned | None:

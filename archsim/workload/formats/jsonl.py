@@ -19,7 +19,7 @@ from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
 from archsim.workload.formats.requests import Item, RequestRows, request_rows
-from archsim.workload.formats.routed_experts import IDS, choices_of, integers, routed
+from archsim.workload.formats.routed_experts import IDS, choices_of, integers, read_choice
 
 SCORES = "topk_weights"
 MOST_LINE_BYTES = 512 << 20
@@ -28,7 +28,7 @@ MOST_LINE_BYTES = 512 << 20
 def jsonl_name(path: Path) -> str:
     """The model that the first line names, or ''."""
     with path.open("rb") as stream:
-        return _named(_parse(stream.readline(MOST_LINE_BYTES), f"{path}: line 1"))
+        return _model_name(_parse(stream.readline(MOST_LINE_BYTES), f"{path}: line 1"))
 
 
 def jsonl_items(path: Path) -> Iterator[Item]:
@@ -70,7 +70,7 @@ def is_response(path: Path) -> bool:
 
 def response_name(path: Path) -> str:
     """The model that a response names, or ''."""
-    return _named(_response(path)[1])
+    return _model_name(_response(path)[1])
 
 
 def response_items(path: Path) -> Iterator[Item]:
@@ -85,7 +85,7 @@ def _response(path: Path) -> tuple[bytes, dict | list]:
     return content, _parse(content, str(path))
 
 
-def _named(data: dict | list) -> str:
+def _model_name(data: dict | list) -> str:
     first = data[0] if isinstance(data, list) else data
     return str(first.get("model", ""))
 
@@ -112,7 +112,7 @@ def _read(line: bytes, where: str, at: int, model: ModelSpec, layer_ids: np.ndar
     trace_checks.check_name(where, model, str(data.get("model", "")))
     given = integers(where, "layer_ids", data.get("layer_ids", list(model.moe_layer_ids)), 1)
     trace_checks.check_layers(where, model, given)
-    experts = routed(where, choice, model)
+    experts = read_choice(where, choice, model)
     scores = _numbers(where, data[SCORES]) if SCORES in data else None
     return request_rows(where, model, experts, data.get("prompt_tokens"), given.astype(np.int32), layer_ids, scores)
 

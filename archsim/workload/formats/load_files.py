@@ -73,7 +73,7 @@ def read_all_loads(sources: Sequence[Path], model: ModelSpec) -> Loads:
     for file, part in zip(files, every, strict=True):
         if not np.array_equal(part.layer_ids, every[0].layer_ids):
             raise TraceError(f"{file}: its layers differ from those of {files[0]}")
-    busy = _busy(_summed(files, every))
+    busy = _busy(_sum_ranks(files, every))
     if not busy.names:
         raise TraceError(
             f"{files[0]}: all counts are zero: the recorder did not run while tokens were served; start it before the "
@@ -124,7 +124,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(written[:6]) + (", ..." if len(written) > 6 else "")
 
 
-def _summed(files: list[Path], every: list[Loads]) -> Loads:
+def _sum_ranks(files: list[Path], every: list[Loads]) -> Loads:
     """Loads one after the other; those of the same name are summed if they are of different ranks. A rank's later file
     of a recording, by the time in its name, is a dump of its own.
     """

@@ -141,13 +141,13 @@ class _Machine:
             target[key] = value
 
     def _global(self, argument: str) -> None:
-        self._named(argument)
+        self._push_named(argument)
 
     def _stack_global(self, _) -> None:
         name, module = self._stack.pop(), self._stack.pop()
-        self._named(f"{module} {name}")
+        self._push_named(f"{module} {name}")
 
-    def _named(self, name: str) -> None:
+    def _push_named(self, name: str) -> None:
         if name in self._callables:
             self._stack.append(self._callables[name])
         elif name in self._names:

@@ -12,7 +12,7 @@ from archsim.workload import column_cache, trace_checks, trace_store
 from archsim.workload.formats import jsonl, routed_experts
 from archsim.workload.formats.json_tree import request_files
 from archsim.workload.formats.npz import read_npz
-from archsim.workload.formats.registry import assembled, format_of
+from archsim.workload.formats.registry import assemble, format_of
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20
@@ -41,11 +41,11 @@ def open_trace(path: str | Path, model: ModelSpec, reader: str | None = None) ->
             f"{location}: an import that was interrupted; repeat the same `archsim trace import` to resume it"
         )
     if reader is not None:
-        return _assembled(location, model, str(path), reader)  # never cached: the cache cannot see changes in user code
+        return _assemble(location, model, str(path), reader)  # never cached: the cache cannot see changes in user code
     read, files = _reader_of(location)
     if sum(file.stat().st_size for file in files) < CACHED_BYTES:
         return read(location, model, str(path))
-    key = column_cache.remembered(_signature(files, model), lambda: _key(files, model))
+    key = column_cache.remember(_signature(files, model), lambda: _key(files, model))
     trace = column_cache.get(key) or column_cache.put(key, read(location, model, str(path)))
     return replace(trace, source=str(path))
 
@@ -55,16 +55,16 @@ def _reader_of(location: Path) -> tuple[Callable[[Path, ModelSpec, str], Trace],
     if location.suffix == ".npz" and location.is_file() and not routed_experts.is_routed_npz(location):
         return read_npz, [location]
     if location.is_dir() or (location.suffix == ".json" and not jsonl.is_response(location)):
-        return _assembled, request_files(location)
+        return _assemble, request_files(location)
     format_of(location)
-    return _assembled, [location]
+    return _assemble, [location]
 
 
-def _assembled(location: Path, model: ModelSpec, source: str, reader: str | None = None) -> Trace:
+def _assemble(location: Path, model: ModelSpec, source: str, reader: str | None = None) -> Trace:
     found = format_of(location, reader)
     name = found.model_name(location)
     trace_checks.check_name(source, model, name)
-    return assembled(found.items(location, model), model, name, source)
+    return assemble(found.items(location, model), model, name, source)
 
 
 def _signature(files: list[Path], model: ModelSpec) -> str | None:

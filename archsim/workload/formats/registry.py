@@ -27,16 +27,12 @@ from archsim.workload.trace import Trace
 
 @dataclass(frozen=True)
 class RoutingFormat:
-    """One layout of token-level routing.
+    """One layout of token-level routing."""
 
-    ``matches``: whether a path looks like it. ``model_name``: the model that a source names, or ''. ``items``: its
-    requests, still to be read; both raise TraceError.
-    """
-
-    name: str
-    matches: Callable[[Path], bool]
-    model_name: Callable[[Path], str]
-    items: Callable[[Path, ModelSpec], Iterator[Item]]
+    name: str  # for messages
+    matches: Callable[[Path], bool]  # whether a path looks like it
+    model_name: Callable[[Path], str]  # the model that a source names, or ''; raises TraceError
+    items: Callable[[Path, ModelSpec], Iterator[Item]]  # requests of a source, still to be read; raises TraceError
 
 
 def _is_tree(path: Path) -> bool:
@@ -91,7 +87,7 @@ def own_format(reader: str) -> RoutingFormat:
 
 def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, model: ModelSpec) -> Iterator[Item]:
     number = 0
-    for given in _called(reader, path, function, model):
+    for given in _call(reader, path, function, model):
         where = f"{path}: request {number} of {reader}"
         if not isinstance(given, tuple) or len(given) not in (2, 3):
             raise errors.TraceError(f"{where}: is {type(given).__name__}; expected a pair (experts, prompt_tokens)")
@@ -103,7 +99,7 @@ def _own_items(reader: str, function: Callable[..., Iterable[Any]], path: Path, 
         raise errors.TraceError(f"{path}: {reader} yields no requests")
 
 
-def _called(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
+def _call(reader: str, path: Path, function: Callable[..., Iterable[Any]], model: ModelSpec) -> Iterator[Any]:
     """What a user's function yields; an exception becomes a TraceError with its type and place."""
     try:
         yield from function(path, model)
@@ -128,7 +124,7 @@ def _own_rows(
     return request_rows(where, model, experts, prompt_tokens, layers, layer_ids, scores)
 
 
-def assembled(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
+def assemble(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
     """A trace of all requests, in order. Raises TraceError for the first malformed one."""
     experts, iterations, subjects, scores = [], [], [], []
     layer_ids: np.ndarray | None = None

@@ -13,29 +13,24 @@ from archsim.workload import trace_checks
 
 @dataclass(frozen=True)
 class RequestRows:
-    """experts: int16[token, layer, k]. iteration: int16[token]. layer_ids: int32[layer]. scores: float32[token, layer,
-    k], the gate's, or None.
-    """
+    """The routing of one request."""
 
-    experts: np.ndarray
-    iteration: np.ndarray
-    layer_ids: np.ndarray
-    scores: np.ndarray | None = None
+    experts: np.ndarray  # int16[token, layer, k]
+    iteration: np.ndarray  # int16[token]
+    layer_ids: np.ndarray  # int32[layer]
+    scores: np.ndarray | None = None  # float32[token, layer, k], the gate's
 
 
 @dataclass(frozen=True)
 class Item:
-    """One request still to be read. where: for messages, and to recognise it when an import resumes.
+    """One request still to be read."""
 
-    read(model, layer_ids or None) -> RequestRows; raises TraceError.
-    """
-
-    where: str
-    dataset: str
-    subject: str
-    number: int
-    size: int
-    read: Callable[[ModelSpec, np.ndarray | None], RequestRows]
+    where: str  # for messages, and to recognise it when an import resumes
+    dataset: str  # '' if it has none
+    subject: str  # within the data set
+    number: int  # within the subject
+    size: int  # bytes
+    read: Callable[[ModelSpec, np.ndarray | None], RequestRows]  # (model, layer ids or None); raises TraceError
 
 
 def joined_scores(where: str, scores: list[np.ndarray | None]) -> np.ndarray | None:

@@ -54,14 +54,12 @@ def _rows(where: str, experts: np.ndarray, prompt: int, model: ModelSpec, layer_
 
 
 class Choice(NamedTuple):
-    """One request of a response. ``place``: which one, in words, '' of a single one; ``choices``: ids as the response
-    has them, of this one first and then of the others; ``rows``: tokens of all of them together, None if not said.
-    """
+    """One request of a response."""
 
-    place: str
-    line: dict
-    choices: list[Any]
-    rows: int | None
+    place: str  # which one, in words; '' of a single one
+    line: dict  # the keys of the response and its choice that say anything of it
+    choices: list[Any]  # ids as the response has them, of this one first and then of the others
+    rows: int | None  # tokens of all of them together; None: not said
 
 
 def choices_of(where: str, data: dict | list) -> list[Choice]:
@@ -95,12 +93,12 @@ def choices_of(where: str, data: dict | list) -> list[Choice]:
     ]
 
 
-def routed(where: str, choice: Choice, model: ModelSpec) -> np.ndarray:
+def read_choice(where: str, choice: Choice, model: ModelSpec) -> np.ndarray:
     """Integers [token, layer, k] of a choice; of base64 those of the MoE layers. Raises TraceError where a response has
     another number of tokens than it says, or does not say which of two shapes it has.
     """
     name = next(name for name in IDS if name in choice.line)
-    found = [_decoded(where, each) if isinstance(each, str) else integers(where, name, each, 3)
+    found = [_decode(where, each) if isinstance(each, str) else integers(where, name, each, 3)
              for each in choice.choices]  # fmt: skip
     if found[0].ndim == 1:  # without a shape
         sizes = sorted({model.layers, len(model.moe_layer_ids)}, reverse=True)
@@ -130,7 +128,7 @@ def _said(tokens: int, prompt: int, made: int, choices: int) -> evidence.Claim:
     return evidence.Claim(f"tokens with routing{of}", tokens, why, expected, expected)
 
 
-def _decoded(where: str, text: str) -> np.ndarray:
+def _decode(where: str, text: str) -> np.ndarray:
     """Integers of base64 text, in the shape that it has, or none. Raises TraceError."""
     try:
         content = base64.b64decode(text, validate=True)
