@@ -175,7 +175,7 @@ def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str
 
     >>> ar.figure("report", "speedups", "speedups.pdf")  # of a report that was written  # doctest: +SKIP
     """
-    from archsim.report.figures import write_figure
+    from archsim.report.printed_figures import write_figure
 
     file = Path(out or f"{name}.pdf")
     write_figure(Path(report), name, file)
@@ -188,8 +188,8 @@ def overridden(source: Experiment, overrides: Overrides) -> Experiment:
         return source
     if isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan):
         raise SpecError("overrides change a file, a name or a mapping. Give those of a loaded experiment to ar.load")
-    load_side: Experiment = load(source, overrides)
-    return load_side
+    loaded: Experiment = load(source, overrides)
+    return loaded
 
 
 def experiment_of(source: Experiment) -> ExperimentSpec:
@@ -835,7 +835,7 @@ def serve(
 
     >>> ar.serve("serve_olmoe").measures  # takes seconds  # doctest: +SKIP
     """
-    from archsim.report.timeline import MOST_ITERATIONS
+    from archsim.report.serving_timeline import MOST_ITERATIONS
     from archsim.serving.serving import serve as served
     from archsim.specs.serving_files import load_serving
 
@@ -1042,7 +1042,7 @@ def validate_served(
 
 
 def _draw(outcome: Outcome, path: Path) -> None:
-    from archsim.report.timeline import write_serving_timeline
+    from archsim.report.serving_timeline import write_serving_timeline
 
     write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
 

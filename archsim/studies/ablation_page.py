@@ -8,7 +8,7 @@ from math import inf, log
 from pathlib import Path
 
 from archsim.base import files, tables
-from archsim.report import page, plots
+from archsim.report import plots, rendering
 from archsim.report.units import factor, listed
 from archsim.runs.results import layers_told
 from archsim.specs.assumptions import ASSUMPTIONS
@@ -59,7 +59,7 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
             for link in _links_of(found)
         ],
     }
-    return page.rendered("ablation.html.j2", context, {"factor": factor})
+    return rendering.rendered("ablation.html.j2", context, {"factor": factor})
 
 
 def _links_of(found: Ablation) -> list[AblatedField]:

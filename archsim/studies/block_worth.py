@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
-from archsim.report.decision_cost import NEED_NO_ALLOCATOR, words
+from archsim.report.deciders import NEED_NO_ALLOCATOR, words
 from archsim.report.units import TIME_UNITS, between, less_or_more, listed, percent, scaled, signed_percent, significant
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
 from archsim.specs.experiment import ExperimentSpec

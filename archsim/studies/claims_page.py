@@ -11,7 +11,7 @@ from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Table
-from archsim.report import page, plots, units
+from archsim.report import plots, rendering, units
 from archsim.specs import papers
 from archsim.studies.claims import OWN, PHYSICAL, Claims
 from archsim.studies.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
@@ -113,7 +113,7 @@ def write_claims(claims: Claims, folder: Path) -> Path:
         "sentence": summary_sentence([claims]), "picture": picture_of(claims),
         "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
-    write_text(folder / "index.html", page.rendered("claims.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", rendering.rendered("claims.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 
@@ -164,7 +164,7 @@ def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
         "misses": largest_misses(claims),
         "answers": [(answer, answer_sentence(answer)) for each in claims for answer in each.answers],
     }
-    write_text(folder / "index.html", page.rendered("claims_summary.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", rendering.rendered("claims_summary.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
-from archsim.report.page import PAGES, rendered, write_report
+from archsim.report.page import PAGES, write_report
+from archsim.report.rendering import rendered
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.engine_comparison import (
     ENGINES,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from archsim.base import errors, fields, sums, tables
 from archsim.base.causes import CAUSES
 from archsim.runs import energy, plan
-from archsim.runs.columns import BY_NAME, unpacked
+from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
+from archsim.runs.packed_steps import unpacked
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from archsim.base import files, sums
-from archsim.report import figures, page, plots, tables, units
+from archsim.report import figures, plots, rendering, tables, units
 from archsim.studies.designs import SAME, DesignComparison, DesignFigure
 
 
@@ -26,7 +26,7 @@ def render(found: DesignComparison) -> str:
         "of": found.causes[0].group if found.causes else "",
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
-    return page.rendered("compare.html.j2", context, {"cell": cell, "change": change})
+    return rendering.rendered("compare.html.j2", context, {"cell": cell, "change": change})
 
 
 def answer(found: DesignComparison) -> str:

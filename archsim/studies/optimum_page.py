@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base import files
-from archsim.report import maps, page
+from archsim.report import maps, rendering
 from archsim.report.die_map import DieMap
 from archsim.report.units import TIME_UNITS, listed, percent, scaled
 from archsim.runs import columns, results
@@ -41,7 +41,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
         "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }  # fmt: skip
-    return page.rendered("optimum.html.j2", context)
+    return rendering.rendered("optimum.html.j2", context)
 
 
 def sentences(found: list[Measured]) -> list[str]:

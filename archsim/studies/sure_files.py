@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base import files, tables
-from archsim.report import figures, page, plots, units
+from archsim.report import plots, rendering, sample_figures, units
 from archsim.studies.sure_answer import ComparedOptions, Sure, order_sentence, written_range
 from archsim.uncertainty.estimate import Index
 from archsim.uncertainty.quantities import Quantity
@@ -31,7 +31,7 @@ def write_files(table: tables.Table, plain: Mapping[str, Any], context: Mapping[
     files.own_folder(folder)
     table.write_csv(folder / FILE)
     files.write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    files.write_text(folder / PAGE, page.rendered("sure.html.j2", context))
+    files.write_text(folder / PAGE, rendering.rendered("sure.html.j2", context))
     return folder / PAGE
 
 
@@ -68,7 +68,7 @@ def quantity_rows(quantities: Iterable[Quantity]) -> list[tuple[str, ...]]:
 def whiskers(place: ComparedOptions) -> plots.Bars:
     """Time of every option: its median and its central 90 %."""
     ends = [(each.name, (each.ns.p05, each.ns.p50, each.ns.p95)) for each in place.options]
-    return figures.option_times(f"{place.name}: {place.timed}", ends)
+    return sample_figures.option_times(f"{place.name}: {place.timed}", ends)
 
 
 def tornado(place: ComparedOptions) -> plots.Bars | None:
@@ -83,4 +83,4 @@ def tornado_of(found: Sequence[Index], name: str) -> plots.Bars | None:
         if each.total > 0:
             low, high = max(0.0, each.total - 2 * each.total_error), min(1.0, each.total + 2 * each.total_error)
             draws.append((each.name.removeprefix("system."), each.first, low, each.total, high))
-    return figures.variance_shares(name, draws)
+    return sample_figures.variance_shares(name, draws)

@@ -234,11 +234,11 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
 ])  # fmt: skip
 def test_bounds_refuse_limits_that_may_lower_the_clock(key, limits):
     system = small_system(2, 2).model_copy(update={key: limits})
-    with pytest.raises(ArchsimError, match=f"bounds are at the full clock, and {key} may lower it. Omit {key}"):
+    with pytest.raises(ArchsimError, match=key):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)
 
 
 def test_bounds_support_a_limited_number_of_dies():
     system = small_system(16, 9)
-    with pytest.raises(ArchsimError, match=f"144 dies; bounds support at most {MOST_DIES}"):
+    with pytest.raises(ArchsimError, match=rf"\b144 dies\b.*\b{MOST_DIES}\b"):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)

@@ -12,8 +12,8 @@ import numpy as np
 from archsim.base import causes, files, sums, tables
 from archsim.base.errors import capital
 from archsim.base.yaml import dump_yaml
-from archsim.report import sections
-from archsim.report.page import rendered
+from archsim.report import balancers, sections
+from archsim.report.rendering import rendered
 from archsim.report.units import NO_BREAK, amount, between, listed, unit_of_objective
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
@@ -140,10 +140,10 @@ def name_points(found: Exploration, note: str) -> str:
 
 def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
-    name_points, unmet = wanted_designs(found), unmet_budgets(found)
-    if not name_points:
+    designs, unmet = wanted_designs(found), unmet_budgets(found)
+    if not designs:
         return ["No design is allowed by the constraints."]
-    heading, point = next(iter(name_points.items()))
+    heading, point = next(iter(designs.items()))
     design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
     values = listed(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
@@ -258,7 +258,7 @@ def render_points(
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": sections.engines_section(folder),
         "sure": sections.sure_section(folder),
-        "balancers": sections.balancers_section(rows),
+        "balancers": balancers.balancers_section(rows),
         "wafers": wafers,
         "rows": rows_of(found, others)[:MOST_ROWS],
     }

@@ -30,8 +30,8 @@ import numpy as np
 
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.report.figures import intervals
 from archsim.report.plots import Bars
+from archsim.report.sample_figures import intervals
 from archsim.report.units import listed, percent, significant
 from archsim.runs import store, sweep
 from archsim.serving.deployment import ATTENTION_STANDS_IN, DECODE, WITH_KERNELS, with_stand_ins

@@ -12,7 +12,7 @@ import pandas as pd
 
 from archsim.base.files import own_folder, write_text
 from archsim.laws.tables import CalibrationSpec, newest_first
-from archsim.report import page, plots
+from archsim.report import plots, rendering
 from archsim.specs import calibration_files, config_files
 from archsim.studies.validation import errors
 from archsim.studies.validation.charts import percent, scatter, shares_within, times_over
@@ -115,7 +115,7 @@ def write_page(
         "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None, "unread": unread,
         "wrong": list(_wrong(experts, cases)), "all": _summary_table(by, BY) if len(by) else None,
     }  # fmt: skip
-    write_text(folder / "index.html", page.rendered("validation.html.j2", context, folder=TEMPLATES))
+    write_text(folder / "index.html", rendering.rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
 
 

@@ -33,7 +33,7 @@ class Validation(Shown):
     notes: list[str]  # which table judged what, and why
     layers: pd.DataFrame  # a row a layer of experts through the engine
     power: pd.DataFrame  # a row a steady work
-    judge_tables: list[LawPoints]  # every measured table
+    judged: list[LawPoints]  # every measured table
     unread: list[str]  # a line a measured table that no law reads
 
     @property
@@ -80,18 +80,10 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
     of_file = pd.concat([frame for frame in found[:2] if len(frame)] or found[:1], ignore_index=True)
     read = judge_tables(calibration, name, measurements, of_file)
     cases = pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
+    layers = [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)]
     return Validation(
-        calibration=calibration,
-        cases=cases,
-        transfers=transfers,
-        through_engine=engine_cases(calibration, name, measurements),
-        copies=copy_cases(calibration, measurements),
-        notes=choice_notes(calibration, measurements),
-        layers=pd.concat(
-            [layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements)],
-            ignore_index=True,
-        ),
-        power=power_cases(calibration.gpu, measurements),
-        judged=read,
-        unread=unread(read, measurements),
-    )
+        calibration=calibration, cases=cases, transfers=transfers,
+        through_engine=engine_cases(calibration, name, measurements), copies=copy_cases(calibration, measurements),
+        notes=choice_notes(calibration, measurements), layers=pd.concat(layers, ignore_index=True),
+        power=power_cases(calibration.gpu, measurements), judged=read, unread=unread(read, measurements),
+    )  # fmt: skip
