@@ -27,7 +27,7 @@ from archsim.engine.pair_traffic import statistics_bytes
 from archsim.engine.state import UNITS
 from archsim.engine.step_counts import DECODE, PREFILL
 from archsim.laws.wafer import harvested_yield
-from archsim.runs.columns import plain
+from archsim.runs.finished import plain
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.built import places_of
 from archsim.specs.model import ModelSpec

@@ -10,7 +10,7 @@ from archsim.base.errors import SpecError
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.runs import energy, run
-from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
+from archsim.runs.measure_machine import GEMMS_OF, STAND_INS_APART
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.system import SystemSpec

@@ -31,8 +31,8 @@ from archsim.runs.columns import (
     STEP_COLUMNS,
     TIMING_COLUMNS,
     Kinds,
-    unpacked,
 )
+from archsim.runs.packed_steps import unpacked
 from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 
 Row = Mapping[str, Any]
 Frames = Mapping[str, list[Any]]
-"""What dies and links did between iterations: see `archsim.runs.columns.measure_frames`."""
+"""What dies and links did between iterations: see `archsim.runs.measure_units.measure_frames`."""
 
 
 class Results(Shown):
@@ -89,7 +89,7 @@ class Results(Shown):
     @cached_property
     def plot(self) -> Any:
         """Figures: ``results.plot.gain()``, ``.limits()``, ``.critical_path()``, ``.dies()``, …; ``.names()`` lists
-        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.figures.Plots`.
+        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.notebook.Plots`.
         """
         return import_module("archsim.report.figures").Plots(self)  # drawn a floor above, on first use
 

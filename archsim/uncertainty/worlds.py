@@ -25,8 +25,8 @@ from archsim.engine.cluster import moves, ports
 from archsim.laws import die, laws
 from archsim.runs import pool, sweep
 from archsim.runs import store as cache
-from archsim.runs.columns import unpacked
 from archsim.runs.energy import Coefficients
+from archsim.runs.packed_steps import unpacked
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
 from archsim.specs.assumptions import GATHERING
