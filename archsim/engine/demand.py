@@ -75,17 +75,12 @@ class RunDemand(Demand):
             if rows.start != rows.stop:
                 routing = TokenRouting(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
         return StepDemand(
-            step,
-            tokens,
-            tokens if prefill else np.zeros_like(tokens),
-            self.first_seen[step, layer],
-            self.top_k,
+            step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
-            routing=routing,
-            residents=None if self.residents is None else self.residents[step],
+            routing=routing, residents=None if self.residents is None else self.residents[step],
             expected=None if self.expected is None else self.expected[step, layer],
-        )
+        )  # fmt: skip
 
     @property
     def tokens_of_step(self) -> np.ndarray:

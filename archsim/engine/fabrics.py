@@ -265,12 +265,9 @@ def _link(system, name: str, own) -> fabric.LinkClass:
     """The link class: its own properties where given, else those of the system's ``d2d``."""
     bandwidth, latency_ns = own.bandwidth_bytes_per_s, own.hop_latency_ns
     return fabric.LinkClass(
-        name,
-        system.d2d.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
-        system.d2d.hop_latency_ns if latency_ns is None else latency_ns,
-        own.law,
-        system.d2d.efficiency,
-    )
+        name, system.d2d.bandwidth_bytes_per_s if bandwidth is None else bandwidth,
+        system.d2d.hop_latency_ns if latency_ns is None else latency_ns, own.law, system.d2d.efficiency,
+    )  # fmt: skip
 
 
 def build_fabric(system, numbering: str, carriers: str = "one") -> fabric.Fabric:

@@ -243,19 +243,12 @@ def phase_of(work, item):
 def new_tally(machine: Machine) -> Tally:
     """A tally of zeros; arrays have as many rows as the machine has dies, resources and links, see `Tally`."""
     return Tally(
-        hops=np.zeros((3, 2), np.int64),
-        dies=np.zeros(machine.dies, DIE),
-        resources=np.zeros(machine.resources, RESOURCE),
-        llc_hits=np.zeros(2, np.int64),
-        moved_bytes=np.zeros(2, np.int64),
-        pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
-        phase_links=np.zeros((2, machine.link_resources), RESOURCE),
-        bound_ns=np.zeros(len(causes.Cause)),
-        part_ns=np.zeros(len(PARTS)),
-        sms_ns=np.zeros(2),
-        residual_ns=np.zeros(2),
-        events=np.zeros(1, np.int64),
-    )
+        hops=np.zeros((3, 2), np.int64), dies=np.zeros(machine.dies, DIE),
+        resources=np.zeros(machine.resources, RESOURCE), llc_hits=np.zeros(2, np.int64),
+        moved_bytes=np.zeros(2, np.int64), pair_bytes=np.zeros((CLASSES, machine.dies, machine.dies), np.int64),
+        phase_links=np.zeros((2, machine.link_resources), RESOURCE), bound_ns=np.zeros(len(causes.Cause)),
+        part_ns=np.zeros(len(PARTS)), sms_ns=np.zeros(2), residual_ns=np.zeros(2), events=np.zeros(1, np.int64),
+    )  # fmt: skip
 
 
 # Which cause the time of a state of a request has.

@@ -73,30 +73,15 @@ class WorkBuilder:
         _complete(
             entries,
             (plan.expert, plan.die, plan.tokens, placement.sources(row, plan.expert, plan.die, self._fabric.hops)),
-            shared,
-            layer * self.ids,
-            self._slice_bytes,
-            self._carried_bytes,
-            self._copies,
-            self._local_first,
-            memory.copies.present,
-            moves,
-            np.zeros(dies * PRECEDENCES + 1, np.int64),
-            chains,
-            local,
-        )
+            shared, layer * self.ids, self._slice_bytes, self._carried_bytes, self._copies, self._local_first,
+            memory.copies.present, moves, np.zeros(dies * PRECEDENCES + 1, np.int64), chains, local,
+        )  # fmt: skip
         self._take_time(entries, local, arrived, clock)
         return state.StepWork(
-            entries=entries,
-            cp_en=self._no_bits if cp_en is None else cp_en,
-            cp_ready_ns=0.0,
-            moves=moves,
-            move_ptr=move_ptr,
-            chains=chains,
-            local=local,
-            held=np.zeros(len(chains), local_cp.HELD),
+            entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
+            move_ptr=move_ptr, chains=chains, local=local, held=np.zeros(len(chains), local_cp.HELD),
             notes=local_cp.NO_NOTES,
-        )
+        )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
         """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time

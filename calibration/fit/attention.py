@@ -56,15 +56,10 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
     batch, tokens, shapes = _fill_grid(kept, inverse)
     longest = kept.reset_index().groupby("batch")["tokens"].max()
     return AttentionTable(
-        **named,
-        law=law,
-        batch=batch,
-        tokens=tokens,
-        most_tokens=tuple(float(size) for size in longest),
-        shapes=shapes,
+        **named, law=law, batch=batch, tokens=tokens, most_tokens=tuple(float(size) for size in longest), shapes=shapes,
         unseen=gemm.quantiles(np.expm1(left_out(kept, GRID, inverse))),
         unseen_shapes=gemm.quantiles(np.expm1(left_out(kept, SHAPE, inverse))),
-    )
+    )  # fmt: skip
 
 
 def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:

@@ -218,14 +218,10 @@ def table_of(fit: AttentionFit, columns: Sequence[str], named: dict) -> BlockTab
     context = rows["past_tokens"] + rows["input_tokens"] if "past_tokens" in rows else rows["num_tokens"]
     seen = rows["latency_us"].to_numpy() * NS_PER_US / fit.law.ns(rows, fit.terms)
     return BlockTable(
-        **named,
-        prices={name: float(price) for name, price in zip(columns, prices, strict=True) if price > 0},
-        floors_ns=fit.law.floors_ns,
-        most_requests=float(rows["batch"].max()),
-        most_context=float(context.max()),
-        residuals=quantiles(seen - 1),
-        unseen=quantiles(1 / fit.unseen[np.isfinite(fit.unseen)] - 1),
-    )
+        **named, prices={name: float(price) for name, price in zip(columns, prices, strict=True) if price > 0},
+        floors_ns=fit.law.floors_ns, most_requests=float(rows["batch"].max()), most_context=float(context.max()),
+        residuals=quantiles(seen - 1), unseen=quantiles(1 / fit.unseen[np.isfinite(fit.unseen)] - 1),
+    )  # fmt: skip
 
 
 def _short(rows: pd.DataFrame, kind: str) -> np.ndarray:

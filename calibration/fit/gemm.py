@@ -57,20 +57,11 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
     rounded = np.rint(corrections / CORRECTION_UNIT)
     return GemmTable(
-        **who,
-        sweeps=tuple(sorted(sweeps.columns)),
-        note=note_of(sweeps),
-        prints=fingerprints(sweeps),
-        dtype=dtype,
-        quantisation=quantisation,
-        groups=groups,
-        law=law,
-        m=tuple(axis),
-        shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)},
-        ends=_ends(logs, axis),
-        seen=_repeatability(sweeps),
-        unseen=unseen,
-    )
+        **who, sweeps=tuple(sorted(sweeps.columns)), note=note_of(sweeps), prints=fingerprints(sweeps), dtype=dtype,
+        quantisation=quantisation, groups=groups, law=law, m=tuple(axis),
+        shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)}, ends=_ends(logs, axis),
+        seen=_repeatability(sweeps), unseen=unseen,
+    )  # fmt: skip
 
 
 def fit_law(logs: np.ndarray, m, n, k, dtype: str, groups: int = 1) -> GemmLaw:

@@ -226,14 +226,9 @@ def _table(
     kriging, errors = choose(axes(corrections), corrections.to_numpy())
     tokens, ranks = _fill_gaps(corrections)
     return MoeTable(
-        **named,
-        law=law,
-        routing=routing,
-        tokens=tokens,
-        ranks=ranks,
-        kriging=kriging,
+        **named, law=law, routing=routing, tokens=tokens, ranks=ranks, kriging=kriging,
         unseen=quantiles(np.expm1(-errors)),
-    )
+    )  # fmt: skip
 
 
 def _without_isolated(corrections: pd.Series, alone: Collection) -> pd.Series:

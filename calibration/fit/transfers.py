@@ -79,16 +79,8 @@ def transfer_table(series: Series) -> tables.TransferTable:
     law = fit_segments(series.size_bytes, series.time_ns)
     low, middle, high = law.residual_quantiles
     return tables.TransferTable(
-        library=series.library,
-        version=series.version,
-        source=series.source,
-        sweeps=series.sweeps,
-        of=series.of,
-        from_bytes=law.from_bytes,
-        latency_ns=law.latency_ns,
-        ns_per_byte=law.ns_per_byte,
-        first_bytes=law.first_bytes,
-        last_bytes=law.last_bytes,
-        residuals=tables.ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
+        library=series.library, version=series.version, source=series.source, sweeps=series.sweeps, of=series.of,
+        from_bytes=law.from_bytes, latency_ns=law.latency_ns, ns_per_byte=law.ns_per_byte, first_bytes=law.first_bytes,
+        last_bytes=law.last_bytes, residuals=tables.ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
         held_out_error=law.held_out_error,
-    )
+    )  # fmt: skip

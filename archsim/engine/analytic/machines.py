@@ -200,19 +200,9 @@ class _Walks:
         for step, (state, changed, fresh, moved) in enumerate(self._states):
             times, launch_ns = self._times(step, of_works)
             self._kernel(
-                state,
-                machines,
-                self._links,
-                times,
-                launch_ns,
-                hbm_rates,
-                tags,
-                rooms,
-                changed,
-                fresh,
-                ns[:, step],
+                state, machines, self._links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns[:, step],
                 counted,
-            )
+            )  # fmt: skip
             counted += moved
 
     def _times(self, step: int, system: SystemSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -286,34 +276,13 @@ def _machine_of(same, machines, links, hbm_rates, at):
     """The machine ``at``; ``same``: what it shares with all."""
     row = machines.row[at]
     return Machine(
-        same.dies,
-        same.hops,
-        same.route_ptr,
-        same.route_links,
-        same.link_resources,
-        machines.hbm_bytes_per_ns[at],
-        links.link_bytes_per_ns[row],
-        links.hbm_latency_ns[row],
-        links.hop_ns[row],
-        links.link_rates[row],
-        links.route_bytes_per_ns[row],
-        links.route_ns[row],
-        same.request_bytes,
-        machines.llc_hit_ns[at],
-        machines.llc_miss_ns[at],
-        machines.llc_write_ns[at],
-        same.slice_bytes,
-        same.first_bytes,
-        same.window,
-        same.stream_bytes,
-        same.array_waits,
-        same.copies_in_background,
-        same.whole_ns,
-        links.transfer_ns[row],
-        links.transfer_bytes_per_ns[row],
-        hbm_rates,
-        same.array_speeds,
-    )
+        same.dies, same.hops, same.route_ptr, same.route_links, same.link_resources, machines.hbm_bytes_per_ns[at],
+        links.link_bytes_per_ns[row], links.hbm_latency_ns[row], links.hop_ns[row], links.link_rates[row],
+        links.route_bytes_per_ns[row], links.route_ns[row], same.request_bytes, machines.llc_hit_ns[at],
+        machines.llc_miss_ns[at], machines.llc_write_ns[at], same.slice_bytes, same.first_bytes, same.window,
+        same.stream_bytes, same.array_waits, same.copies_in_background, same.whole_ns, links.transfer_ns[row],
+        links.transfer_bytes_per_ns[row], hbm_rates, same.array_speeds,
+    )  # fmt: skip
 
 
 @compiled.inner

@@ -112,15 +112,8 @@ def new_pool(machine: Machine, chains: int, moves: int) -> FlowPool:
     stages = STAGES_PER_CHAIN * chains + STAGES_PER_MOVE * moves + machine.dies
     flows = 2 * chains + moves + machine.dies
     return FlowPool(
-        stages=np.zeros(stages, STAGE),
-        calendar=np.zeros(TIMERS_PER_STAGE * stages, BOOKING),
-        flows=np.zeros(flows, FLOW),
-        groups=np.zeros(flows, np.uint32),
-        rates=np.zeros(flows),
-        ends=np.zeros(flows),
-        not_before=np.zeros(flows),
-        changed=np.zeros(flows + 1, np.uint32),
-        chains=np.zeros(chains, CHAIN),
-        dies=np.zeros(machine.dies, ARRAY_QUEUE),
-        count=np.zeros(4, np.int64),
-    )
+        stages=np.zeros(stages, STAGE), calendar=np.zeros(TIMERS_PER_STAGE * stages, BOOKING),
+        flows=np.zeros(flows, FLOW), groups=np.zeros(flows, np.uint32), rates=np.zeros(flows), ends=np.zeros(flows),
+        not_before=np.zeros(flows), changed=np.zeros(flows + 1, np.uint32), chains=np.zeros(chains, CHAIN),
+        dies=np.zeros(machine.dies, ARRAY_QUEUE), count=np.zeros(4, np.int64),
+    )  # fmt: skip

@@ -82,14 +82,10 @@ def build_ports(net: network.FlowNetwork, rank, cycles: bool = False) -> Ports:
     by_rank = np.argsort(rank, kind="stable")
     uncoupled = rank[by_rank] == UNCOUPLED
     return Ports(
-        buffers,
-        ports,
-        enters.astype(np.int64),
-        entries=np.zeros(positions, np.int64),
-        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]),
-        sweep=np.zeros(resources, np.int64),
+        buffers, ports, enters.astype(np.int64), entries=np.zeros(positions, np.int64),
+        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]), sweep=np.zeros(resources, np.int64),
         source=np.zeros(len(net.groups) - 1),
-    )
+    )  # fmt: skip
 
 
 def _upstream(net, rank, cycles) -> np.ndarray:

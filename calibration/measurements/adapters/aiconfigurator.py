@@ -24,14 +24,10 @@ def _sweeps(rows: pd.DataFrame, library: pd.Series, dtype: str, kv_dtype: str) -
     version = rows.get("framework_version", version)
     again = rows["repeat"] if "repeat" in rows else pd.Series("0", index=rows.index)
     return frame(
-        rows,
-        "gpu_name=gpu latency_us_median=latency_us",
-        library=library,
-        library_version=version,
-        run_id=version.where(again == "0", version + " run " + again),
-        dtype=translate(rows[dtype], DTYPES),
+        rows, "gpu_name=gpu latency_us_median=latency_us", library=library, library_version=version,
+        run_id=version.where(again == "0", version + " run " + again), dtype=translate(rows[dtype], DTYPES),
         kv_dtype=translate(rows[kv_dtype], DTYPES),
-    )
+    )  # fmt: skip
 
 
 def _grouped_queries(rows: pd.DataFrame, phase: str, tokens: str) -> pd.DataFrame:
@@ -51,15 +47,9 @@ def _latent(rows: pd.DataFrame) -> pd.DataFrame:
     """``isl`` new tokens of each request after ``step`` cached ones; prompts have no cached ones."""
     library = rows.get("framework", pd.Series("trtllm", index=rows.index))
     return _sweeps(rows, library, "mla_dtype", "kv_cache_dtype").assign(
-        phase=translate(rows["phase"], PHASES),
-        kind="mla",
-        heads=rows["num_heads"],
-        kv_heads=1.0,
-        head_dim=float(MLA_HEAD),
-        window=0.0,
-        batch=rows["batch_size"],
-        tokens=rows["isl"] + rows["step"],
-    )
+        phase=translate(rows["phase"], PHASES), kind="mla", heads=rows["num_heads"], kv_heads=1.0,
+        head_dim=float(MLA_HEAD), window=0.0, batch=rows["batch_size"], tokens=rows["isl"] + rows["step"],
+    )  # fmt: skip
 
 
 def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -75,15 +65,9 @@ def _blocks(rows: pd.DataFrame) -> pd.DataFrame:
 def _absorbed_products(rows: pd.DataFrame) -> pd.DataFrame:
     """The two batched products of a decode that absorbs the projections of keys and values: a token is a request."""
     return _sweeps(rows, rows["framework"], "dtype", "dtype").assign(
-        phase=DECODE,
-        kind=translate(rows["op"], ABSORBED),
-        heads=rows["num_heads"],
-        kv_heads=1.0,
-        head_dim=float(MLA_HEAD),
-        window=0.0,
-        batch=rows["num_tokens"],
-        tokens=1.0,
-    )
+        phase=DECODE, kind=translate(rows["op"], ABSORBED), heads=rows["num_heads"], kv_heads=1.0,
+        head_dim=float(MLA_HEAD), window=0.0, batch=rows["num_tokens"], tokens=1.0,
+    )  # fmt: skip
 
 
 _HEADS, _WHO = "q_heads kv_heads head_dim window batch", "gpu framework attn_dtype kv_dtype"

@@ -39,12 +39,9 @@ def _gemm_sweeps(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
-        run_id=rows["framework_version"],
-        gpu_name=rows["gpu"],
-        library=rows["framework"],
-        library_version=rows["framework_version"],
-        kernel=rows["kernel_source"],
-    )
+        run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],
+        library_version=rows["framework_version"], kernel=rows["kernel_source"],
+    )  # fmt: skip
 
 
 def _grid(rows: pd.DataFrame) -> pd.DataFrame:

@@ -12,14 +12,10 @@ from calibration.measurements.layouts import frame, layout
 
 def _deepgemm_products(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows,
-        "dtype groups m=m_per_group n k kernel=kind latency_us_median=latency_us_derived",
-        run_id="readme",
-        gpu_name="H800",
-        library="deepgemm-" + rows["kind"].str.replace("_", "-"),
-        library_version="readme",
+        rows, "dtype groups m=m_per_group n k kernel=kind latency_us_median=latency_us_derived", run_id="readme",
+        gpu_name="H800", library="deepgemm-" + rows["kind"].str.replace("_", "-"), library_version="readme",
         quant_included="0",
-    )
+    )  # fmt: skip
 
 
 DEEPGEMM_LAYOUTS = (
@@ -34,14 +30,9 @@ def _xla_products(rows: pd.DataFrame) -> pd.DataFrame:
     """Batches of two or more; other sources measure single products better, with weights from memory."""
     rows = rows[rows["dtype"].isin(DTYPES) & (rows["batch"] > 1)]
     return frame(
-        rows,
-        "gpu_name=gpu groups=batch m n k latency_us_median=latency_us_derived",
-        run_id="xla",
-        library="xla",
-        library_version="xla",
-        dtype=rows["dtype"].map(DTYPES),
-        quant_included="0",
-    )
+        rows, "gpu_name=gpu groups=batch m n k latency_us_median=latency_us_derived", run_id="xla", library="xla",
+        library_version="xla", dtype=rows["dtype"].map(DTYPES), quant_included="0",
+    )  # fmt: skip
 
 
 XLA_LAYOUTS = (

@@ -76,17 +76,10 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
         for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
     ]
     return frame(
-        rows,
-        f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us",
-        run_id=layer,
-        library="trtllm",
-        library_version=ALL_TO_ALL_VERSION,
-        op=op,
-        variant=rows["kernel_source"].replace(KERNELS),
-        nodes=1.0,
-        bytes=pd.Series(sizes, index=rows.index, dtype=float).round(),
-        dtype=sent,
-    )
+        rows, f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us", run_id=layer,
+        library="trtllm", library_version=ALL_TO_ALL_VERSION, op=op, variant=rows["kernel_source"].replace(KERNELS),
+        nodes=1.0, bytes=pd.Series(sizes, index=rows.index, dtype=float).round(), dtype=sent,
+    )  # fmt: skip
 
 
 _ROWS = "gpu_name=gpu hidden=hidden_size top_k=topk experts=num_experts"

@@ -42,31 +42,19 @@ def _copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, COPIES)
     size = rows["tool"].map(TOOL_BYTES)
     return frame(
-        rows,
-        **_who(rows, rows["tool"]),
-        placement="intra_node",
-        src="any",
-        dst="any",
-        method="ce",
-        direction=_of_metric(rows, COPIES, 0),
-        concurrent_pairs=1.0,
-        bytes=size,
+        rows, **_who(rows, rows["tool"]), placement="intra_node", src="any", dst="any", method="ce",
+        direction=_of_metric(rows, COPIES, 0), concurrent_pairs=1.0, bytes=size,
         latency_us_median=size * _of_metric(rows, COPIES, 1) / (rows["mean"] * 1e3),
-    )
+    )  # fmt: skip
 
 
 def _host_copies(rows: pd.DataFrame) -> pd.DataFrame:
     rows = _endpoints(rows, HOST_COPIES)
     size = rows["tool"].map(TOOL_BYTES)
     return frame(
-        rows,
-        **_who(rows, rows["tool"]),
-        direction=_of_metric(rows, HOST_COPIES, 0),
-        pinned="1",
-        method=_of_metric(rows, HOST_COPIES, 1),
-        bytes=size,
-        latency_us_median=size / (rows["mean"] * 1e3),
-    )
+        rows, **_who(rows, rows["tool"]), direction=_of_metric(rows, HOST_COPIES, 0), pinned="1",
+        method=_of_metric(rows, HOST_COPIES, 1), bytes=size, latency_us_median=size / (rows["mean"] * 1e3),
+    )  # fmt: skip
 
 
 def _launches(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,16 +24,9 @@ def _op(names: pd.Series) -> pd.Series:
 def _vidur_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Kernel times at a resolution of 1 us."""
     return frame(
-        rows,
-        _VIDUR_ROWS,
-        **_VIDUR,
-        placement=translate(rows["placement"], PLACEMENTS),
-        src="0",
-        dst="1",
-        method="nccl",
-        direction="uni",
-        concurrent_pairs=1.0,
-    )
+        rows, _VIDUR_ROWS, **_VIDUR, placement=translate(rows["placement"], PLACEMENTS), src="0", dst="1",
+        method="nccl", direction="uni", concurrent_pairs=1.0,
+    )  # fmt: skip
 
 
 def _vidur_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
@@ -44,16 +37,9 @@ def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
     """Eight GPUs of a server node, in pairs or in a ring."""
     rows = rows[rows["op"] == "p2p_send_recv"]
     return frame(
-        rows,
-        _XLA_ROWS,
-        **_XLA,
-        placement="intra_node",
-        src="any",
-        dst="any",
-        method="nccl",
-        direction=translate(rows["pattern"], PATTERNS),
-        concurrent_pairs=4.0,
-    )
+        rows, _XLA_ROWS, **_XLA, placement="intra_node", src="any", dst="any", method="nccl",
+        direction=translate(rows["pattern"], PATTERNS), concurrent_pairs=4.0,
+    )  # fmt: skip
 
 
 def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
@@ -64,24 +50,16 @@ def _xla_collectives(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _nccl_tests(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows,
-        f"{_MESSAGE_ROWS} library_version=nccl_version",
-        run_id=repetition(rows),
-        library="nccl",
-        op=_op(rows["op"]),
-        variant="",
-        nodes=1.0,
-    )
+        rows, f"{_MESSAGE_ROWS} library_version=nccl_version", run_id=repetition(rows), library="nccl",
+        op=_op(rows["op"]), variant="", nodes=1.0,
+    )  # fmt: skip
 
 
 def _all_reduce_kernels(rows: pd.DataFrame) -> pd.DataFrame:
     return frame(
-        rows,
-        f"{_MESSAGE_ROWS} library=framework library_version=framework_version variant",
-        run_id=repetition(rows),
-        op="all_reduce",
-        nodes=1.0,
-    )
+        rows, f"{_MESSAGE_ROWS} library=framework library_version=framework_version variant", run_id=repetition(rows),
+        op="all_reduce", nodes=1.0,
+    )  # fmt: skip
 
 
 _VIDUR = {"run_id": "vidur", "library": "nccl", "library_version": "vidur"}
