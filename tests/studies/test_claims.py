@@ -302,7 +302,7 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
     text = claims_page.write_summary([found], tmp_path).read_text()
-    assert claims_page.summary_sentence([found]) in text and text.count("<li>") == 1 and "Because." in text
+    assert re.search(r"\b1 are met\b", text) and text.count("<li>") == 1 and "Because." in text
     assert claims_page.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
 
 
