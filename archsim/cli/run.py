@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archsim.cli.arguments import CHOSEN, OK, OUTPUT, add_chosen, add_experiment, add_samples, below, natural
-from archsim.cli.progress import begins
+from archsim.cli.heartbeat import begins
 
 NARROW = 120  # columns of a terminal
 

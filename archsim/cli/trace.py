@@ -5,9 +5,6 @@ from pathlib import Path
 
 from archsim.cli import arguments
 
-# ---- import_store
-# ``archsim trace import``: read recorded routing into a store.
-
 
 def add_import_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -31,8 +28,8 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
 def run_import_store(args: argparse.Namespace) -> int:
     """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
     from archsim.base.host import available_cores
+    from archsim.cli.import_progress import import_watcher
     from archsim.cli.printing import print_store
-    from archsim.cli.progress import import_watcher
     from archsim.specs.library import load_model
     from archsim.workload.formats.importing import import_sources
 
@@ -56,10 +53,6 @@ def run_import_store(args: argparse.Namespace) -> int:
         print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
     args.result = print_store(out)
     return arguments.OK
-
-
-# ---- fit
-# ``archsim trace fit``: estimate the parameters of generated routing from recorded routing.
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
@@ -91,10 +84,6 @@ def run_fit(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- head
-# ``archsim trace head``: print the first rows of a store.
-
-
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
@@ -109,10 +98,6 @@ def run_head(args: argparse.Namespace) -> int:
     args.result = list(head_of(open_store(args.store), args.rows))
     print(*args.result, sep="\n")
     return arguments.OK
-
-
-# ---- info
-# ``archsim trace info``: print what a store contains.
 
 
 def add_info(parser: argparse.ArgumentParser) -> None:
@@ -133,10 +118,6 @@ def run_info(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- merge
-# ``archsim trace merge``: write a store with all requests of several.
-
-
 def add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stores", nargs="+", metavar="STORE")
     arguments.add_store_out(parser, "STORE-merged")
@@ -152,10 +133,6 @@ def run_merge(args: argparse.Namespace) -> int:
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
     return arguments.OK
-
-
-# ---- profile
-# ``archsim trace profile``: measure the patterns of recorded routing.
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -184,10 +161,6 @@ def run_profile(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- sample
-# ``archsim trace sample``: write a store of requests drawn at random.
-
-
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
@@ -210,10 +183,6 @@ def run_sample(args: argparse.Namespace) -> int:
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
     return arguments.OK
-
-
-# ---- slice
-# ``archsim trace slice``: write a store with some requests of another.
 
 
 def add_slice(parser: argparse.ArgumentParser) -> None:
@@ -253,10 +222,6 @@ def _span(text: str) -> tuple[int, int | None]:
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
     return arguments.natural(first or "0"), arguments.natural(last) if last else None
-
-
-# ---- synth
-# ``archsim trace synth``: generate routing like a model's.
 
 
 def add_synth(parser: argparse.ArgumentParser) -> None:
