@@ -1,4 +1,4 @@
-"""The first sentences of a page: which policy wins where, by how much, what limits it, how far it is from the bound.
+"""The first sentences of a page: which policy wins where, by how much, what limits it, how far it is from the bound."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
