@@ -108,7 +108,7 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (
-            Form("--completion", "completion", "completion", "print a script for completion in bash, zsh or fish"),
+            Form("--completion", "completion", "list:completion", "print a script for completion in bash, zsh or fish"),
         )),
         Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
             Form("--validate", "validate", "validate", "validate a calibration with unseen measurements"),

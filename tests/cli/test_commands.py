@@ -23,8 +23,8 @@ from archsim.api import exploration_of, overridden
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
 from archsim.cli import compile, printing
-from archsim.cli import list as compiling
-from archsim.cli.completion import SCRIPTS, completions
+from archsim.cli import compile as compiling
+from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
 from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, scaled
 from archsim.runs.plan import select
