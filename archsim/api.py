@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from calibration.measurements.reading import Measurements
 
 
-# ---- loading
 # ``ar.load``: files and mappings as typed values.
 
 EXAMPLE: Mapping[str, Any] = {
@@ -249,7 +248,6 @@ def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSu
     return load_traffic(str(source), library.load_model(model_of(str(source))))
 
 
-# ---- running
 # ``ar.run`` and ``ar.sweep``: one combination of an experiment, or all of them.
 
 # Engines, tables and pages are imported where they are used, so that importing this module is fast.
@@ -393,7 +391,6 @@ def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
     return write_sweep_report(selection, folder).page
 
 
-# ---- studying
 # ``ar.ablate``, ``explore``, ``optimum``, ``compare``, ``engines``, ``verify`` and ``why``: many runs, one answer.
 
 # Engines, studies and pages are imported where they are used, so that importing this module is fast.
@@ -676,7 +673,6 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
             sweep(found, out, jobs, watcher)
 
 
-# ---- placing
 # ``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays.
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
@@ -810,7 +806,6 @@ def block_worth(
     return found if samples is None else in_worlds(found, sure(fewer, samples, jobs=jobs, watcher=watcher))
 
 
-# ---- serving
 # ``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation.
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
@@ -1047,7 +1042,6 @@ def _draw(outcome: Outcome, path: Path) -> None:
     write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
 
 
-# ---- calibrating
 # ``ar.calibrate`` and ``ar.validate``: fit parameters to measurements of a GPU, and check how well they predict.
 
 # pandas and the fits are imported where they are used, so that importing this module is fast.
@@ -1211,7 +1205,6 @@ def _peak(dtype: str, rate: float | str) -> float:
     return peak_named(f"{dtype}={rate}")[1] if isinstance(rate, str) else float(rate)
 
 
-# ---- claiming
 # ``ar.claims``: the published numbers of papers beside runs of their experiments.
 
 

@@ -27,8 +27,6 @@ from archsim.workload.traffic_presets import generated_traffic
 from microarch.fabric.fabric import Fabric, number_type
 from microarch.fabric.grid import ROW_MAJOR
 
-# ---- capacity
-
 
 class MemoryUse(NamedTuple):
     """Memory use of a run. problem: why it is refused, or None. bounded: whether the limit applies."""
@@ -140,7 +138,6 @@ def refuse_misroutes(runs: Iterable[Run]) -> None:
         raise ArchsimError("\n".join(problems))
 
 
-# ---- estimate
 # What simulating takes on this machine, before it is spent: events, time and memory, by formula.
 #
 # The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
@@ -246,7 +243,6 @@ def told(plan: SweepPlan, cores: int) -> str:
     return said
 
 
-# ---- own_links
 # What is known of fabrics before anything runs: users' functions that build none, and axes that change no link.
 
 # Keys of d2d that links may have of their own → the field, and what of it a fabric has.
@@ -295,7 +291,6 @@ def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
     return f"{axis.place}: {axis.name} changes no link of {name}: {instead}"
 
 
-# ---- contexts
 # Tokens of KV cache that a request holds, where the workload does not say it: taken from the requests of the batch.
 
 Traces = dict[tuple[str, str], Trace]
@@ -347,7 +342,6 @@ class Contexts:
         return source.longest(draw_requests(source.requests, point.batch, workload.seed), workload.decode_steps)
 
 
-# ---- machine_measures
 # Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
 
 

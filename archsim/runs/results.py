@@ -38,8 +38,6 @@ from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_bl
 if TYPE_CHECKING:
     from archsim.runs.run import Record
 
-# ---- results
-
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
 CSV, PARQUET, STEPS, FRAMES = "results.csv", "results.parquet", "steps.parquet", "frames.json"
@@ -193,8 +191,8 @@ def _read_table(folder: Path, name: str) -> Table:
     try:
         return read_csv(file, FILES[name])
     except FileNotFoundError:
-        told = _KEPT_FOR_FEW if name != "timings" else ""
-        raise ArchsimError(f"{file}: no such file{told}") from None
+        reason = _KEPT_FOR_FEW if name != "timings" else ""
+        raise ArchsimError(f"{file}: no such file{reason}") from None
     except MissingColumn as error:
         raise ArchsimError(f"{error}. {AGAIN}") from None
 
@@ -323,7 +321,6 @@ def _compared(row: Row) -> tuple:
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))
 
 
-# ---- manifest
 # The manifest of a report: its experiment, what it was made by, and digests for ``archsim check --report``.
 #
 # ``manifest.yaml`` has the experiment, and below ``manifest``: version and libraries, ``digest`` (of the experiment),

@@ -71,9 +71,9 @@ class Remembered(trace.Derived):
         for (name, *_, steps), drawn in self.streams.items():
             is_first = np.array_equal(drawn.requests[: len(requests)], requests)
             if name == self.name and steps == decode_steps and is_first:
-                alike = trace.identical_requests(self.source, drawn.source)[requests]
-                if alike.any():
-                    yield from self._beginning(drawn, requests, decode_steps, alike)
+                identical = trace.identical_requests(self.source, drawn.source)[requests]
+                if identical.any():
+                    yield from self._beginning(drawn, requests, decode_steps, identical)
                     return
         self.streams.clear()
         pieces, selections = [], 0
@@ -88,14 +88,14 @@ class Remembered(trace.Derived):
             self.streams[key] = Drawn(self.source, requests, pieces)
 
     def _beginning(
-        self, drawn: Drawn, requests: np.ndarray, decode_steps: int, alike: np.ndarray
+        self, drawn: Drawn, requests: np.ndarray, decode_steps: int, identical: np.ndarray
     ) -> Iterator[trace.StepTokens]:
-        """The stream of the first requests of what was drawn, of which those that are not ``alike`` are drawn now."""
-        others = self.source.steps(requests[~alike], decode_steps)  # in the same order
+        """The stream of the first requests of what was drawn; those that are not ``identical`` are drawn now."""
+        others = self.source.steps(requests[~identical], decode_steps)  # in the same order
         left = np.empty((0, len(self.layer_ids), self.top_k), np.int16)
         for whole in drawn.pieces:
             piece = whole.first(int(np.searchsorted(whole.request, len(requests))))
-            rows = np.flatnonzero(~alike[piece.request])
+            rows = np.flatnonzero(~identical[piece.request])
             if len(rows):
                 experts = piece.experts.copy()
                 while len(left) < len(rows):

@@ -61,8 +61,6 @@ from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
 from archsim.workload import column_cache
 
-# ---- store
-
 PART_RUNS = 5000
 FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise: 30 to 100 kB per run
 PAGE = "index.html"
@@ -251,7 +249,6 @@ def remove_drafts(*folders: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
-# ---- cache
 # A cache of records shared by all commands, keyed by a digest of all inputs.
 #
 # An entry is one job's key and the code that it is a result of; it is never stale and may be deleted at any time.
