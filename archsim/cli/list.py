@@ -6,12 +6,6 @@ import argparse
 
 from archsim.cli.arguments import OK
 
-pass
-
-import argparse
-
-from archsim.cli.arguments import OK
-
 
 def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

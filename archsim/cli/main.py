@@ -293,7 +293,7 @@ def _fill(
         name, _, action = (form or command).module.partition(":")
         module: Any = importlib.import_module(f"archsim.cli.{name}")
         getattr(module, f"add_{action or name}")(own)
-        if (form or command).module != "completion":  # its result is a script
+        if (form or command).module != "list:completion":  # its result is a script
             add_json(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))
 

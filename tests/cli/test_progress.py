@@ -72,7 +72,7 @@ def test_times_are_spoken_in_their_unit():
 
 def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
     compiled = iter([3, 3, *[8] * 1000])
-    monkeypatch.setattr("archsim.cli.heartbeat.machine_code", lambda *given: MachineCode(next(compiled), 0.0, False))
+    monkeypatch.setattr("archsim.cli.progress.machine_code", lambda *given: MachineCode(next(compiled), 0.0, False))
     stream = io.StringIO()
     with Bar(Console(file=stream, force_terminal=True, width=120)) as bar:
         bar.begin(3)
@@ -83,7 +83,7 @@ def test_a_bar_says_what_was_kept_and_what_is_compiled(monkeypatch):
 def test_a_bar_estimates_by_the_runs_that_were_not_kept(monkeypatch):
     """As the lines do, and not before there are enough: the first ones compile for all."""
     now, stream = [0.0], io.StringIO()
-    monkeypatch.setattr("archsim.cli.heartbeat.machine_code", lambda *given: MachineCode(0, 0.0, False))
+    monkeypatch.setattr("archsim.cli.progress.machine_code", lambda *given: MachineCode(0, 0.0, False))
     with Bar(Console(file=stream, force_terminal=True, width=150, get_time=lambda: now[0])) as bar:
         bar.begin(100)
         bar.kept(50)
@@ -107,7 +107,7 @@ SILENT_S = 2.5
 def silent(monkeypatch):
     monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", SILENT_S)
     nothing = MachineCode(0, 0.0, False)  # others may compile
-    for module in ("cli.progress", "base.code_digest"):
+    for module in ("cli.heartbeat", "base.code_digest"):
         monkeypatch.setattr(f"archsim.{module}.machine_code", lambda *expected: nothing)
 
 
