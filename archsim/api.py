@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import Source
     from archsim.studies.ablation import Ablation
-    from archsim.studies.checking import Checked, Verified
+    from archsim.studies.checking import Checked
     from archsim.studies.comparison import Comparison
     from archsim.studies.designs import DesignComparison
-    from archsim.studies.exploration.analysis import Exploration
+    from archsim.studies.exploration.candidates import Exploration
     from archsim.studies.optimum import Measured, Optimum
     from archsim.studies.serving.sure import ServedSure
-    from archsim.studies.sure import Sure
+    from archsim.studies.sure_answer import Sure
+    from archsim.studies.verify import Verified
     from archsim.studies.why import Why
-    from archsim.workload.generated import SeveralSubjects
+    from archsim.workload.subjects import SeveralSubjects
     from archsim.workload.traffic_model import TrafficModel
 
     Watching = Callable[[], AbstractContextManager[Watcher]]
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from archsim.specs.model import ModelSpec
     from archsim.specs.serving_files import Serving
     from archsim.specs.system import SystemSpec
+    from archsim.studies.block_worth import BlockWorth
     from archsim.studies.claims import Claims
     from archsim.studies.place import Placed
     from archsim.studies.serving.accuracy import ServedAccuracy
@@ -66,13 +68,12 @@ if TYPE_CHECKING:
     from archsim.studies.serving.results import Searched
     from archsim.studies.validation.mesh import MeshValidation
     from archsim.studies.validation.validation import Validation
-    from archsim.studies.worth import BlockWorth, Worth
+    from archsim.studies.worth import Worth
     from calibration.fit.calibrate import FittedCalibration
     from calibration.measurements.datasheets import Nominal
     from calibration.measurements.reading import Measurements
 
 
-# ---- loading
 # ``ar.load``: files and mappings as typed values.
 
 EXAMPLE: Mapping[str, Any] = {
@@ -173,7 +174,7 @@ def figure(report: str | os.PathLike[str], name: str, out: str | os.PathLike[str
 
     >>> ar.figure("report", "speedups", "speedups.pdf")  # of a report that was written  # doctest: +SKIP
     """
-    from archsim.report.figures import write_figure
+    from archsim.report.printed_figures import write_figure
 
     file = Path(out or f"{name}.pdf")
     write_figure(Path(report), name, file)
@@ -247,7 +248,6 @@ def _traffic(source: Source, changes: Sequence[str]) -> TrafficModel | SeveralSu
     return load_traffic(str(source), library.load_model(model_of(str(source))))
 
 
-# ---- running
 # ``ar.run`` and ``ar.sweep``: one combination of an experiment, or all of them.
 
 # Engines, tables and pages are imported where they are used, so that importing this module is fast.
@@ -391,7 +391,6 @@ def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
     return write_sweep_report(selection, folder).page
 
 
-# ---- studying
 # ``ar.ablate``, ``explore``, ``optimum``, ``compare``, ``engines``, ``verify`` and ``why``: many runs, one answer.
 
 # Engines, studies and pages are imported where they are used, so that importing this module is fast.
@@ -418,7 +417,7 @@ def ablate(
     >>> ar.ablate("dojo").to_pandas()  # takes minutes  # doctest: +SKIP
     """
     from archsim.studies import ablation
-    from archsim.studies.ablation import write_ablation
+    from archsim.studies.ablation_page import write_ablation
 
     whole = experiment_of(experiment)
     first, last = ablation.assumptions_named(whole, start), ablation.assumptions_named(whole, end)
@@ -426,7 +425,7 @@ def ablate(
         with TemporaryDirectory(prefix="archsim-") as folder:
             return ablation.ablate(whole, first, last, folder, jobs, watcher)
     found = ablation.ablate(whole, first, last, Path(out), jobs, watcher)
-    write_ablation(found, whole.name, Path(out), ablation.ablated(whole, first, last).unread)
+    write_ablation(found, whole.name, Path(out), ablation.ablated_experiment(whole, first, last).unread)
     return found
 
 
@@ -452,8 +451,8 @@ def explore(
     >>> ar.explore("explore_dojo", "report").front  # takes minutes  # doctest: +SKIP
     """
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.exploration.search import explore as explore_points
-    from archsim.studies.exploration.search import explore_to_report
+    from archsim.studies.exploration.explore import explore as explore_points
+    from archsim.studies.exploration.explore import explore_to_report
 
     asked = exploration_of(overridden(experiment, overrides))
     plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
@@ -546,7 +545,8 @@ def optimum(
     >>> bool((ar.optimum(ar.api.EXAMPLE).to_pandas()["distance"] >= 0).all())
     True
     """
-    from archsim.studies.optimum import measure_optimum, write_optimum
+    from archsim.studies.optimum import measure_optimum
+    from archsim.studies.optimum_page import write_optimum
 
     whole = experiment_of(overridden(experiment, overrides))
     found = measure_optimum(whole, steps, told or (lambda _: None))
@@ -578,9 +578,10 @@ def compare(
     False
     """
     from archsim.studies import designs
-    from archsim.studies.designs import loaded, name_of, side_of, write_comparison_page
+    from archsim.studies.designs_page import write_comparison_page
+    from archsim.studies.sides import load_side, name_of, side_of
 
-    whole = None if inside is None else loaded(inside, overrides)
+    whole = None if inside is None else load_side(inside, overrides)
     sides = [side_of(each, whole, overrides, chosen) for each in (a, b)]
     found = designs.compare_designs((name_of(a), name_of(b)), sides)
     if out is not None:
@@ -650,8 +651,8 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
     >>> ar.verify("report").moved  # of a report that was written  # doctest: +SKIP
     """
     from archsim.runs.sweep import Unwatched
-    from archsim.studies.checking import report_of
-    from archsim.studies.checking import verify as verified
+    from archsim.studies.verify import report_of
+    from archsim.studies.verify import verify as verified
 
     folder, watching = report_of(Path(report)), watching or (lambda: nullcontext(Unwatched()))
     return verified(folder, lambda file, out: _again(file, out, jobs, watching))
@@ -672,7 +673,6 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
             sweep(found, out, jobs, watcher)
 
 
-# ---- placing
 # ``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays.
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
@@ -714,7 +714,8 @@ def place(
     False
     """
     from archsim.specs.library import load_model, load_system
-    from archsim.studies.place import place_experts, read_history, write_placed
+    from archsim.studies.place import place_experts, write_placed
+    from archsim.studies.recorded_loads import read_history
     from archsim.workload.placements import check_slots
 
     whose = load_model(model) if isinstance(model, str) else model
@@ -787,7 +788,7 @@ def block_worth(
     """
     from archsim.runs.results import Results
     from archsim.specs.library import MANIFEST
-    from archsim.studies.worth import DRAWS, drawn, in_worlds, judge, pairs_of
+    from archsim.studies.block_worth import DRAWS, drawn, in_worlds, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
     whole = planned_of(experiment if report is None else report / MANIFEST)
@@ -805,7 +806,6 @@ def block_worth(
     return found if samples is None else in_worlds(found, sure(fewer, samples, jobs=jobs, watcher=watcher))
 
 
-# ---- serving
 # ``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation.
 
 # numpy and numba are imported where they are used, so that importing this module is fast.
@@ -830,7 +830,7 @@ def serve(
 
     >>> ar.serve("serve_olmoe").measures  # takes seconds  # doctest: +SKIP
     """
-    from archsim.report.timeline import MOST_ITERATIONS
+    from archsim.report.serving_timeline import MOST_ITERATIONS
     from archsim.serving.serving import serve as served
     from archsim.specs.serving_files import load_serving
 
@@ -1037,12 +1037,11 @@ def validate_served(
 
 
 def _draw(outcome: Outcome, path: Path) -> None:
-    from archsim.report.timeline import write_serving_timeline
+    from archsim.report.serving_timeline import write_serving_timeline
 
     write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")
 
 
-# ---- calibrating
 # ``ar.calibrate`` and ``ar.validate``: fit parameters to measurements of a GPU, and check how well they predict.
 
 # pandas and the fits are imported where they are used, so that importing this module is fast.
@@ -1206,7 +1205,6 @@ def _peak(dtype: str, rate: float | str) -> float:
     return peak_named(f"{dtype}={rate}")[1] if isinstance(rate, str) else float(rate)
 
 
-# ---- claiming
 # ``ar.claims``: the published numbers of papers beside runs of their experiments.
 
 
@@ -1233,7 +1231,8 @@ def claims(
     from archsim.base.files import own_folder, write_text
     from archsim.runs.sweep import Unwatched
     from archsim.specs.papers import load_paper, paper_names, recorded_values
-    from archsim.studies.claims import judge_paper, judge_recorded, write_claims, write_summary
+    from archsim.studies.claims import judge_paper, judge_recorded
+    from archsim.studies.claims_page import write_claims, write_summary
 
     folder, found = Path(out), []
     own_folder(folder)

@@ -34,8 +34,8 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.exploration.search import Screen
-from archsim.workload.generated import SyntheticTraffic
+from archsim.studies.exploration.screening import Screen
+from archsim.workload.synthetic import SyntheticTraffic
 
 POINTS = 300  # of each kind of contention
 OUTSIDE = {"shared": 0.15, "reserved": 0.5}

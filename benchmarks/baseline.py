@@ -116,13 +116,13 @@ def ran(command: list[str]) -> tuple[int | str, str]:
     """Status and output of a command, run in this process."""
     from archsim.cli.main import main as archsim
 
-    said, told = io.StringIO(), io.StringIO()
-    with redirect_stdout(said), redirect_stderr(told):
+    said, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(said), redirect_stderr(errors):
         try:
             status: int | str = archsim(command)
         except SystemExit as end:
             status = str(end.code)
-    return status, said.getvalue() + (told.getvalue() if status else "")
+    return status, said.getvalue() + (errors.getvalue() if status else "")
 
 
 def plain(text: str, out: Path) -> str:

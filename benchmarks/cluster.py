@@ -19,7 +19,7 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 
 NODES, TOKENS, REPEATS = (1, 2, 4, 8, 16, 32, 64, 128), 128, 5
 VALUES = {

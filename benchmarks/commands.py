@@ -112,7 +112,7 @@ def rows(names: list[str]) -> Iterator[str]:
     yield f"{head}{'shared once':>13}{'first line s':>14}{'silent s':>10}"
     for name in names:
         command = COMMANDS[name]
-        before_s = reference_s()  # of the kernel of `timing.py`, in which processor time is also told
+        before_s = reference_s()  # of the kernel of `timing.py`, in which processor time is also measured
         found = taken(command)
         references = found.processor_s / ((before_s + reference_s()) / 2)
         wall, memory = bounded(found.wall_s, command.most_s, 1), bounded(found.held_bytes, command.most_bytes, 1e6)
@@ -122,8 +122,8 @@ def rows(names: list[str]) -> Iterator[str]:
 
 def bounded(value: float, most: float | None, unit: float) -> str:
     """``12.3 (15)``, marked where it is beyond its bound."""
-    told = f"{value / unit:,.1f}" if value / unit < 100 else f"{value / unit:,.0f}"
-    return told if most is None else f"{told} ({most / unit:,.0f}){'!' if value > most else ''}"
+    text = f"{value / unit:,.1f}" if value / unit < 100 else f"{value / unit:,.0f}"
+    return text if most is None else f"{text} ({most / unit:,.0f}){'!' if value > most else ''}"
 
 
 def main() -> None:

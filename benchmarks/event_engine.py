@@ -34,7 +34,7 @@ from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated import SyntheticTraffic
+from archsim.workload.synthetic import SyntheticTraffic
 from archsim.workload.trace import draw_requests
 
 MODEL, BATCH, DECODE_STEPS = "deepseek-v3", 4096, 6
@@ -111,14 +111,14 @@ class HeatmapClock:
     def watching(self):
         methods = {name: getattr(PortedHeatmap, name) for name in ("begin", "hot", "take_in")}
         for name, method in methods.items():
-            setattr(PortedHeatmap, name, self._timed(method))
+            setattr(PortedHeatmap, name, self._with_timer(method))
         try:
             yield
         finally:
             for name, method in methods.items():
                 setattr(PortedHeatmap, name, method)
 
-    def _timed(self, method):
+    def _with_timer(self, method):
         def timed(*arguments):
             begin = time.process_time()
             result = method(*arguments)

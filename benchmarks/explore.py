@@ -16,8 +16,8 @@ import numpy as np
 from archsim.base.host import available_cores
 from archsim.runs.sweep import Unwatched
 from archsim.specs.library import load_exploration
-from archsim.studies.exploration.analysis import as_costs, hypervolume, pareto
-from archsim.studies.exploration.search import explore
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.pareto import as_costs, hypervolume, pareto
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "explore_dojo.yaml"
 # 486 machines of a model with DeepSeek-V3's experts and few layers: a run takes a tenth of a second.

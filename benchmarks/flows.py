@@ -11,7 +11,8 @@ from numba import njit
 
 from archsim.engine.flows.max_min import fair_rates
 from archsim.engine.flows.network import enter, leave
-from archsim.engine.flows.port_fair import build_ports, round_robin_rates
+from archsim.engine.flows.port_fair import round_robin_rates
+from archsim.engine.flows.ports import build_ports
 from archsim.engine.flows.simulation import _network, _port_rank
 from archsim.engine.interpreted.max_min import fair_rates as oracle_rates
 from microarch.fabric.grid import build_mesh

@@ -21,8 +21,9 @@ from archsim.policies.linear_programme import lp
 from archsim.policies.placement import Placement, linear
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.optimum import ProblemBuilder, lower_bound
-from archsim.workload.generated import SyntheticTraffic
+from archsim.studies.optimum_bounds import lower_bound
+from archsim.studies.optimum_problem import ProblemBuilder
+from archsim.workload.synthetic import SyntheticTraffic
 from microarch.fabric.grid import build_mesh
 
 STEPS = 20

@@ -99,8 +99,8 @@ def main():
         f"x {PUBLISHED_HOURS * 3600 / projected:.0f})"
     )
     rss_gb, pss_gb = (each / 1e9 for each in memory.most)
-    told = f"RSS {rss_gb:.2f} GB, PSS {pss_gb:.2f} GB (published simulator: {PUBLISHED_GB} GB)"
-    print(f"peak memory of all processes: {told}")
+    memory = f"RSS {rss_gb:.2f} GB, PSS {pss_gb:.2f} GB (published simulator: {PUBLISHED_GB} GB)"
+    print(f"peak memory of all processes: {memory}")
 
 
 if __name__ == "__main__":

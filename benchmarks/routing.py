@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from archsim.workload import statistics
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.small_runs import replay
@@ -22,10 +24,11 @@ from archsim.engine.demand import build_run_demand
 from archsim.policies.registry import build_policy
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import PRESETS, PolicySpec
-from archsim.workload import open_trace, profile
-from archsim.workload.generated import collect, traffic_of
-from archsim.workload.trace import some_layers
-from archsim.workload.traffic_fit import fit_subjects, fit_trace, known_tasks, simulate
+from archsim.workload import open_trace
+from archsim.workload.layer_subset import some_layers
+from archsim.workload.subjects import collect, traffic_of
+from archsim.workload.traffic_adjust import simulate
+from archsim.workload.traffic_fit import fit_subjects, fit_trace, known_tasks
 
 TRACES = {
     "llama-4-maverick": "llama4-maverick/mmlu_abstract_algebra_anatomy.npz",
@@ -40,7 +43,7 @@ DIES = 25
 
 def halves(name, folder):
     """The half that is fitted, the one that judges, and traffic like the latter, one for each of DRAWS seeds."""
-    one, other = profile.halves(open_trace(str(Path(folder) / TRACES[name]), load_model(name)))
+    one, other = statistics.halves(open_trace(str(Path(folder) / TRACES[name]), load_model(name)))
     model = fit_trace(one, name, "")
     names, task = known_tasks(other)
     task = np.array([model.task_names.index(names[each]) for each in task])
@@ -53,8 +56,8 @@ def unseen(name, folder):
     folds = min(FOLDS, len(whole.subject_names))
     for fold in range(folds):
         judges = whole.request_subject % folds == fold
-        other = profile.subset(whole, np.flatnonzero(judges))
-        model = fit_subjects(profile.subset(whole, np.flatnonzero(~judges)), name, "")
+        other = statistics.subset(whole, np.flatnonzero(judges))
+        model = fit_subjects(statistics.subset(whole, np.flatnonzero(~judges)), name, "")
         seeds = range(1, DRAWS + 1)
         drawn = [traffic_of(model, other.requests, seed, {f"unseen {seed}": 1}, other.lengths) for seed in seeds]
         yield other, [collect(each) for each in drawn]
@@ -62,7 +65,7 @@ def unseen(name, folder):
 
 def judge_unseen(name, folder):
     """Print how far every figure of unseen subjects is off, in %, beside how far subjects are apart."""
-    pairs = [(measured(other, name), [measured(each, name) for each in made]) for other, made in unseen(name, folder)]
+    pairs = [(measure(other, name), [measure(each, name) for each in made]) for other, made in unseen(name, folder)]
     print(f"{name:42s} {'recorded':>9s} {'spread %':>9s} {'off %':>7s}  by fold")
     for key in pairs[0][0]:
         recorded = np.array([each[key] for each, _ in pairs])
@@ -75,13 +78,13 @@ def judge_unseen(name, folder):
 def figures(trace):
     """{figure: number}, means over layers."""
     decode = trace.iteration > 0
-    rows = profile.rows_of(trace, decode) if decode.any() else trace
-    loads = profile.loads(rows)
-    found = {"bits across layers": profile.mutual_information(profile.cross_layer(rows)).mean()}
+    rows = statistics.rows_of(trace, decode) if decode.any() else trace
+    loads = statistics.loads(rows)
+    found = {"bits across layers": statistics.mutual_information(statistics.cross_layer(rows)).mean()}
     for lag in LAGS:
-        found[f"repeated at lag {lag}"] = profile.same_expert(rows, lag).mean()
-    found["largest over mean load"] = profile.max_over_mean(loads).mean()
-    found["Gini of loads"] = profile.gini(loads).mean()
+        found[f"repeated at lag {lag}"] = statistics.same_expert(rows, lag).mean()
+    found["largest over mean load"] = statistics.max_over_mean(loads).mean()
+    found["Gini of loads"] = statistics.gini(loads).mean()
     if decode.any():
         for step in STEPS:
             found[f"active at step {step}"] = active(trace, step)
@@ -90,14 +93,14 @@ def figures(trace):
 
 
 def active(trace, step):
-    return (profile.loads(trace, trace.iteration == step) > 0).sum(axis=1).mean()
+    return (statistics.loads(trace, trace.iteration == step) > 0).sum(axis=1).mean()
 
 
 def imbalance(trace, step):
     """Tokens of the busiest of DIES dies over the mean, experts placed in turn."""
-    loads = profile.loads(trace, trace.iteration == step)
+    loads = statistics.loads(trace, trace.iteration == step)
     dies = np.stack([np.bincount(np.arange(loads.shape[1]) % DIES, each, DIES) for each in loads])
-    return profile.max_over_mean(dies).mean()
+    return statistics.max_over_mean(dies).mean()
 
 
 def times(trace, name):
@@ -117,7 +120,7 @@ def times(trace, name):
     return found
 
 
-def measured(trace, name):
+def measure(trace, name):
     """{figure: number} of a trace, with decode times where it has decode steps."""
     return figures(trace) | (times(trace, name) if (trace.iteration > 0).any() else {})
 
@@ -129,7 +132,7 @@ def main():
             judge_unseen(name, folder)
             continue
         one, other, drawn = halves(name, folder)
-        fitted, recorded, *made = (measured(each, name) for each in (one, other, *drawn))
+        fitted, recorded, *made = (measure(each, name) for each in (one, other, *drawn))
         generated = {key: np.mean([each[key] for each in made]) for key in recorded}
         print(f"{name:42s} {'fitted':>9s} {'recorded':>9s} {'generated':>9s} {'%':>7s} {'% fitted':>8s}")
         for key, number in recorded.items():

@@ -19,7 +19,7 @@ from measured_serving.cells import Cell, cells, page, read_cells, worse, write_c
 from measured_serving.choices import with_clients, within_limits
 from measured_serving.fitting import FOLDS, fitted, fold_of, means_of
 from measured_serving.residuals import residual_rows
-from measured_serving.split import judged, named, plain_points, pools_of, split_cases_of, split_rows
+from measured_serving.split import judge_cases, plain_points, pools_of, split_cases_of, split_rows, with_own_name
 
 from archsim.base.units import NS_PER_MS
 from archsim.serving.constants import HostFile, PoolRow
@@ -58,8 +58,8 @@ def main() -> int:
         mine = [point for point in points if point.row["is_moe"] in kinds]
         tpot, ttft, warm, count = median_errors(mine)
         print(f"{kind}: {count} points, TPOT {tpot:.1%}, TTFT {ttft:.1%}, warmed up {warm:.1%}")
-        print(f"  configurations with the same clients, {with_clients(mine).told}")
-        print(f"  configurations within limits of TPOT, {within_limits(mine).told}")
+        print(f"  configurations with the same clients, {with_clients(mine).sentence}")
+        print(f"  configurations within limits of TPOT, {within_limits(mine).sentence}")
     if args.residuals:
         print("residuals:", *(f"  - {row}" for row in residual_rows(points)), sep="\n")
     grown = list(worse(before, found))
@@ -67,7 +67,7 @@ def main() -> int:
     return 1 if grown else 0
 
 
-def told(row: PoolRow) -> str:
+def sentence(row: PoolRow) -> str:
     """As in configs/serving/hosts.yaml."""
     keys = [f"{name}: {value}" for name in ("engine", "gpu", "dtype") if (value := getattr(row, name)) != "any"]
     keys += [f"data_parallel: {str(row.data_parallel).lower()}"] if row.data_parallel is not None else []
@@ -83,10 +83,14 @@ def _disaggregated(path: Path, known: HostFile) -> tuple[list[Cell], str, dict[s
     rows = split_rows(path)
     cases, refused = split_cases_of(rows)
     plain = plain_points(cases, known)
-    points = judged(cases, known, plain)
-    print("pools:", *(f"  - {told(row)}" for row in pools_of(plain)), sep="\n")
+    points = judge_cases(cases, known, plain)
+    print("pools:", *(f"  - {sentence(row)}" for row in pools_of(plain)), sep="\n")
     print("residuals:", *(f"  - {row}" for row in residual_rows(points, pools=True)), sep="\n")
-    return cells(map(named, points), "disaggregated"), f", and {len(points)} of {len(rows)} disaggregated ones", refused
+    return (
+        cells(map(with_own_name, points), "disaggregated"),
+        f", and {len(points)} of {len(rows)} disaggregated ones",
+        refused,
+    )
 
 
 if __name__ == "__main__":

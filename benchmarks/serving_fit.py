@@ -17,7 +17,7 @@ from archsim.serving.constants import FactorRow, HostFile, HostRow
 MOST_CLIENTS, SIMULATIONS = 128, 2
 
 
-def told(known: HostFile) -> str:
+def summary(known: HostFile) -> str:
     """As in the file."""
     factors = sorted(map(_factor, known.factors))
     lines = [f"groups: {known.groups}", "hosts:", *map(_host, known.hosts), "factors:", *factors]
@@ -41,7 +41,7 @@ def main(path: str) -> None:
     known = None
     for _ in range(SIMULATIONS):
         known = fitted([each for case in cases for each in means_of(case, known)])
-    print(told(known))
+    print(summary(known))
 
 
 if __name__ == "__main__":

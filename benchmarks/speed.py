@@ -108,7 +108,7 @@ def one_run(series: str, dies: int, layers: int, batch: int, policy: str = "ep",
     from archsim.specs.library import load_assumptions, load_model, load_system
     from archsim.specs.policies import PRESETS, PolicySpec
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.generated import SyntheticTraffic
+    from archsim.workload.synthetic import SyntheticTraffic
 
     side = int(dies**0.5)
     system, model = load_system("dojo"), load_model(MODEL)
@@ -299,8 +299,8 @@ def page(table: list[Point], machine: str) -> str:
             cells = " | ".join(map(both, own))
             rows.append(f"| {series} | {cells} | {axis}^{exponent:.2f} |")
         parts.append(f"## By {axis}\n\nSeconds by {about}.\n\n" + "\n".join(rows))
-    if told := of_commands([point for point in table if kind_of(point) == "commands"]):
-        parts.append(told)
+    if sentence := of_commands([point for point in table if kind_of(point) == "commands"]):
+        parts.append(sentence)
     for axis, title in RATIOS.items():
         rows = [f"| {point.series} | {both(point)} |" for point in table if point.axis == axis]
         if not rows:
@@ -316,8 +316,8 @@ def of_commands(points: list[Point]) -> str:
     rows = [f"| | {' | '.join(axis.partition(': ')[2] for axis in axes)} |", f"|---|{'---:|' * len(axes)}"]
     for name in dict.fromkeys(point.series for point in points):
         own = (cells[name, axis] for axis in axes)
-        told = (both(each) + (f" (bound {each.size:,})" if each.size else "") for each in own)
-        rows.append(f"| {name} | {' | '.join(told)} |")
+        texts = (both(each) + (f" (bound {each.size:,})" if each.size else "") for each in own)
+        rows.append(f"| {name} | {' | '.join(texts)} |")
     about = "`python benchmarks/commands.py`, which says what each runs: two cores."
     return f"## Commands\n\n{about}\n\n" + "\n".join(rows) if points else ""
 

@@ -1,7 +1,7 @@
 """Least time of a call, for benchmarks, and the reference kernel that figures are also given in.
 
 Seconds depend on the machine and on what else runs on it. The reference kernel is a fixed piece of compiled work, much
-like that of the simulator's kernels: it is timed just before and after each figure, and figures are told as multiples
+like that of the simulator's kernels: it is timed just before and after each figure, and figures are given as multiples
 of it, too.
 """
 

@@ -19,8 +19,10 @@ import numpy as np
 from archsim.engine.demand import build_run_demand
 from archsim.specs.library import load_model
 from archsim.workload import open_trace
-from archsim.workload.formats.readers import import_sources
-from archsim.workload.store import Entry, Shape, open_store, row_columns, write_frames, write_tokens, writing
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.frames import write_frames
+from archsim.workload.store_writer import write_tokens, writing
+from archsim.workload.trace_store import Entry, Shape, open_store, row_columns
 
 PROMPT, DECODE = 60, 128
 REQUESTS = 12

@@ -87,7 +87,7 @@ def sum_of_python(monkeypatch):
 def no_heartbeat():
     """What a command says depends on no clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("archsim.cli.progress.SILENT_S", float("inf"))
+        patch.setattr("archsim.cli.heartbeat.SILENT_S", float("inf"))
         yield
 
 

@@ -51,7 +51,6 @@ try:
 except ImportError:  # Windows: two processes may compile the same function, and either keeps it
     fcntl = None  # type: ignore[assignment]
 
-# ---- machine_code
 # Machine code on disk, sealed: numba's cache with a checksum. What is damaged is compiled anew, after a warning.
 
 LOG = logging.getLogger(__name__)
@@ -226,9 +225,6 @@ def ship(kept: Path, folder: Path) -> int:
     return sum(1 for _ in folder.rglob("*.nbc"))
 
 
-# ---- kernels
-
-
 class _Part(JITCodeLibrary):
     """LLVM code of a function that only kernels call. The kernel that it is linked into optimises all of its parts at
     once and makes machine code of them: numba does both for every part by itself, too, and for all that a part calls,
@@ -317,7 +313,6 @@ def unsigned(number):
     return np.uint64(number)
 
 
-# ---- reference
 # A named tuple of arrays that kernels hand on as one address. numba passes a tuple by value: 7 words an array, which
 # every call copies. For a state of 50 arrays that was half of a kernel's time, and half of its compilation.
 
@@ -416,7 +411,6 @@ def pointer(function: Callable[..., Any], signature: Any, *, cached: bool = True
     return callback
 
 
-# ---- mixing
 # A hash of whole numbers, by which draws depend on a counter alone (SplitMix64: Steele et al., OOPSLA 2014).
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -7,8 +7,6 @@ the nearest valid name. The command line prints the message alone; a traceback a
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-# ---- errors
-
 
 class ArchsimError(Exception):
     """Base class of all errors that a user can fix."""
@@ -34,7 +32,6 @@ class PlacementError(ArchsimError):
     """A placement of experts is malformed, or does not belong to the model or to the number of ranks."""
 
 
-# ---- nearest
 # The nearest valid name, for error messages.
 
 _CLOSE, _PART = 0.65, 0.5  # least likeness of a name that is meant, and of one that is part of the other
@@ -64,7 +61,6 @@ def _fold(name: str) -> str:
     return name.casefold().replace("-", "_")
 
 
-# ---- words
 # Numbers in words and rows in columns, as messages and progress say them.
 
 

@@ -1,7 +1,7 @@
 """Whether what a file claims can be: each number beside what bounds it.
 
 A reader lists the claims of a file as data, and asks once. What a file says of itself (counts, ranks, load, units) and
-what its machine can do (rates of links and memories) are bounds alike. A message has both numbers.
+what its machine can do (rates of links and memories) are bounds, too. A message has both numbers.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ ABOVE_ZERO = 5e-324  # the least number above 0
 
 
 class Claim(NamedTuple):
-    """``what`` is ``found``, and lies from ``least`` to ``most``, because of ``why``; ``unit`` of all three numbers."""
+    """What is found, beside what bounds it."""
 
-    what: str
-    found: float
-    why: str
-    least: float = -inf
-    most: float = inf
-    unit: str = ""
+    what: str  # is bounded
+    found: float  # the number
+    why: str  # the reason of the bounds
+    least: float = -inf  # of what can be
+    most: float = inf  # of what can be
+    unit: str = ""  # of all three numbers
 
     @property
     def holds(self) -> bool:

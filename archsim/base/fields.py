@@ -160,11 +160,11 @@ def _ranged(
     bounds = given["range"]
     if not isinstance(bounds, list | tuple) or len(bounds) != 2:
         raise KeyProblem((key, "range"), f"expected two bounds such as [1.35, 1.5], not {describe(bounds)}")
-    ends, told, of_value = [], [], as_written(given["value"]) if isinstance(given["value"], str) else None
+    ends, checked, of_value = [], [], as_written(given["value"]) if isinstance(given["value"], str) else None
     for at, bound in enumerate(bounds):
         if of_value and of_value.unit and isinstance(bound, int | float) and not isinstance(bound, bool):
             bound = f"{bound!r} {of_value.unit}"  # which stays, as a manifest may write the value in another unit
-        told.append(bound)
+        checked.append(bound)
         with _allowed((key, "range", at)):
             ends.append(getattr(handler(plain | {key: bound}), name))
     low, high = ends
@@ -178,18 +178,18 @@ def _ranged(
     for end in distribution.ends:
         with _allowed((key, "range"), "the tails of this distribution: "):
             spec.with_value((name,), end)
-    written = {each: given[each] for each in _OF_RANGES[1:] if each in given} | {"range": told}
+    written = {each: given[each] for each in _OF_RANGES[1:] if each in given} | {"range": checked}
     return Ranged(distribution, given.get("group", ""), given.get("source", ""), written)
 
 
 @contextmanager
-def _allowed(keys: tuple[str | int, ...], told: str = "") -> Iterator[None]:
-    """Raises KeyProblem at ``keys`` for a number that the key does not allow; ``told``: before the problem."""
+def _allowed(keys: tuple[str | int, ...], prefix: str = "") -> Iterator[None]:
+    """Raises KeyProblem at ``keys`` for a number that the key does not allow; ``prefix``: before the problem."""
     try:
         yield
     except ValidationError as error:
         cause = error.errors(include_url=False)[0]
-        raise KeyProblem(keys, f"{told}{cause.get('ctx', {}).get('error', cause['msg'])}") from None
+        raise KeyProblem(keys, f"{prefix}{cause.get('ctx', {}).get('error', cause['msg'])}") from None
 
 
 def with_ranges(spec: Any, dumped: Any) -> Any:

@@ -23,8 +23,6 @@ from archsim.base.errors import ArchsimError
 if TYPE_CHECKING:
     import numpy as np
 
-# ---- files
-
 DRAFT_SUFFIX = ".draft"
 _LOCK = ".lock"  # also says that archsim made the folder
 _LONGEST_NAME = 240  # bytes; file systems take 255, and drafts have longer names
@@ -185,7 +183,6 @@ def _lock(stream, folder: Path) -> None:
         return
 
 
-# ---- archives
 # Archives of others: arrays (``.npy``, ``.npz``) and compressed text, read in bounded memory. Nothing is unpickled.
 #
 # What a file holds follows from its headers, before anything is unpacked. A file that declares much more than its size

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# ---- cores
-
-
 def available_cores() -> int:
     """The number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -33,7 +30,6 @@ def use_one_blas_thread() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-# ---- threads
 # Work spread over threads, with results in order and a bounded number of items in flight.
 
 LEAST_SHARED = 1 << 16
@@ -85,7 +81,6 @@ class LayerThreads:
         list(self._pool.map(lambda span: kernel(experts, *span, *others), self._spans))
 
 
-# ---- memory
 # How much memory this machine has for the process, and arrays that take of it what is written alone.
 
 # Where Linux keeps the limit of a container's memory: versions 2 and 1 of control groups (kernel documentation,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-# ---- shown
 # How results show themselves in notebooks: their one line, and the first rows of their table.
 
 MOST_ROWS, MOST_COLUMNS = 10, 12
@@ -44,8 +43,6 @@ class Shown:
         more = f"<p>{len(frame):,} rows, {len(frame.columns)} columns</p>" if len(frame) > MOST_ROWS else ""
         return line + frame.head(MOST_ROWS).to_html(index=False, max_cols=MOST_COLUMNS, border=0, na_rep="–") + more
 
-
-# ---- tables
 
 TEXT, INTEGER, REAL = "text", "integer", "real"
 _CELL_BYTES = 8  # of a number
@@ -431,8 +428,7 @@ def cell_text(name: str, value: Any) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)  # numpy's says its type
 
 
-# ---- csv_rows
-# Lines of a CSV file whose faults are told with file, line, column and what was expected.
+# Lines of a CSV file whose faults are reported with file, line, column and what was expected.
 
 
 class CsvLine(NamedTuple):

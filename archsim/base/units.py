@@ -3,8 +3,6 @@
 from types import MappingProxyType
 from typing import NamedTuple
 
-# ---- dtypes
-
 BF16 = "bf16"
 BF16_BYTES = 2
 
@@ -39,7 +37,6 @@ WEIGHT_BYTES = MappingProxyType({name: dtype.weight for name, dtype in DTYPES.it
 VECTOR_BYTES = MappingProxyType({name: dtype.vector for name, dtype in DTYPES.items()})
 
 
-# ---- units
 # Nanoseconds of other units of time.
 
 NS_PER_S, NS_PER_MS, NS_PER_US = 1e9, 1e6, 1e3

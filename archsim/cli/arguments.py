@@ -9,8 +9,6 @@ from typing import Any
 
 from archsim.base.errors import SpecError, did_you_mean
 
-# ---- arguments
-
 _REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
@@ -234,9 +232,6 @@ def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
             raise SpecError(f"{option} {text}: expected {expected}") from None
     return numbers
 
-
-# ---- exit_codes
-# Exit codes of commands.
 
 OK = 0
 DIFFERS = 1  # a check found what it was asked to look for

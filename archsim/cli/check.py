@@ -9,8 +9,6 @@ from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, without_code
 from archsim.cli.arguments import DIFFERS, OK, add_experiment, add_jobs
 
-# ---- check
-
 
 def add_check(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser, "The file to check")
@@ -52,7 +50,6 @@ def run_check(args: argparse.Namespace) -> int:
     return OK
 
 
-# ---- verify
 # ``archsim check --report``: run a report again from its manifest, and say which numbers moved.
 
 _SHOWN, _NAMES = 20, 4  # columns that moved; files that are not compared

@@ -61,16 +61,16 @@ _TRACE = (
     Command("synth", "trace:synth", "generate routing like that of a model, and write it as .npz"),
 )
 _RTL = (
-    Command("lockstep", "hardware:rtl_lockstep", "drive a component and its table with the same stimulus, and compare"),
-    Command("formal", "hardware:rtl_formal", "prove invariants of the components by induction"),
-    Command("energy", "hardware:rtl_energy", "estimate the energy of registers and clock from the activity of a run"),
-    Command("synth", "hardware:rtl_synth", "map components to a cell library, for area, delay and energy"),
-    Command("export", "hardware:rtl_export", "write a component as Verilog, with a test bench and timing constraints"),
+    Command("lockstep", "rtl:rtl_lockstep", "drive a component and its table with the same stimulus, and compare"),
+    Command("formal", "rtl:rtl_formal", "prove invariants of the components by induction"),
+    Command("energy", "rtl:rtl_energy", "estimate the energy of registers and clock from the activity of a run"),
+    Command("synth", "rtl:rtl_synth", "map components to a cell library, for area, delay and energy"),
+    Command("export", "rtl:rtl_export", "write a component as Verilog, with a test bench and timing constraints"),
 )
 _HARDWARE = (
-    Command("area", "hardware:area", "estimate area and power of the decision hardware, beside published values"),
-    Command("cost", "hardware:cost", "estimate die area, machine price and energy, with ranges"),
-    Command("blocks", "hardware:blocks", "show hardware blocks as state machines, with tables and diagrams"),
+    Command("area", "area", "estimate area and power of the decision hardware, beside published values"),
+    Command("cost", "cost", "estimate die area, machine price and energy, with ranges"),
+    Command("blocks", "blocks", "show hardware blocks as state machines, with tables and diagrams"),
     CommandGroup("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
 )
 # What --help lists: a heading → its commands.
@@ -78,40 +78,40 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
     "Simulate": (
         Command("run", "run", "simulate one combination of an experiment, and draw a layer in a step as a timeline"),
         Command("sweep", "sweep", "simulate every combination of an experiment, and write a report", (
-            Form("--search", "explore", "sweep:explore", "find the Pareto-optimal points of a `sweep:`"),
+            Form("--search", "explore", "explore", "find the Pareto-optimal points of a `sweep:`"),
             Form("--figure", "figure", "sweep:figure", "write a figure of a report for print, as PDF, PNG or SVG"),
         )),
         Command("serve", "serve", "simulate requests that arrive over time, and search for a configuration"),
     ),
     "Understand": (
         Command("why", "why", "explain what limits a layer in a step, and what would help", (
-            Form("--ablate", "ablate", "why:ablate", "show how much each modelling assumption changes a speed-up"),
-            Form("--bound", "optimum", "why:optimum", "show how far policies are from a bound that none can beat"),
+            Form("--ablate", "ablate", "ablate", "show how much each modelling assumption changes a speed-up"),
+            Form("--bound", "optimum", "optimum", "show how far policies are from a bound that none can beat"),
         )),
         Command("compare", "compare", "compare two designs, or two policies of an experiment", (
-            Form("--engines", "engines", "compare:engines", "compare both engines on a sample of an experiment"),
-            Form("--papers", "claims", "compare:claims", "compare published numbers of papers with simulated ones"),
-            Form("--without", "worth", "compare:worth", "say whether a block or a balancer is worth its cost"),
+            Form("--engines", "engines", "engines", "compare both engines on a sample of an experiment"),
+            Form("--papers", "claims", "claims", "compare published numbers of papers with simulated ones"),
+            Form("--without", "worth", "worth", "say whether a block or a balancer is worth its cost"),
         )),
     ),
     "Decide": (
-        Command("recommend", "serve:recommend", "recommend how to serve a model within latency limits and a budget"),
-        Command("sure", "why:sure", "say how sure an answer is, what it depends on, and what to measure next"),
+        Command("recommend", "recommend", "recommend how to serve a model within latency limits and a budget"),
+        Command("sure", "sure", "say how sure an answer is, what it depends on, and what to measure next"),
         Command("place", "place", "make the placement of experts to deploy, from recorded loads"),
     ),
     "Describe your own": (
         Command("new", "new", "write a commented system, model or experiment to start from", (
-            Form("--from", "model import", "new:model_import", "make a model file from a config.json or an ONNX graph"),
+            Form("--from", "model import", "model_import", "make a model file from a config.json or an ONNX graph"),
         )),
         Command("check", "check", "check any input file before you run it", (
             Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers have changed"),
         )),
-        Command("compile", "list:compile", "compile the kernels once, so that no later command waits for them"),
+        Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (
             Form("--completion", "completion", "list:completion", "print a script for completion in bash, zsh or fish"),
         )),
         Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
-            Form("--validate", "validate", "calibrate:validate", "validate a calibration with unseen measurements"),
+            Form("--validate", "validate", "validate", "validate a calibration with unseen measurements"),
         )),
         CommandGroup("trace", "import, inspect and select recorded routing", _TRACE),
         CommandGroup("hardware", "show area, price, state machines and RTL of the hardware", _HARDWARE,
@@ -175,7 +175,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return OK
     words = _as_spelled_now(words)
     arguments = parser_of(words).parse_args(words)
-    from archsim.cli.progress import heartbeat  # loads rich, which --help does not wait for
+    from archsim.cli.heartbeat import heartbeat  # loads rich, which --help does not wait for
 
     try:
         if isinstance(getattr(arguments, "out", None), str) and arguments.out:

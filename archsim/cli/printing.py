@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 from archsim.base import code_digest, yaml
 from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
-from archsim.specs.plan import SweepPlan
 
 if TYPE_CHECKING:
-    from archsim.runs.plan import Selection
-    from archsim.runs.results import Results
-    from archsim.runs.run import Run
     from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.plan import Point
 
-
-# ---- printing
 
 LOG_WIDTH = 200  # of tables outside a terminal
 MOST_PROBLEMS = 12  # printed per file of measurements
@@ -112,7 +105,7 @@ def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
     ``archsim.base.code_digest.KERNELS``, and those of an experiment (of any where nothing is given), are not compiled
     yet; lines on silence count them, too.
     """
-    from archsim.cli.progress import LEAST_TOLD_S, Heard
+    from archsim.cli.heartbeat import LEAST_TOLD_S, Heard
 
     groups = list(expected)
     if of is not None:
@@ -163,7 +156,7 @@ def natural_width(table) -> int:
 
 def print_store(path: str | Path) -> dict[str, Any]:
     """Print, and return, what the store at ``path`` contains."""
-    from archsim.workload.store import facts_of, open_store
+    from archsim.workload.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
     for name, value in facts.items():
@@ -185,179 +178,6 @@ def print_measurement_problems(measurements) -> None:
         print(f"{file}:1: skipped: {why}", file=sys.stderr)
 
 
-# ---- sweep_tables
-# The tables that ``archsim sweep`` prints: runs and points before they run, speed-ups and best points after.
-
-_LISTED, _BEST, _MOST_ITERATIONS = 20, 10, 6
-_OF_RUNS = ("system", "model", "batch", "assumptions")
-_OWN_COLUMN = ("model", "workload.batch", "policy")  # axes that tables of points have a column for anyway
-_GB = 1e9
-
-
-def print_rooms(runs: Sequence[Run]) -> None:
-    """The runs, and how each fits in the memory of its fullest die; then what is not counted.
-
-    Raises ArchsimError for those that do not.
-    """
-    from archsim.runs.feasibility import rooms, uncounted
-
-    table = grid(
-        "system",
-        "model",
-        "batch",
-        "policy",
-        "assumptions",
-        numbers=("fullest die", "experts GB", "attention GB", "KV GB, activations", "bound GB", "left GB", "fits"),
-    )
-    every = list(rooms(runs))
-    for room in every:
-        run, bound = room.run, room.fit.bound_bytes
-        parts = (room.experts_bytes, room.attention_bytes, room.kv_bytes, bound, bound - room.demand_bytes)
-        sizes = ("–" if size is None else f"{size / _GB:.1f}" for size in parts)
-        fits = "no" if room.problem else "yes" if room.bounded else "not limited"
-        names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
-        table.add_row(*names, str(room.fullest_die), *sizes, fits)
-    console().print(table)
-    for note in uncounted(every):
-        print(note)
-    problems = dict.fromkeys(room.problem for room in every if room.problem)
-    if problems:
-        raise ArchsimError("\n".join(problems))
-
-
-def print_points(selection: Selection) -> None:
-    """The first points that run."""
-    plan = selection.plan
-    table = grid("point", "model", "batch", "policy", "system", "assumptions", *_heads(plan))
-    shown = selection.kept[:_LISTED]
-    for number in shown:
-        point = plan.point(number)
-        cells = _cells(plan, point)
-        parts = (
-            point.variants["model"].name,
-            str(point.batch),
-            point.variants["policy"].name,
-            point.variants["system"].name,
-            point.assumptions.label,
-        )
-        table.add_row(str(number), *parts, *cells)
-    print_fitting(table, kept=4)
-    if len(shown) < len(selection.kept):
-        left = len(selection.kept) - len(shown)
-        print(f"{left:,} more points follow. `--point N` prints point N as an experiment of its own.")
-
-
-def print_dropped(selection: Selection, verb: str = "run") -> None:
-    """How many points run (``verb``: ran, or would), and how many each constraint dropped; of a sample of the points,
-    how many of all that makes.
-    """
-    kept, every = len(selection.kept), selection.plan.combinations
-    asked = kept + selection.dropped.total
-    if asked < every:
-        error = (kept * (asked - kept) / asked) ** 0.5 / asked
-        print(
-            f"{asked:,} points were drawn and checked. Of these, {kept / asked:.0%} ± {2 * error:.0%} {verb}, and so "
-            f"does about the same share of all {every:,}."
-        )
-    print(f"{kept:,} of {asked:,} points {verb}.")
-    for text, count in selection.dropped.by_constraint.items():
-        print(f"  {count:,} are dropped by `{text}`")
-    if selection.dropped.repeats:
-        print(f"  {selection.dropped.repeats:,} repeat another point")
-
-
-def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
-
-    In a narrow terminal, without columns of one value.
-    """
-    from archsim.report.sections import iteration_told
-    from archsim.runs.results import REFERENCES
-
-    rows = results.runs.rows
-    reference = next((name for name in REFERENCES if name in {row["policy"] for row in rows}), None)
-    table = _speedups(rows, _OF_RUNS, policies, reference)
-    if natural_width(table) > console().width:
-        varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
-        table = _speedups(rows, varying or ["model"], policies, reference)
-    for whole in dict.fromkeys(map(iteration_told, _at_most(rows))):
-        if whole:
-            print(whole)
-    if reference:
-        print(f"Decode throughput of MoE layers relative to {reference}:")
-    console().print(table)
-
-
-def _at_most(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of every system, model and assumptions the run with the shortest whole iteration at the largest batch."""
-    found: dict[tuple, Mapping[str, Any]] = {}
-    for row in rows:
-        if row.get("iteration_ns"):
-            place = row["system"], row["model"], row["assumptions"]
-            best = found.get(place, row)
-            found[place] = min(best, row, key=lambda each: (-each["batch"], each["iteration_ns"]))
-    return list(found.values())[:_MOST_ITERATIONS]
-
-
-def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies: Iterable[str], reference: str | None):
-    table = grid(*names, numbers=tuple(policies))
-    cells: dict[tuple, dict[str, str]] = {}
-    for row in rows:
-        throughput = row["tokens_per_s"]
-        speedup = row[f"speedup_vs_{reference}"] if reference else None
-        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
-        cells.setdefault(tuple(str(row[name]) for name in names), {})[row["policy"]] = shown
-    for combination, by_policy in cells.items():
-        table.add_row(*combination, *by_policy.values())
-    return table
-
-
-def print_best(plan: SweepPlan, folder: Path) -> None:
-    """The points with the highest decode throughput."""
-    from pyarrow import parquet
-
-    names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
-    table = parquet.read_table(folder / "results.parquet", columns=names)
-    table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a decode step", "die use"))
-    for head in _heads(plan):
-        best.add_column(head)
-    for row in table.slice(0, _BEST).to_pylist():
-        point = plan.point(row["point"])
-        rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
-        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
-        parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
-        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
-    print("The points with the highest decode throughput, scaled to all MoE layers of the model:")
-    print_fitting(best, kept=7)
-
-
-def print_wafers(plan: SweepPlan, folder: Path) -> None:
-    """The distribution of drawn machines; nothing of another sweep."""
-    from archsim.studies.wafers import COLUMNS, cells_of, distributions, is_drawn
-
-    if not is_drawn(plan):
-        return
-    from pyarrow import parquet
-
-    rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
-    table = grid("drawn machines", numbers=COLUMNS)
-    for each in distributions(plan, rows):
-        table.add_row(each.name, *cells_of(each))
-    print_fitting(table, kept=6)
-
-
-def _heads(plan: SweepPlan) -> list[str]:
-    """The axes without their roots, to keep columns narrow; without those that have a column of their own."""
-    return [".".join(axis.path[1:]) or axis.name for axis in plan.sweep.axes if axis.name not in _OWN_COLUMN]
-
-
-def _cells(plan: SweepPlan, point: Point) -> list[str]:
-    """The values of the axes in `_heads`."""
-    return [value for name, value in plan.shown(point).items() if name not in _OWN_COLUMN]
-
-
-# ---- report_folder
 # Where a command writes its report, and which report it replaces there.
 
 
@@ -387,8 +207,6 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
     print(f"This replaces the report of {there.get('name')} in {folder}{settings}.", file=sys.stderr)
 
 
-# ---- sure
-
 LEAST_CAUSE = 0.005  # share of a variance that is told
 
 
@@ -398,7 +216,7 @@ def print_causes(indices, unknown: str, what: str = "the answer") -> None:
     """
     from archsim.base.errors import sentence
     from archsim.report.units import percent
-    from archsim.studies.sure import SHOWN
+    from archsim.studies.sure_files import SHOWN
 
     if unknown:
         print(sentence(unknown))
@@ -417,7 +235,7 @@ def print_causes(indices, unknown: str, what: str = "the answer") -> None:
 def print_sure(found) -> None:
     """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
     from archsim.report.units import TIME_UNITS, interval, percent
-    from archsim.studies.sure import order_told
+    from archsim.studies.sure_answer import order_sentence
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
@@ -430,10 +248,10 @@ def print_sure(found) -> None:
             table = grid("faster", "slower", "order", numbers=("by", "5 %", "95 %"))
             for each in pairs:
                 by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
-                table.add_row(each.faster, each.slower, order_told(each), *by)
+                table.add_row(each.faster, each.slower, order_sentence(each), *by)
             console().print(table)
         print_causes(place.indices, place.unknown)
         for said in place.advice:
             print(said)
-        print(place.told)
+        print(place.sentence)
     print_notes(list(found.notes))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archsim.cli.arguments import CHOSEN, OK, OUTPUT, add_chosen, add_experiment, add_samples, below, natural
-from archsim.cli.progress import begins
+from archsim.cli.heartbeat import begins
 
 NARROW = 120  # columns of a terminal
 
@@ -86,7 +86,7 @@ def _death(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.runs.plan import choose
-    from archsim.studies.wafers import death_of
+    from archsim.studies.death import death_of
 
     chosen = choose(ar.load_experiment(args.file, args.overrides), **{name: getattr(args, name) for name in CHOSEN})
     print_compiling()

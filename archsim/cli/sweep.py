@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from archsim.studies.comparison import SweepReport
 
 
-# ---- sweep
-
 _MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
 _SAMPLED = 200  # points of a larger sweep
 
@@ -98,7 +96,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
-    from archsim.cli.printing import print_best, print_dropped, print_speedups, print_wafers
+    from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups, print_wafers
 
     plan = selection.plan
     if plan.sweep.axes:
@@ -127,7 +125,7 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 
 def _dry_run(plan: SweepPlan, args: argparse.Namespace) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
-    from archsim.cli.printing import print_dropped, print_points, print_rooms
+    from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
     from archsim.runs.feasibility import told
     from archsim.runs.plan import drawn, select
 
@@ -167,84 +165,6 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else f'{noun}s'}"
 
 
-# ---- explore
-# ``archsim sweep --search``: search the points of a sweep, report the recommended designs, print the Pareto front.
-
-_SHOWN = 20  # printed points of the front
-
-
-def add_explore(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser, "An experiment with `sweep:` and `explore:`")
-    arguments.add_report(parser, "reports/NAME-exploration")
-    arguments.add_jobs(parser)
-    parser.add_argument(
-        "--samples", metavar="N", type=int, help="How many worlds to draw, for objectives such as throughput.p10."
-    )
-
-
-def run_explore(args: argparse.Namespace) -> int:
-    """Run what is missing; write the page, and a report for every recommended design."""
-    from archsim.api import ExplorationPlan
-    from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
-    from archsim.specs.library import load_exploration
-
-    worlds = [] if args.samples is None else [f"explore.samples={args.samples}"]
-    asked = ExplorationPlan(*load_exploration(args.file, [*args.overrides, *worlds]))
-    name, objectives = asked.plan.experiment.name, ", ".join(asked.spec.objectives)
-    folder, jobs = report_folder(name, args.out, "exploration"), args.jobs or available_cores()
-    print(f"{name}: {asked.plan.combinations:,} points, by {objectives} → {folder}", flush=True)
-    from archsim.api import explore
-    from archsim.cli.progress import resumes, watcher
-    from archsim.studies.exploration.search import given
-
-    print_replaced(folder, given(asked.plan.with_engine("analytical"), asked.spec))
-    print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
-    with resumes(folder):
-        found = explore(asked, folder, jobs, watcher)
-    args.result = found
-    _print_answers(found)
-    _print_front(found)
-    print_notes(found.notes)
-    print(f"report: {folder / 'index.html'}")
-    return arguments.OK
-
-
-def _print_answers(found) -> None:
-    """The design of every question asked: the best by each objective, and within each budget, or that none is."""
-    from archsim.report.units import amount
-    from archsim.studies.exploration.analysis import wanted
-    from archsim.studies.exploration.page import answer_heading, unmet_budgets
-
-    for heading, point in wanted(found).items():
-        values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
-        told = answer_heading(found, heading, point)
-        print(f"{told}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
-    for sentence in unmet_budgets(found):
-        print(sentence)
-
-
-def _print_front(found) -> None:
-    from archsim.cli.printing import grid, print_fitting
-    from archsim.report.units import amount
-
-    state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
-    if not found.budget:
-        state = "estimates of the analytical engine alone"
-    ran = f"{len(found.known)} of {len(found.points):,} ran on the event engine"
-    title = f"{len(found.front)} designs on the front ({state}); {ran}"
-    table = grid("point", title=title, numbers=found.spec.objectives)
-    for column in ("limit", *found.axes):
-        table.add_column(column)
-    for point in found.front[:_SHOWN]:
-        values = (amount(name, point.values[name]) for name in found.spec.objectives)
-        table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
-    print_fitting(table, kept=2 + len(found.spec.objectives))
-    if len(found.front) > _SHOWN:
-        print(f"{len(found.front) - _SHOWN} more designs of the front are in front.csv.")
-
-
-# ---- figure
 # ``archsim sweep --figure``: a figure of a report as a file for print.
 
 
@@ -260,7 +180,7 @@ def run_figure(args: argparse.Namespace) -> int:
     """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
     from pathlib import Path
 
-    from archsim.report.figures import names_of, write_figure
+    from archsim.report.printed_figures import names_of, write_figure
 
     if args.name is None and args.out is None:
         args.result = {"figures": dict(names_of(Path(args.report)))}

@@ -5,9 +5,6 @@ from pathlib import Path
 
 from archsim.cli import arguments
 
-# ---- import_store
-# ``archsim trace import``: read recorded routing into a store.
-
 
 def add_import_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -31,10 +28,10 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
 def run_import_store(args: argparse.Namespace) -> int:
     """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
     from archsim.base.host import available_cores
+    from archsim.cli.import_progress import import_watcher
     from archsim.cli.printing import print_store
-    from archsim.cli.progress import import_watcher
     from archsim.specs.library import load_model
-    from archsim.workload.formats.readers import import_sources
+    from archsim.workload.formats.importing import import_sources
 
     model = load_model(args.model) if args.model else None
     sources, out = (
@@ -58,10 +55,6 @@ def run_import_store(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- fit
-# ``archsim trace fit``: estimate the parameters of generated routing from recorded routing.
-
-
 def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
@@ -76,8 +69,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
-    from archsim.workload.traffic_model import TrafficSubjects, read_head
-    from archsim.workload.traffic_presets import fit_preset
+    from archsim.workload.preset_files import fit_preset
+    from archsim.workload.traffic_heads import TrafficSubjects, read_head
 
     to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
     out = fit_preset(args.source, load_model(args.model), to, args.seed)
@@ -91,10 +84,6 @@ def run_fit(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- head
-# ``archsim trace head``: print the first rows of a store.
-
-
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
@@ -104,15 +93,11 @@ def add_head(parser: argparse.ArgumentParser) -> None:
 
 def run_head(args: argparse.Namespace) -> int:
     """Print the rows. Raises TraceError for a store of loads."""
-    from archsim.workload.store import head_of, open_store
+    from archsim.workload.trace_store import head_of, open_store
 
     args.result = list(head_of(open_store(args.store), args.rows))
     print(*args.result, sep="\n")
     return arguments.OK
-
-
-# ---- info
-# ``archsim trace info``: print what a store contains.
 
 
 def add_info(parser: argparse.ArgumentParser) -> None:
@@ -125,16 +110,12 @@ def run_info(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_store
 
     if args.verify:
-        from archsim.workload.store import open_store, verify
+        from archsim.workload.trace_store import open_store, verify
 
         verify(open_store(args.store))
         print("All checksums match.")
     args.result = print_store(args.store)
     return arguments.OK
-
-
-# ---- merge
-# ``archsim trace merge``: write a store with all requests of several.
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
@@ -146,16 +127,12 @@ def run_merge(args: argparse.Namespace) -> int:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import merge
+    from archsim.workload.store_writer import merge
 
     out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
     return arguments.OK
-
-
-# ---- profile
-# ``archsim trace profile``: measure the patterns of recorded routing.
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -184,10 +161,6 @@ def run_profile(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-# ---- sample
-# ``archsim trace sample``: write a store of requests drawn at random.
-
-
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
@@ -201,7 +174,8 @@ def run_sample(args: argparse.Namespace) -> int:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store, sample_entries, write_selection
+    from archsim.workload.store_writer import sample_entries, write_selection
+    from archsim.workload.trace_store import open_store
 
     store = open_store(args.store)
     entries = sample_entries(store, args.requests, args.seed)
@@ -209,10 +183,6 @@ def run_sample(args: argparse.Namespace) -> int:
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
     args.result = print_store(out)
     return arguments.OK
-
-
-# ---- slice
-# ``archsim trace slice``: write a store with some requests of another.
 
 
 def add_slice(parser: argparse.ArgumentParser) -> None:
@@ -235,7 +205,8 @@ def run_slice(args: argparse.Namespace) -> int:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
     from archsim.cli.printing import print_store
-    from archsim.workload.store import open_store, slice_entries, write_selection
+    from archsim.workload.store_writer import slice_entries, write_selection
+    from archsim.workload.trace_store import open_store
 
     store = open_store(args.store)
     first, last = args.requests
@@ -251,10 +222,6 @@ def _span(text: str) -> tuple[int, int | None]:
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
     return arguments.natural(first or "0"), arguments.natural(last) if last else None
-
-
-# ---- synth
-# ``archsim trace synth``: generate routing like a model's.
 
 
 def add_synth(parser: argparse.ArgumentParser) -> None:
@@ -279,7 +246,7 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
 
 
 def run_synth(args: argparse.Namespace) -> int:
-    from archsim.workload.traffic_presets import generate_trace
+    from archsim.workload.preset_files import generate_trace
 
     preset = args.preset or args.like
     out = str(arguments.file_out(args.out, f"{arguments.stem_of(preset)}.npz"))

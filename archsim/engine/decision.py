@@ -150,7 +150,7 @@ class FreeDecision:
         return allocate(view)
 
     def predict(self, copy_bits, layer, plan, predicted):
-        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.demand.Predicted, or
+        """The cp_en bits of a step whose plan is decided. ``predicted``: archsim.workload.step_demand.Predicted, or
         None.
         """
         return copy_bits(layer, plan, predicted)
@@ -242,20 +242,11 @@ class ChargedDecision(FreeDecision):
         effort = plan.effort
         placed = len(effort.candidates)
         return DecisionWork(
-            dies=self._dies,
-            experts=self._experts,
-            demand_received=effort.global_demand,
-            table_entries=placed,
-            sorted_experts=effort.sorted_experts,
-            candidates=effort.candidates,
-            blocks=effort.blocks,
-            plan_entries=len(plan.expert),
-            rows=rows,
-            copies=copies,
-            operations=effort.operations,
-            statistics_bytes=effort.statistics_bytes,
-            speeds=effort.speeds,
-        )
+            dies=self._dies, experts=self._experts, demand_received=effort.global_demand, table_entries=placed,
+            sorted_experts=effort.sorted_experts, candidates=effort.candidates, blocks=effort.blocks,
+            plan_entries=len(plan.expert), rows=rows, copies=copies, operations=effort.operations,
+            statistics_bytes=effort.statistics_bytes, speeds=effort.speeds,
+        )  # fmt: skip
 
     def _states_ns(self, counts: DecisionWork, decided_ns: float) -> np.ndarray:
         """``decided_ns``: what a host takes to decide."""

@@ -16,17 +16,9 @@ from archsim.base import compiled, host
 from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies import free_heatmap, heatmap, registry
 from archsim.specs.policies import PATHS, PolicySpec
-from archsim.workload.demand import (
-    BatchSum,
-    Demand,
-    Predicted,
-    Stacked,
-    StepDemand,
-    TokenRouting,
-    dies_of_requests,
-    let_go,
-    sum_together,
-)
+from archsim.workload.demand import BatchSum, Demand, sum_together
+from archsim.workload.stacked import Stacked, let_go
+from archsim.workload.step_demand import Predicted, StepDemand, TokenRouting, dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
 if TYPE_CHECKING:
@@ -83,17 +75,12 @@ class RunDemand(Demand):
             if rows.start != rows.stop:
                 routing = TokenRouting(np.ascontiguousarray(self.routed[rows, layer]), self.routed_die[rows])
         return StepDemand(
-            step,
-            tokens,
-            tokens if prefill else np.zeros_like(tokens),
-            self.first_seen[step, layer],
-            self.top_k,
+            step, tokens, tokens if prefill else np.zeros_like(tokens), self.first_seen[step, layer], self.top_k,
             origins=None if self.origins is None else self.origins[step, layer],
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
-            routing=routing,
-            residents=None if self.residents is None else self.residents[step],
+            routing=routing, residents=None if self.residents is None else self.residents[step],
             expected=None if self.expected is None else self.expected[step, layer],
-        )
+        )  # fmt: skip
 
     @property
     def tokens_of_step(self) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.base.compiled import kernel
 from archsim.base.errors import ArchsimError
-from archsim.engine import balancing, execution, gemm_times, machine, own_blocks, state
+from archsim.engine import balancing, execution, gemm_times, local_cp, machine, own_objects, state
 from archsim.engine.decision import REPEATS, ChargedDecision, Charges, DecisionTotals, FreeDecision, global_die, secants
 from archsim.engine.event import reserved, shared
 from archsim.engine.transitions import TransitionLog
@@ -30,7 +30,7 @@ from archsim.policies.placement import Placement
 from archsim.policies.prediction import CopiesView
 from archsim.policies.registry import NOMINAL, build_policy
 from archsim.specs.scenario import Scenario
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
 from microarch.blocks.hbm import SLICES, count_anew, evict_beyond_room
 
@@ -96,7 +96,7 @@ class EventEngine:
         rest: Callable[[float, bool], overlap.Rest] | None = None,
     ):
         system, model, assumptions = scenario.system, scenario.model, scenario.assumptions
-        own_blocks.refuse_engine(self.name, system, assumptions, scenario.policy)
+        own_objects.refuse_engine(self.name, system, assumptions, scenario.policy)
         self.scenario = scenario
         self.rows = _rows_of(layer_ids, model)
         self.layers = len(self.rows)
@@ -174,7 +174,7 @@ class EventEngine:
         )  # entries are in order of expert
         if self._log is not None:
             self._log.begin()
-        notes = state.NO_NOTES if self._log is None else self._log.notes
+        notes = local_cp.NO_NOTES if self._log is None else self._log.notes
         ready_ns = self.decision.before_step(plan, rows)
         order = execution.Order(
             layer=layer, row=row, demand=demand, plan=plan, cp_en=bits, cp_ready_ns=ready_ns, notes=notes,
@@ -262,7 +262,7 @@ class EventEngine:
                     plan=NO_PLAN,
                     cp_en=None,
                     cp_ready_ns=0.0,
-                    notes=state.NO_NOTES,
+                    notes=local_cp.NO_NOTES,
                     placement=placement,
                 )  # fmt: skip
             ),

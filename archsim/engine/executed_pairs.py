@@ -7,7 +7,8 @@ import numpy as np
 
 from archsim.base import compiled, host
 from archsim.policies.routing import Pass, RoutingRule
-from archsim.workload.demand import Stacked, dies_of_requests
+from archsim.workload.stacked import Stacked
+from archsim.workload.step_demand import dies_of_requests
 from archsim.workload.trace import StepTokens, TokenSource
 
 

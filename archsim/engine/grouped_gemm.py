@@ -192,14 +192,10 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
     compute = system.compute
     rank = _Rank(
         laws.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
-        None if dispatched else model.experts / dies,
-        compute.dtype,
-        system.nominal_rates,
-        compute.library,
-        system.launch == "gpu",
-        compute.kernel_factor,
+        None if dispatched else model.experts / dies, compute.dtype, system.nominal_rates, compute.library,
+        system.launch == "gpu", compute.kernel_factor,
         Kernels(*(getattr(compute.kernels, part) for part in Kernels._fields)),
-    )
+    )  # fmt: skip
     return _law(compute.calibration, calibration_digest(compute.calibration), rank)
 
 

@@ -22,7 +22,7 @@ from archsim.engine.engine import EventEngine, StepTimes
 from archsim.iteration.memory import Fit
 from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
-from archsim.workload.demand import Predicted, StepDemand
+from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
 from microarch.fabric.fabric import Fabric
@@ -152,13 +152,10 @@ class Balancer:
         engine, steps = self._engine, len(self._steps)
         shape = steps, engine.layers
         history = History(
-            engine.rows.copy(),
-            np.zeros((*shape, engine.scenario.model.experts), np.int32),
-            np.zeros((*shape, engine.machine.dies), np.int64),
-            np.zeros(shape),
-            engine.costs,
+            engine.rows.copy(), np.zeros((*shape, engine.scenario.model.experts), np.int32),
+            np.zeros((*shape, engine.machine.dies), np.int64), np.zeros(shape), engine.costs,
             engine.array_speeds(step_counts.DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
-        )
+        )  # fmt: skip
         for step, results in enumerate(self._steps):
             for result in results:
                 at = step, result.layer
@@ -305,26 +302,15 @@ class Replay:
             step_ns[step, layer], load[step, layer], bounds[step, layer] = ns, tokens, each
         gemm, residual_ns = engine.execution.gemm_time(), tally.residual_ns - prefill_residual_ns
         return RunOutcome(
-            machine=engine.machine,
-            fabric=engine.fabric,
-            fit=engine.fit,
-            memory=engine.memory,
-            tally=tally,
-            step_ns=step_ns,
-            load=load,
-            prefill_ns=elapsed.prefill_ns,
-            decode_ns=elapsed.decode_ns,
-            decision=engine.decision.totals,
-            heatmap_dropped=0 if self._heatmap is None else self._heatmap.dropped,
+            machine=engine.machine, fabric=engine.fabric, fit=engine.fit, memory=engine.memory, tally=tally,
+            step_ns=step_ns, load=load, prefill_ns=elapsed.prefill_ns, decode_ns=elapsed.decode_ns,
+            decision=engine.decision.totals, heatmap_dropped=0 if self._heatmap is None else self._heatmap.dropped,
             decode_residual_ns=(float(residual_ns[0]), float(residual_ns[1])) if gemm.calibrated_ns else None,
             gemm_extrapolated=gemm.extrapolated_ns / gemm.calibrated_ns if gemm.calibrated_ns else None,
             migrations=() if self._balancer is None else tuple(self._balancer.migrations),
-            balancing=engine.balancing.totals,
-            ceilings=bounds,
-            counts=self._of_steps,
-            gemm_law=gemm.law,
+            balancing=engine.balancing.totals, ceilings=bounds, counts=self._of_steps, gemm_law=gemm.law,
             counted=getattr(engine.execution, "counted", dict)(),
-        )
+        )  # fmt: skip
 
     def trace_step(self, step: int, layer: int) -> dict[str, np.ndarray]:
         """Run up to a step and return its log (``archsim.engine.event.explained``). ``layer`` counts the layers that

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.base.units import NS_PER_S
-from archsim.engine import fabrics, state, transfer_kernels
+from archsim.engine import fabrics, mesh_laws, state, transfer_kernels
 from archsim.iteration.links import HostPath, Links
 from archsim.laws import die, mesh
 from archsim.policies.allocation import Costs
@@ -62,34 +62,22 @@ def build_machine(scenario: Scenario) -> tuple[state.Machine, Fabric]:
     factors = die.DieFactors(*map(np.array, of_dies))  # over the nominal rates
     transfers = transfer_kernels.software(scenario, system.hbm.latency_ns + float(away_ns))
     machine = state.Machine(
-        dies=fabric.dies,
-        hops=fabric.hops,
-        route_ptr=fabric.route_ptr,
+        dies=fabric.dies, hops=fabric.hops, route_ptr=fabric.route_ptr,
         route_links=fabric.route_links if shared else fabric.route_edges(),
-        link_resources=fabric.links if shared else fabric.edges,
-        hbm_bytes_per_ns=hbm_bytes_per_ns,
-        link_bytes_per_ns=plain_link,
-        hbm_latency_ns=system.hbm.latency_ns,
-        hop_ns=system.d2d.hop_latency_ns,
+        link_resources=fabric.links if shared else fabric.edges, hbm_bytes_per_ns=hbm_bytes_per_ns,
+        link_bytes_per_ns=plain_link, hbm_latency_ns=system.hbm.latency_ns, hop_ns=system.d2d.hop_latency_ns,
         link_rates=fabric.link_bytes_per_ns,
-        route_bytes_per_ns=narrowest(fabric, fabric.link_bytes_per_ns, here=plain_link),
-        route_ns=fabric.pair_ns,
-        request_bytes=system.d2d.request_bytes,
-        llc_hit_ns=system.llc.hit_ns,
-        llc_miss_ns=system.llc.miss_ns,
-        llc_write_ns=system.llc.write_ns,
-        slice_bytes=weights,
+        route_bytes_per_ns=narrowest(fabric, fabric.link_bytes_per_ns, here=plain_link), route_ns=fabric.pair_ns,
+        request_bytes=system.d2d.request_bytes, llc_hit_ns=system.llc.hit_ns, llc_miss_ns=system.llc.miss_ns,
+        llc_write_ns=system.llc.write_ns, slice_bytes=weights,
         first_bytes=min(weights, system.llc.segment_bytes) if segmented else weights,
         window=max(1, llc_geometry(scenario)[1]) if segmented else NO_WINDOW,
         array_waits=not shared or assumptions.reads == "together",
         copies_in_background=assumptions.copy_writes == "background",
-        stream_bytes=_streaming(scenario)[0] if streams_in_order(assumptions) else 0,
-        whole_ns=not shared,
-        transfer_ns=transfers.ns,
-        transfer_bytes_per_ns=transfers.bytes_per_ns,
-        hbm_rates=hbm_bytes_per_ns * factors.hbm,
-        array_speeds=factors.array,
-    )
+        stream_bytes=_streaming(scenario)[0] if streams_in_order(assumptions) else 0, whole_ns=not shared,
+        transfer_ns=transfers.ns, transfer_bytes_per_ns=transfers.bytes_per_ns,
+        hbm_rates=hbm_bytes_per_ns * factors.hbm, array_speeds=factors.array,
+    )  # fmt: skip
     return machine, fabric
 
 
@@ -102,7 +90,7 @@ def endpoint_bytes_per_s(system) -> float:
     chip, beside 2 links of 25 GB/s to each neighbour). Other measured kernels reach from half to 1.3 times that share.
     """
     if system.endpoint is not None:
-        return min(fabrics.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
+        return min(mesh_laws.measured_law(system.endpoint, mesh.COMBINE, system).bytes_per_s, FASTEST_BYTES_PER_S)
     law = fabric_calibration(ENDPOINT[0]).law(*ENDPOINT[1:])
     assert law is not None, "shipped"
     share = law.bytes_per_s / (law.links * law.link_bytes_per_s)
@@ -173,15 +161,12 @@ def policy_costs(system, model, assumptions: AssumptionsSpec | None = None) -> C
     system, decision = with_links_of_slices(system, model), system.decision
     compares = assumptions is not None and assumptions.decision_cost == "charged" and decision.executor == "fsm"
     return Costs(
-        slice_bytes=slice_bytes(system, model),
-        flop_per_token=float(6 * model.hidden * model.expert_ffn),
+        slice_bytes=slice_bytes(system, model), flop_per_token=float(6 * model.hidden * model.expert_ffn),
         flop_per_ns=system.compute.peak_flop_per_s / NS_PER_S * system.compute.efficiency,
         hbm_bytes_per_ns=system.hbm.bandwidth_bytes_per_s / NS_PER_S * system.hbm.efficiency,
-        link_bytes_per_ns=fabrics.plain_link_bytes_per_ns(system),
-        hbm_latency_ns=system.hbm.latency_ns,
-        hop_ns=system.d2d.hop_latency_ns,
-        quantum_ns=decision.fsm.cost_quantum_ns if compares else 0.0,
-    )
+        link_bytes_per_ns=fabrics.plain_link_bytes_per_ns(system), hbm_latency_ns=system.hbm.latency_ns,
+        hop_ns=system.d2d.hop_latency_ns, quantum_ns=decision.fsm.cost_quantum_ns if compares else 0.0,
+    )  # fmt: skip
 
 
 def build_memory(scenario: Scenario, layers: int, fit: Fit) -> state.Memory:

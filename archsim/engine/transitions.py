@@ -25,8 +25,8 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel
 from archsim.engine.decision import FreeDecision
-from archsim.engine.state import NOTE
-from microarch.blocks import local_cp, request
+from archsim.engine.local_cp import NOTE
+from microarch.blocks import block, local_cp
 from microarch.blocks.global_cp import TABLE as GLOBAL_TABLE
 from microarch.blocks.global_cp import State
 
@@ -39,15 +39,15 @@ class Processor(IntEnum):
 
 
 GLOBAL_NEXT, GLOBAL_SPAWN = GLOBAL_TABLE.arrays()
-GLOBAL_ENDS = np.full(len(State), request.NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
+GLOBAL_ENDS = np.full(len(State), block.NOTHING, np.int64)  # the one event that ends each state; -1 for the final one
 
 
 for _state, _event in GLOBAL_TABLE.steps:
-    assert GLOBAL_ENDS[_state] == request.NOTHING, f"{_state.name} may end in two ways"
+    assert GLOBAL_ENDS[_state] == block.NOTHING, f"{_state.name} may end in two ways"
     GLOBAL_ENDS[_state] = _event
 
 
-IDLE = request.codes(State)[0]
+IDLE = block.codes(State)[0]
 
 
 @inner

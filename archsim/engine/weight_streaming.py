@@ -31,18 +31,10 @@ class WeightStreaming:
     def _work(self, builder: WorkBuilder, order: execution.Order) -> state.StepWork:
         demand = order.demand
         return builder.build(
-            order.layer,
-            order.row,
-            order.plan,
-            order.placement,
-            demand.origins if builder.needs_origins else None,
-            demand.top_k,
-            order.cp_en,
-            self._memory,
-            demand.routing,
-            demand.residents,
+            order.layer, order.row, order.plan, order.placement, demand.origins if builder.needs_origins else None,
+            demand.top_k, order.cp_en, self._memory, demand.routing, demand.residents,
             self.clocks[execution.phase_of(order)],
-        )
+        )  # fmt: skip
 
     def log(self, begin_ns: float) -> dict[str, np.ndarray]:
         return self.kernel.log(begin_ns)

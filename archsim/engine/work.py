@@ -3,12 +3,12 @@
 import numpy as np
 
 from archsim.base.compiled import inner, kernel
-from archsim.engine import gemm, gemm_times, own_blocks, state
+from archsim.engine import gemm, gemm_times, local_cp, own_blocks, state
 from archsim.engine.moves import SENDS, Sizes, received_of_experts, send_once, vector_bytes
 from archsim.policies.allocation import Plan
 from archsim.policies.placement import Placement
 from archsim.specs.scenario import Scenario
-from archsim.workload.demand import TokenRouting
+from archsim.workload.step_demand import TokenRouting
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
 
@@ -69,34 +69,19 @@ class WorkBuilder:
         move_ptr = self._no_move_ptr
         if self._dispatched:
             move_ptr = np.stack([np.searchsorted(row, np.arange(dies + 1)) for row in moves["src"]])
-        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, state.LOCAL_CP)
+        chains, local = np.empty(n * SLICES, np.int64), np.zeros(dies, local_cp.LOCAL_CP)
         _complete(
             entries,
             (plan.expert, plan.die, plan.tokens, placement.sources(row, plan.expert, plan.die, self._fabric.hops)),
-            shared,
-            layer * self.ids,
-            self._slice_bytes,
-            self._carried_bytes,
-            self._copies,
-            self._local_first,
-            memory.copies.present,
-            moves,
-            np.zeros(dies * PRECEDENCES + 1, np.int64),
-            chains,
-            local,
-        )
+            shared, layer * self.ids, self._slice_bytes, self._carried_bytes, self._copies, self._local_first,
+            memory.copies.present, moves, np.zeros(dies * PRECEDENCES + 1, np.int64), chains, local,
+        )  # fmt: skip
         self._take_time(entries, local, arrived, clock)
         return state.StepWork(
-            entries=entries,
-            cp_en=self._no_bits if cp_en is None else cp_en,
-            cp_ready_ns=0.0,
-            moves=moves,
-            move_ptr=move_ptr,
-            chains=chains,
-            local=local,
-            held=np.zeros(len(chains), state.HELD),
-            notes=state.NO_NOTES,
-        )
+            entries=entries, cp_en=self._no_bits if cp_en is None else cp_en, cp_ready_ns=0.0, moves=moves,
+            move_ptr=move_ptr, chains=chains, local=local, held=np.zeros(len(chains), local_cp.HELD),
+            notes=local_cp.NO_NOTES,
+        )  # fmt: skip
 
     def arrivals(self, experts: int, tokens: int) -> np.ndarray | None:
         """Distinct tokens of every die that runs ``experts`` with ``tokens`` each, float64[die]; None where no time
@@ -239,7 +224,7 @@ def _complete(
         cp = local[die]
         cp.next_chain, ended = ended, ended + cp.end_chain
         cp.end_chain, cp.held, cp.held_last = ended, -1, -1
-        cp.state = state.FETCH if cp.moves_left else state.EXECUTE
+        cp.state = local_cp.FETCH if cp.moves_left else local_cp.EXECUTE
 
 
 @inner

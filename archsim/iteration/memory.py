@@ -28,7 +28,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.demand import dies_of_requests
+from archsim.workload.step_demand import dies_of_requests
 
 KV, OWN = "KV cache", "execution"
 # Longer prompts are cut into steps of so many tokens: max_num_batched_tokens of vLLM's server on an H100

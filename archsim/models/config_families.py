@@ -27,7 +27,7 @@ from archsim.models.config_fields import (
     with_experts,
     with_window,
 )
-from archsim.models.config_keys import ConfigKeys, squeezed
+from archsim.models.config_keys import ConfigKeys, squeeze_name
 
 
 def _deepseek(c: ConfigKeys) -> Fields:
@@ -100,7 +100,7 @@ def _minimax_m3(c: ConfigKeys) -> Fields:
             "same width of an expert"
         )
     layers, base, inside = fields["layers"], grouped_heads(c), c.part("sparse_attention_config")
-    whole = len(inside.listed("sparse_attention_freq")) >= layers
+    whole = len(inside.list_of("sparse_attention_freq")) >= layers
     flags = inside.flags("sparse_attention_freq", layers) if whole else []
     if kinds := layer_kinds(c, layers, "full_attention", "minimax_m3_sparse"):
         flags = [kind == "minimax_m3_sparse" for kind in kinds]
@@ -170,7 +170,7 @@ def _qwen_next(c: ConfigKeys) -> Fields:
     }
     attention = grouped_heads(c) | {"output_gate": c.flag("attn_output_gate") is not False, "layers": full}
     fields["attention"] = [delta, attention]
-    if squeezed(c.model_type) in ("qwen35", "qwen35text"):
+    if squeeze_name(c.model_type) in ("qwen35", "qwen35text"):
         return fields | one_expert(layers, c.size("intermediate_size"))
     fields |= expert_fields(c) | shared_experts(c, "shared_expert_intermediate_size")
     return with_experts(c, _qwen_layers(c, layers), fields, "intermediate_size")
@@ -231,7 +231,7 @@ def _minimax(c: ConfigKeys) -> Fields:
     c.any("shared_moe_mode", "block_size")  # of the scan: tokens of one block
     kinds = layer_kinds(c, layers, "full_attention", "linear_attention")
     flags = c.flags("attn_type_list", layers) or [kind == "full_attention" for kind in kinds]
-    if not flags and squeezed(c.model_type) != "minimaxm2":
+    if not flags and squeeze_name(c.model_type) != "minimaxm2":
         raise SpecError(f"{c.path}: does not say attn_type_list: which layers have lightning attention")
     refuse_window(c)
     full = [layer for layer, flag in enumerate(flags) if flag]
@@ -271,7 +271,7 @@ def _nemotron(c: ConfigKeys) -> Fields:
     names = "hybrid_override_pattern", "layers_block_type", "layer_types"
     key, pattern = c.said(*names) or names[0], c.any(names[0])
     if pattern is None:
-        pattern = "".join(named[kind] for kind in layer_kinds(c, len(c.listed(key)), *named, key=key))
+        pattern = "".join(named[kind] for kind in layer_kinds(c, len(c.list_of(key)), *named, key=key))
     c.any(*names)
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*E-"):
         raise c.wrong(key, "letters M, *, E and -, one for each layer, or a list of kinds")
@@ -382,13 +382,9 @@ def _granite(c: ConfigKeys) -> Fields:
     if size * heads != inner:
         raise c.wrong("mamba_d_head", f"{inner} (mamba_expand times hidden_size) over mamba_n_heads, {heads}")
     mamba = {
-        "kind": "mamba2",
-        "heads": heads,
-        "head_dim": size,
-        "groups": c.size("mamba_n_groups"),
-        "state": c.size("mamba_d_state"),
-        "conv": c.whole("mamba_d_conv") or 4,
-    }
+        "kind": "mamba2", "heads": heads, "head_dim": size, "groups": c.size("mamba_n_groups"),
+        "state": c.size("mamba_d_state"), "conv": c.whole("mamba_d_conv") or 4,
+    }  # fmt: skip
     return fields | {"attention": [mamba, grouped_heads(c) | {"layers": full}]}
 
 
@@ -498,7 +494,7 @@ def _lfm2(c: ConfigKeys) -> Fields:
     conv = {"kind": "short_conv", "width": fields["hidden"], "conv": c.whole("conv_L_cache") or 3}
     c.any("conv_bias")
     fields["attention"] = [conv, base | {"layers": full}]
-    if squeezed(c.model_type) == "lfm2moe":
+    if squeeze_name(c.model_type) == "lfm2moe":
         fields |= expert_fields(c)
         return with_experts(c, after_dense(c, layers), fields, "intermediate_size")
     width = c.size("block_ff_dim", "intermediate_size")
@@ -587,7 +583,7 @@ def _laguna(c: ConfigKeys) -> Fields:
     heads = c.by_layer("num_attention_heads_per_layer", layers) or [base["heads"]] * layers
     if any(type(each) is not int or each < 1 or each % base["kv_heads"] for each in heads):
         raise c.wrong("num_attention_heads_per_layer", f"heads that {base['kv_heads']} KV heads divide, for each layer")
-    wide = {str(each) for each in (c.listed("gating_types") or [c.any("gating")])} & {"per_element", "per-element"}
+    wide = {str(each) for each in (c.list_of("gating_types") or [c.any("gating")])} & {"per_element", "per-element"}
     c.any("gating", "moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
     window, attention = c.whole("sliding_window", least=0), []
     if "sliding_attention" in kinds and not window:
@@ -609,7 +605,7 @@ _UNGATED = ("starcoder2", "nemotron", "arcee", "apertus")
 
 def _dense(c: ConfigKeys) -> Fields:
     """Dense models of grouped heads: Llama, Mistral, Qwen2 and 3, Gemma, Phi-3, OLMo, Granite, Cohere and others."""
-    kind = squeezed(c.model_type)
+    kind = squeeze_name(c.model_type)
     fields = common_fields(c)
     layers = fields["layers"]
     if kind == "starcoder2" and not c.said("tie_word_embeddings"):
@@ -685,9 +681,9 @@ KNOWN = tuple(sorted(name for names in FAMILIES.values() for name in names))
 
 def reader_of(model_type: str) -> Callable[[ConfigKeys], Fields] | None:
     """The reader of a type or architecture; None for one that is not known."""
-    wanted = squeezed(model_type)
+    wanted = squeeze_name(model_type)
     for reader, names in FAMILIES.items():
-        if any(squeezed(name) == wanted for name in names):
+        if any(squeeze_name(name) == wanted for name in names):
             return reader
     return None
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base.errors import SpecError
-from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys, squeezed
+from archsim.models.config_keys import EXPERTS, SHARED, TOP_K, ConfigKeys, squeeze_name
 
 Fields = dict[str, Any]
 VALUE_BYTES = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
@@ -47,11 +47,7 @@ def common_fields(c: ConfigKeys, layers: int | None = None) -> Fields:
 
 def expert_fields(c: ConfigKeys, width: tuple[str, ...] = ("moe_intermediate_size",)) -> Fields:
     """Routed experts; ``width``: keys of their FFN width."""
-    found: Fields = {
-        "experts": c.whole(*EXPERTS),
-        "top_k": c.one(*TOP_K),
-        "expert_ffn": c.one(*width),
-    }
+    found: Fields = {"experts": c.whole(*EXPERTS), "top_k": c.one(*TOP_K), "expert_ffn": c.one(*width)}
     groups, top = c.whole("n_group", "num_expert_group"), c.whole("topk_group")
     if groups and groups > 1:
         if not top:
@@ -109,7 +105,7 @@ def after_dense(c: ConfigKeys, layers: int) -> list[int]:
 def grouped_heads(c: ConfigKeys) -> Fields:
     """Heads, and the keys and values that they share."""
     heads, hidden = c.size("num_attention_heads"), c.size("hidden_size")
-    if squeezed(c.model_type) != "deepseek":  # whose attention has no such key (DeepSeekMoE, modeling_deepseek.py)
+    if squeeze_name(c.model_type) != "deepseek":  # whose attention has no such key (DeepSeekMoE, modeling_deepseek.py)
         c.decides("head_dim", "attention_head_dim")
     size = c.whole("head_dim", "attention_head_dim") or (hidden // heads if hidden % heads == 0 else None)
     if size is None:

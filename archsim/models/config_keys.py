@@ -65,11 +65,11 @@ def class_defaults() -> Mapping[str, ClassDefaults]:
             given = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
             values = {key: json.loads(value.removesuffix("!")) for key, value in given.items()}
             own = ClassDefaults(values, frozenset(key for key, value in given.items() if value.endswith("!")))
-            found |= dict.fromkeys((squeezed(name) for name in names.split(",")), own)
+            found |= dict.fromkeys((squeeze_name(name) for name in names.split(",")), own)
     return MappingProxyType(found)
 
 
-def squeezed(model_type: str) -> str:
+def squeeze_name(model_type: str) -> str:
     """A type or the name of an architecture, as they are compared: ``DeepseekV3`` is ``deepseek_v3``."""
     return model_type.lower().replace("_", "")
 
@@ -85,7 +85,7 @@ class ConfigKeys:
         """
         self.path, self.keys, self.outer, self._place = path, keys, outer or {}, place
         self._read: set[str] = set()
-        self._class = class_defaults().get(squeezed(self.model_type))
+        self._class = class_defaults().get(squeeze_name(self.model_type))
         # Of a type that is not known: what was taken to be absent. None: such a key is refused.
         self.guessed: list[str] | None = None
 
@@ -209,7 +209,7 @@ class ConfigKeys:
             raise self.wrong(name, f"one of {', '.join(options)}")
         return options[value]
 
-    def listed(self, *names: str) -> list[Any]:
+    def list_of(self, *names: str) -> list[Any]:
         """A list; empty without one. Raises SpecError for anything else."""
         value = self.any(*names)
         if value is not None and not isinstance(value, list):
@@ -220,7 +220,7 @@ class ConfigKeys:
         """A list with an entry for each layer, and for layers of multi-token prediction after them, which are left out;
         empty without it. Raises SpecError for another length.
         """
-        found = self.listed(name)
+        found = self.list_of(name)
         most = layers + max(_MOST_MTP, self.whole("num_nextn_predict_layers", least=0) or 0)
         if found and not layers <= len(found) <= most:
             raise SpecError(f"{self.path}: {self._place}{name} has {len(found)} layers of {layers}")
@@ -235,7 +235,7 @@ class ConfigKeys:
 
     def ids(self, name: str, first: int, last: int) -> list[int]:
         """Numbers of layers, each once; empty without the key."""
-        found = self.listed(name)
+        found = self.list_of(name)
         if any(type(each) is not int or not first <= each <= last for each in found) or len(set(found)) < len(found):
             raise self.wrong(name, f"numbers of layers from {first} to {last}, each once")
         return found

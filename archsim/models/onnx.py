@@ -15,33 +15,16 @@ from archsim.models.onnx_moe import OF_ONE_RANK, MoeLayer, moe_layers, not_route
 from archsim.specs.model import ModelSpec
 
 FLAGS = {
-    "layers": "--layers",
-    "moe_layers": "--moe-layers",
-    "hidden": "--hidden",
-    "expert_ffn": "--expert-ffn",
-    "gated": "--gated",
-    "experts": "--experts",
-    "top_k": "--top-k",
-    "shared_experts": "--shared-experts",
+    "layers": "--layers", "moe_layers": "--moe-layers", "hidden": "--hidden", "expert_ffn": "--expert-ffn",
+    "gated": "--gated", "experts": "--experts", "top_k": "--top-k", "shared_experts": "--shared-experts",
     "shared_ffn": "--shared-ffn",
-}
+}  # fmt: skip
 """Field of a ModelSpec → the option of ``archsim new --from`` that supplies it."""
 
 OPERATOR_COLUMNS = (
-    "node",
-    "operator",
-    "layer",
-    "part",
-    "weights",
-    "experts",
-    "k",
-    "n",
-    "flop_per_row",
-    "weight_bytes",
-    "flop_per_row_and_context_token",
-    "kv_heads",
-    "head_size",
-)
+    "node", "operator", "layer", "part", "weights", "experts", "k", "n", "flop_per_row", "weight_bytes",
+    "flop_per_row_and_context_token", "kv_heads", "head_size",
+)  # fmt: skip
 
 
 _MOST_NAMED = 5  # candidates for a router
@@ -191,7 +174,7 @@ def operators(graph: OnnxGraph, layers: list[MoeLayer]) -> list[dict]:
         rows.append(
             dict.fromkeys(OPERATOR_COLUMNS)
             | {
-                "node": graph.named(node),
+                "node": graph.name_of(node),
                 "operator": node.op_type,
                 "layer": graph.layer_of(node),
                 "part": "attention",
@@ -211,7 +194,7 @@ def _fused_rows(graph: OnnxGraph, node) -> list[dict]:
         found = graph.weight(node.input[place])
         if found and len(found[1]) == 3:
             (experts, k, n), bits = found[1], found[2] // pack
-            about = {"node": graph.named(node), "operator": node.op_type, "layer": graph.layer_of(node)}
+            about = {"node": graph.name_of(node), "operator": node.op_type, "layer": graph.layer_of(node)}
             rows.append(_row(about, "expert", found[0], experts, k, n * pack, bits))
     return rows
 

@@ -65,7 +65,7 @@ class OnnxGraph:
         self.producer = {output: node for node in self.nodes for output in node.output if output}
         self.constants = {node.output[0]: node for node in self.nodes if node.op_type == "Constant"}
 
-    def named(self, node: onnx.NodeProto) -> str:
+    def name_of(self, node: onnx.NodeProto) -> str:
         return node.name or (node.output[0] if node.output else node.op_type)
 
     def layer_of(self, node: onnx.NodeProto) -> int | None:
@@ -143,17 +143,9 @@ class OnnxGraph:
         experts = shape[0] if len(shape) == 3 else 1
         layer = self.layer_of(node)
         return GraphProduct(
-            node=self.named(node),
-            op=node.op_type,
-            weight=name,
-            source=source,
-            output=node.output[0],
-            layer=layer,
-            experts=experts,
-            k=shape[-2],
-            n=shape[-1],
-            bits=bits,
-        )
+            node=self.name_of(node), op=node.op_type, weight=name, source=source, output=node.output[0], layer=layer,
+            experts=experts, k=shape[-2], n=shape[-1], bits=bits,
+        )  # fmt: skip
 
     def upstream(self, tensor: str, until) -> Iterator[onnx.NodeProto]:
         """The ancestors of a tensor, nearest first; the search stops at nodes for which until(node) is true."""

@@ -41,11 +41,11 @@ class MoeLayer:
 
 def moe_layers(graph: OnnxGraph) -> list[MoeLayer]:
     """All MoE layers, in graph order."""
-    fused = [_fused(graph, node) for node in graph.nodes if node.op_type in ("MoE", "QMoE")]
-    return fused + [_decomposed(graph, router, node) for router, node in _routers(graph)]
+    fused = [_fused_layer(graph, node) for node in graph.nodes if node.op_type in ("MoE", "QMoE")]
+    return fused + [_layer_of_products(graph, router, node) for router, node in _routers(graph)]
 
 
-def _fused(graph: OnnxGraph, node) -> MoeLayer:
+def _fused_layer(graph: OnnxGraph, node) -> MoeLayer:
     quantised = node.op_type == "QMoE"
     stride = 3 if quantised else 2  # weights, (scales,) bias
     pack = 8 // attribute(node, "expert_weight_bits", 4) if quantised else 1
@@ -67,7 +67,7 @@ def _fused(graph: OnnxGraph, node) -> MoeLayer:
     else:
         found.experts = shapes[0][0]
         _fused_width(found, shapes, pack, attribute(node, "activation_type", b"") == b"swiglu")
-    _shared(graph, found, router)
+    _find_shared(graph, found, router)
     return found
 
 
@@ -170,11 +170,11 @@ def _expert_number(product: GraphProduct) -> int | None:
     return int(found.group(1)) if found and not SHARED.search(product.label) else None
 
 
-def _decomposed(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
+def _layer_of_products(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
     found = MoeLayer(router.layer, "", hidden=router.k, experts=router.n, top_k=_top_k(graph, top))
     found.roles[router.node] = "router"
     if found.top_k is None:
-        found.notes.append(f"the graph computes the K of {graph.named(top)}")
+        found.notes.append(f"the graph computes the K of {graph.name_of(top)}")
     others = [product for product in _of_layer(graph, router) if not SHARED.search(product.label)]
     stacked = {product.weight: product for product in others if product.experts == router.n > 1}  # once, if gathered
     batched = list(stacked.values())
@@ -201,7 +201,7 @@ def _decomposed(graph: OnnxGraph, router: GraphProduct, top) -> MoeLayer:
         found.notes.append(
             f"experts' weights {shapes} are not (gate,) up and down of hidden size {router.k} for each expert"
         )
-    _shared(graph, found, router)
+    _find_shared(graph, found, router)
     return found
 
 
@@ -239,7 +239,7 @@ def _shapes_of(hidden: int, ffn: int) -> set[tuple[int, int]]:
     return {(hidden, ffn), (ffn, hidden), (hidden, 2 * ffn)}
 
 
-def _shared(graph: OnnxGraph, found: MoeLayer, router: GraphProduct | None) -> None:
+def _find_shared(graph: OnnxGraph, found: MoeLayer, router: GraphProduct | None) -> None:
     """Shared experts: named as such, or with the same input as the router."""
     plain = [product for product in graph.products if product.layer == found.layer and product.node not in found.roles]
     named = [product for product in plain if SHARED.search(product.label) and product.n > 1]

@@ -42,7 +42,7 @@ def drop(scores: ArrayLike, top_k: int, capacity: int, keep: str = "score", seed
     (Capacity-Aware Inference, section 4, scoring functions). Equal scores: the lower expert is chosen, the lower
     token kept.
     """
-    scores = _checked(scores, top_k, capacity)
+    scores = _check_scores(scores, top_k, capacity)
     checked_name(keep, "keep", KEEPS)
     tokens, experts = scores.shape
     chosen = _top_k(scores, top_k)
@@ -68,7 +68,7 @@ def reroute(scores: ArrayLike, top_k: int, capacity: int, rounds: int) -> np.nda
     rejections are executed; a token may be left with fewer than ``top_k`` experts. Capacity-Aware Inference,
     Algorithm 1.
     """
-    scores = _checked(scores, top_k, capacity).copy()
+    scores = _check_scores(scores, top_k, capacity).copy()
     for _ in range(checked_count(rounds, "rounds")):
         chosen = _top_k(scores, top_k)
         rejected = chosen & (scores <= _thresholds(scores, chosen, capacity))
@@ -130,7 +130,7 @@ def drop_experts(load: ArrayLike, count: int) -> np.ndarray:
     return np.sort(np.argsort(load, kind="stable")[:count])
 
 
-def _checked(scores: ArrayLike, top_k: int, capacity: int) -> np.ndarray:
+def _check_scores(scores: ArrayLike, top_k: int, capacity: int) -> np.ndarray:
     scores = np.asarray(scores, dtype=np.float64)
     if scores.size == 0 and scores.ndim < 2:
         scores = scores.reshape(0, 0)

@@ -60,10 +60,10 @@ def eplb(
     if speed is not None and nodes > 1:
         raise ValueError(f"speed: nodes differ, and groups are packed into {nodes} equal nodes; hierarchical=False")
     slot = _pack_evenly(copies.load, gpus // nodes, speed)
-    of_node = _arranged(copies.expert, slot)
+    of_node = _arrange(copies.expert, slot)
     held = np.take_along_axis(expert.reshape(by_node), of_node, axis=1).reshape(layers, replicas)
-    rank = _arranged(copies.rank, slot).reshape(layers, replicas)
-    count = _arranged(copies.number.reshape(layers, experts), expert)
+    rank = _arrange(copies.rank, slot).reshape(layers, replicas)
+    count = _arrange(copies.number.reshape(layers, experts), expert)
     slots = np.full((layers, experts, count.max(initial=1)), -1, np.int64)
     slots[np.arange(layers)[:, None], held, rank] = np.arange(replicas)
     return EplbPlacement(held, slots, count)
@@ -91,7 +91,7 @@ def _experts_by_node(load: np.ndarray, groups: int, nodes: int) -> np.ndarray:
     layers, experts = load.shape
     size = experts // groups
     place = _pack_evenly(load.reshape(layers, groups, size).sum(axis=2), nodes)
-    group = _arranged(np.broadcast_to(np.arange(groups), (layers, groups)), place)
+    group = _arrange(np.broadcast_to(np.arange(groups), (layers, groups)), place)
     return (group[:, :, None] * size + np.arange(size)).reshape(layers, experts)
 
 
@@ -107,7 +107,7 @@ def _pack_evenly(load: np.ndarray, bins: int, speed: np.ndarray | None = None) -
     return into * each + place
 
 
-def _arranged(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _arrange(values: np.ndarray, place: np.ndarray) -> np.ndarray:
     """``values[row, item]`` put where ``place[row, item]`` says."""
     arranged = np.empty_like(values)
     np.put_along_axis(arranged, place, values, axis=1)

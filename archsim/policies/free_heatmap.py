@@ -10,7 +10,7 @@ import numpy as np
 
 from archsim.base import compiled, host
 from archsim.policies.heatmap import Predictor, seen_of
-from archsim.workload import demand, trace
+from archsim.workload import stacked, trace
 
 
 class FreeHeatmap:
@@ -29,7 +29,7 @@ class FreeHeatmap:
         self._hot = np.zeros((layers, experts, (experts + 7) // 8), np.uint8)
         self._last = np.zeros((batch, layers, source.top_k), np.int16)
         self._last_iteration = np.full(batch, -1, np.int32)
-        self._rows = demand.Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
+        self._rows = stacked.Stacked(self._hot.shape, np.uint8, folder and folder / "predicted_rows")
         self._look = getattr(predictor, "look", None)  # of a predictor that sees tokens
         self._pieces: list[trace.StepTokens] = []
 

@@ -42,7 +42,7 @@ def harmoeny(
     on[home, :, np.arange(experts)] = tokens.T
     load, moves = on.sum(axis=(1, 2)), []
     average = int(load.sum()) // gpus
-    portions = _released if rule == "released" else _paper
+    portions = _moves_off if rule == "released" else _paper
     while load.max() > average:
         origin, destination = int(load.argmax()), int(load.argmin())
         if load[destination] + threshold > average:
@@ -59,7 +59,7 @@ def harmoeny(
     return TokenSchedule(load, np.array(moves, np.int64).reshape(-1, 5))
 
 
-def _released(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:
+def _moves_off(here: np.ndarray, surplus: int, room: int, threshold: int) -> list[tuple[int, int, int]]:
     """(source, expert, tokens) to move: the largest expert, its largest senders first, while surplus and room last."""
     expert = int(here.sum(axis=0).argmax())
     left = here[:, expert].copy()

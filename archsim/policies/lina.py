@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from archsim.base.host import LayerThreads
 from archsim.policies.load import checked_count, checked_load, checked_tokens
-from archsim.workload import demand, trace
+from archsim.workload import stacked, trace
 
 
 class _Paths(NamedTuple):
@@ -41,7 +41,7 @@ class LinaTable(NamedTuple):
         checked_count(top_k, "top_k")
         if top_k > self.experts:
             raise ValueError(f"top_k is {top_k}; expected at most {self.experts}, the number of experts")
-        top1 = _checked(top1, self.experts)
+        top1 = _check_top1(top1, self.experts)
         if len(top1) != len(self.paths):
             raise ValueError(f"top1 has {len(top1)} layers; the table was fitted to {len(self.paths)}")
         predicted = np.full((*top1.shape, top_k), -1, np.int64)
@@ -69,7 +69,7 @@ def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
     ValueError: no token, or experts outside 0..``experts`` - 1.
     """
     checked_count(path_length, "path_length")
-    top1 = _checked(top1, checked_count(experts, "experts"))
+    top1 = _check_top1(top1, checked_count(experts, "experts"))
     layers, tokens = top1.shape
     if tokens == 0 and layers > 1:
         raise ValueError("top1 has no token; expected top1[layer, token] of one token or more")
@@ -78,7 +78,7 @@ def lina_fit(top1: ArrayLike, path_length: int, experts: int) -> LinaTable:
         key = np.zeros(tokens, np.int64)
         for length in range(min(layer, path_length) + 1):
             seen, number = np.unique(key, return_inverse=True)
-            paths[layer].append(_Paths(seen, *_ranked(number, top1[layer], experts)))
+            paths[layer].append(_Paths(seen, *_followers(number, top1[layer], experts)))
             if length < layer:
                 key = number * experts + top1[layer - 1 - length]
     return LinaTable(path_length, experts, paths)
@@ -114,14 +114,14 @@ def prediction_accuracy(predicted: ArrayLike, actual: ArrayLike) -> tuple[float,
     return float(found.mean()), float(found.all(axis=1).mean())
 
 
-def _checked(top1: ArrayLike, experts: int) -> np.ndarray:
+def _check_top1(top1: ArrayLike, experts: int) -> np.ndarray:
     top1 = checked_tokens(top1, ("layer", "token"), "top1")
     if top1.size and top1.max() >= experts:
         raise ValueError(f"top1 has expert {top1.max()}; expected 0..{experts - 1}")
     return top1
 
 
-def _ranked(number: np.ndarray, follows: np.ndarray, experts: int) -> tuple[np.ndarray, np.ndarray]:
+def _followers(number: np.ndarray, follows: np.ndarray, experts: int) -> tuple[np.ndarray, np.ndarray]:
     """(begin, experts) by path: what followed each, by falling count, then by id."""
     pair, count = np.unique(number * experts + follows, return_counts=True)
     path, expert = np.divmod(pair, experts)
@@ -162,7 +162,7 @@ class PathForecast:
         self._rows: list[np.ndarray] = []  # every ``_stride``-th token of the iteration, of ``_seen``
         self._stride, self._seen = 1, 0
         self._table: LinaTable | None = None
-        self._expected = demand.Stacked((self._layers, self._experts), np.float32)
+        self._expected = stacked.Stacked((self._layers, self._experts), np.float32)
 
     def take_expected(self) -> np.ndarray:
         """Return the expectations of all steps so far and clear them: float32[step, layer, expert]."""

@@ -83,14 +83,10 @@ def _choices(step: StepView, active: np.ndarray) -> _Choices:
     links = 2 * dies + source * dies + die
     used, link = np.unique(links, return_inverse=True)
     return _Choices(
-        row,
-        die,
-        np.stack([die, source, 2 * dies + link, dies + die], axis=1),
+        row, die, np.stack([die, source, 2 * dies + link, dies + die], axis=1),
         np.stack([here * slice_ns / hbm[die], away * slice_ns / hbm[source], link_ns, begun_ns / array[die]], axis=1),
-        dies + die,
-        step.tokens[active][row] * rates.row_ns / array[die],
-        2 * dies + len(used),
-    )
+        dies + die, step.tokens[active][row] * rates.row_ns / array[die], 2 * dies + len(used),
+    )  # fmt: skip
 
 
 def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
@@ -113,13 +109,9 @@ def _solve(choices: _Choices, rows: int) -> tuple[np.ndarray, int, int]:
     time = csc_array(-np.ones((choices.resources, 1)))
     once = csc_array((np.ones(count), (choices.row, column)), shape=(rows, count + 1))
     solved = linprog(
-        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0),
-        _beside(loads, time),
-        np.zeros(choices.resources),
-        once,
-        np.ones(rows),
-        method="highs-ds",
-    )
+        np.append(LINK_COST * choices.weights_ns[:, 2] / scale, 1.0), _beside(loads, time), np.zeros(choices.resources),
+        once, np.ones(rows), method="highs-ds",
+    )  # fmt: skip
     if solved.status != 0:
         raise RuntimeError(f"linear programme of a step: {solved.message}")
     entries = loads.nnz + choices.resources + count

@@ -68,7 +68,7 @@ def drop_rule(batch: Pass, gamma: float = 1.5, keep: str = "score", seed: int = 
         "random": generator.random(scores.shape),
     }[keep]
     kept = drop_pairs(batch.experts, rank_by, _capacity(batch, gamma))
-    return _executed(batch.experts, kept, scores, scores)
+    return _keep(batch.experts, kept, scores, scores)
 
 
 def reroute_rule(batch: Pass, gamma: float = 1.5, rounds: int = 2, seed: int = 0) -> Executed:
@@ -81,7 +81,7 @@ def reroute_rule(batch: Pass, gamma: float = 1.5, rounds: int = 2, seed: int = 0
     candidates = np.concatenate([chosen, drawn.astype(batch.experts.dtype)], axis=1)
     again = np.tril(candidates[:, :, None] == candidates[:, None, :], -1).any(axis=2)
     kept = reroute_pairs(candidates, np.where(again, 0.0, scores), top_k, _capacity(batch, gamma), rounds)
-    return _executed(candidates, kept, scores, scores[:, :top_k])
+    return _keep(candidates, kept, scores, scores[:, :top_k])
 
 
 def expert_drop(batch: Pass, share: float = 0.1, seed: int = 0) -> Executed:
@@ -89,7 +89,7 @@ def expert_drop(batch: Pass, share: float = 0.1, seed: int = 0) -> Executed:
     scores = scores_of(batch, np.random.default_rng([seed, *batch.seed]))
     load = np.bincount(batch.experts.ravel(), minlength=batch.num_experts)
     dropped = drop_experts(load, int(round(share * batch.num_experts, 9)))
-    return _executed(batch.experts, ~np.isin(batch.experts, dropped), scores, scores)
+    return _keep(batch.experts, ~np.isin(batch.experts, dropped), scores, scores)
 
 
 def _with_more_scores(batch: Pass, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -109,6 +109,6 @@ def _capacity(batch: Pass, gamma: float) -> int:
     return expert_capacity(gamma, tokens, top_k, batch.num_experts)
 
 
-def _executed(experts: np.ndarray, kept: np.ndarray, scores: np.ndarray, chosen: np.ndarray) -> Executed:
+def _keep(experts: np.ndarray, kept: np.ndarray, scores: np.ndarray, chosen: np.ndarray) -> Executed:
     none = experts.dtype.type(-1)
     return Executed(np.where(kept, experts, none), float(chosen.sum()), float(scores[kept].sum()))

@@ -52,7 +52,7 @@ def waterfill(
     checked_count(experts_per_rank, "experts_per_rank")
     checked_name(load_score, "load_score", LOAD_SCORES)
     checked_name(candidates, "candidates", CANDIDATES)
-    ids, source = _stacked(topk_ids, ranks, ranks * experts_per_rank)
+    ids, source = _stack(topk_ids, ranks, ranks * experts_per_rank)
     visits = _visits(ids, ranks, experts_per_rank)
     routed = visits.sum(axis=0)
     score = routed + (np.bincount(source, minlength=ranks) if load_score == "routed_plus_local" else 0)
@@ -76,7 +76,7 @@ def shared_weights(score: np.ndarray, shared: int) -> tuple[int, np.ndarray, np.
     return waterline, slack, np.where(np.eye(len(score), dtype=bool), slack, slack * AWAY // AT_HOME)
 
 
-def _stacked(topk_ids: Sequence[ArrayLike], ranks: int, experts: int) -> tuple[np.ndarray, np.ndarray]:
+def _stack(topk_ids: Sequence[ArrayLike], ranks: int, experts: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids int64[token, k], source int64[token]) of all sources one after the other."""
     if len(topk_ids) != ranks:
         raise ValueError(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from archsim.report.plots import RAMP, Figure, Row, colours
+from archsim.report.plot_parts import Row, colours
+from archsim.report.plots import RAMP, Figure
 
 
 class Metric(NamedTuple):

@@ -11,30 +11,34 @@ Colours are names of CSS variables (``--p2``). The page gives them their values,
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from html import escape
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError
 from archsim.base.files import refuse_unwritable
+from archsim.report.plot_parts import (
+    CONFIG,
+    FONT_PT,
+    Row,
+    as_vega_text,
+    colours,
+    packed_rows,
+    scripts,
+    select_param,
+    settings,
+    six_digits,
+)
 
-Row = Mapping[str, Any]
-TEMPLATES, LIBRARY = Path(__file__).parent / "templates", Path(__file__).parent / "vega"
-SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 FORMATS = ("pdf", "png", "svg")
 RAMP = ("--u0", "--u1", "--u2", "--u3", "--u4")
 KINDS = ("--p0", "--p1", "--p2", "--p3", "--p4", "--p5", "--p6", "--p7", "--p8")
 CHARACTER = 6.6  # mean width of a character of 11 px text, in px; labels are laid out with it
 MOST_NUMBERS = 60  # rows of the table that stands where a browser runs no scripts
-COLUMN_IN, FONT_PT = 3.4, 8  # of print: the width of a column of a paper with two, and its text
+COLUMN_IN = 3.4  # the width of a column of a printed paper with two
 
 
 class PlotAxis(NamedTuple):
@@ -109,7 +113,7 @@ class Figure:
             "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
             "description": self.spoken,
             "background": None,
-            "config": {**_CONFIG},
+            "config": {**CONFIG},
             "params": params,
             "datasets": {name: packed_rows(rows) if compact else list(rows) for name, rows in self.datasets().items()},
             "usermeta": {
@@ -259,7 +263,7 @@ class Figure:
         names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
         across = min(2, max(len(names), 1))
         down = -(-max(len(names), 1) // across)
-        with _settings():
+        with settings():
             canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
             every = canvas.subplots(down, across, squeeze=False).ravel()
             for axes in every[len(names) :]:
@@ -289,7 +293,7 @@ class Figure:
             raise ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
         refuse_unwritable(file)
         canvas = self.matplotlib()
-        with _settings({"svg.hashsalt": self.question}):
+        with settings({"svg.hashsalt": self.question}):
             metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
             canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
         return file
@@ -298,9 +302,6 @@ class Figure:
         """#rrggbb of a row, in print."""
         name = self.colours.of.get(row[self.colours.field], KINDS[0]) if self.colours else KINDS[2]
         return colours()[name]
-
-
-# ---- kinds of figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -749,108 +750,3 @@ class _Waterfall(Bars):
     def colour(self) -> dict[str, Any]:
         found = super().colour()
         return found | {"color": found["color"] | {"legend": None}}
-
-
-# ---- parts
-
-
-def select_param(name: str, values: Sequence[Any], chosen: Any) -> dict[str, Any]:
-    labels = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]
-    options: list[Any] = list(values)
-    if chosen is None:
-        options, labels = [None, *options], ["all", *labels]
-    bind = {"input": "select", "options": options, "labels": labels, "name": f"{name.replace('_', ' ')} "}
-    return {"name": f"f_{name}", "value": chosen, "bind": bind}
-
-
-def as_vega_text(value: Any) -> str:
-    """As ``toString`` of Vega writes a value."""
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-
-def packed_rows(rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """Rows as pages store them: the names of columns once."""
-    every = list(rows)
-    columns = list(dict.fromkeys(name for row in every for name in row))
-    return {"columns": columns, "rows": [[six_digits(row.get(name)) for name in columns] for row in every]}
-
-
-def six_digits(value: Any) -> Any:
-    """Six significant digits are more than a figure shows."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        value = float(f"{value:.6g}")
-        return int(value) if value == int(value) and abs(value) < 1e15 else value
-    return value.item() if hasattr(value, "item") else value
-
-
-@cache
-def scripts() -> str:
-    """What a page with figures needs at its end: the library, and what draws the figures."""
-    files = [*(LIBRARY / name for name in SCRIPTS), TEMPLATES / "plots.js"]
-    library, own = (
-        [file.read_text(encoding="utf-8").strip() for file in files[:-1]],
-        files[-1].read_text(encoding="utf-8"),
-    )
-    once = "\n".join(f"<script>{text}</script>" for text in library)
-    return f"{once}\n<script>{own}</script>"
-
-
-@cache
-def colours() -> Mapping[str, str]:
-    """Name of a CSS variable → #rrggbb (or a number) of the light pages."""
-    named: dict[str, str] = {}
-    css = (TEMPLATES / "page.css").read_text(encoding="utf-8")
-    for name, value in re.findall(r"(--[\w-]+): (#[0-9a-f]{6}|0\.\d+);", css):
-        named.setdefault(name, value)  # the first are those of the light scheme
-    return MappingProxyType(named)
-
-
-_PRINT: Any = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
-
-
-@contextmanager
-def _settings(own: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Settings of matplotlib for print, whatever files of the user's say."""
-    import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_PRINT | dict(own))
-        yield
-
-
-_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-_CONFIG = MappingProxyType(
-    {
-        "font": _FONT,
-        "view": {"stroke": None},
-        "axis": {
-            "labelColor": "--ink",
-            "titleColor": "--soft",
-            "gridColor": "--grid",
-            "domainColor": "--line",
-            "tickColor": "--line",
-            "labelFontSize": 11,
-            "titleFontSize": 11,
-            "titleFontWeight": 400,
-        },
-        "legend": {
-            "orient": "top",
-            "direction": "horizontal",
-            "labelColor": "--ink",
-            "titleColor": "--soft",
-            "labelFontSize": 12,
-            "titleFontSize": 11,
-            "titleFontWeight": 400,
-            "labelLimit": 0,
-            "symbolType": "square",
-            "gradientLength": 180,
-        },
-        "header": {"labelColor": "--ink", "labelFontSize": 12},
-        "text": {"fontSize": 11},
-    }
-)

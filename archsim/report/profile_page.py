@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base import files, tables
-from archsim.report import figures, page, plots
+from archsim.report import figures, plots, rendering
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 SCALE_STEPS = 64  # of the colours below a heatmap
@@ -76,7 +76,7 @@ def render(found: Profile) -> str:
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
     }  # fmt: skip
-    return page.rendered("profile.html.j2", context)
+    return rendering.rendered("profile.html.j2", context)
 
 
 def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:

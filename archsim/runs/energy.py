@@ -27,7 +27,7 @@ from archsim.engine.pair_traffic import statistics_bytes
 from archsim.engine.state import UNITS
 from archsim.engine.step_counts import DECODE, PREFILL
 from archsim.laws.wafer import harvested_yield
-from archsim.runs.columns import plain
+from archsim.runs.finished import plain
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.built import places_of
 from archsim.specs.model import ModelSpec
@@ -49,8 +49,6 @@ from microarch.silicon.cost import (
 from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
-
-# ---- economics
 
 MW_PER_W = 1e3
 MATRICES = 3  # gate, up and down of an expert
@@ -99,17 +97,15 @@ def _changed(group: Group, changes: Mapping[str, float]) -> Group:
 
 
 class SystemHardware(NamedTuple):
-    """Area, power of the deciding hardware, and price of a system. ``area_mm2``: of one die, by block; ``usd``: by
-    component; ``pieces`` of one die and ``carriers`` of the machine: those with the least price.
-    """
+    """Area, power of the deciding hardware, and price of a system."""
 
-    system: SystemSpec
-    area_mm2: Mapping[str, float]
-    decision: AreaAndPower
-    stacks_per_die: int
-    usd: Mapping[str, float]
-    pieces: int
-    carriers: int
+    system: SystemSpec  # that it is of
+    area_mm2: Mapping[str, float]  # name of a block → mm² of one die
+    decision: AreaAndPower  # of the hardware that decides
+    stacks_per_die: int  # HBM stacks
+    usd: Mapping[str, float]  # component → price of the machine
+    pieces: int  # of one die: as many as cost least
+    carriers: int  # of the machine: as many as cost least
 
     @property
     def die_mm2(self) -> float:
@@ -329,7 +325,6 @@ def economics(
     return {name: plain(value) for name, value in row.items()}
 
 
-# ---- iteration_energy
 # Energy of a whole decode iteration, a token: MoE layers as the run has them, attention and all else by their work.
 #
 # Each rank reads the weights that are not routed experts once an iteration, and the KV cache of its requests; a token
@@ -378,7 +373,6 @@ def _beside_experts(scenario: Scenario, iteration_ns: float) -> Activity:
     return Activity(iteration_ns / NS_PER_S, read, 0.0, 2 * read, flop, 0.0, batch)
 
 
-# ---- power
 # A run at its limits: power and temperature of its dies, and the clock at which none is exceeded.
 #
 # A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (V ~ f down to a least one, so
@@ -427,22 +421,18 @@ class DieLoad(NamedTuple):
 
 
 class ClassPower(NamedTuple):
-    """Dies in a class of steps: ``clock``: share of the full one, of the slowest die; ``die_clock``: float64[die];
-    means over the class in W, float64[die] and of the machine; ``heat``: None without cooling; ``core_joule``,
-    ``idle_joule``: of all dies; ``exceeded``: by which share each limit is exceeded, the worst first; ``held_by``: what
-    holds the clock below the full one, '' for nothing.
-    """
+    """Power and clocks of dies in a class of steps: means over the class."""
 
-    time_ns: float
-    clock: float
-    die_w: np.ndarray
-    heat: Temperatures | None
-    core_joule: float
-    idle_joule: float
-    exceeded: tuple[tuple[str, float], ...]
-    die_clock: np.ndarray
+    time_ns: float  # that the class takes
+    clock: float  # share of the full one, of the slowest die
+    die_w: np.ndarray  # float64[die], W, its HBM included
+    heat: Temperatures | None  # temperatures; None without cooling
+    core_joule: float  # of all dies
+    idle_joule: float  # of all dies
+    exceeded: tuple[tuple[str, float], ...]  # limit → by which share, the worst first
+    die_clock: np.ndarray  # float64[die], share of the full one
     die_exceeded: np.ndarray  # float64[die]: by which share the worst of its own limits is exceeded
-    held_by: str = ""
+    held_by: str = ""  # what holds the clock below the full one; "": nothing
 
     @property
     def machine_w(self) -> float:
@@ -497,7 +487,7 @@ def limited(system: SystemSpec) -> bool:
 
 def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> Mapping[int, DieLoad]:
     """What dies do in every class of steps that took time. Links count for the die that sends; shared decision hardware
-    for all dies alike.
+    for all dies, the same.
     """
     model, system, counts, fabric = scenario.model, scenario.system, outcome.counts, outcome.fabric
     dies = fabric.dies
@@ -592,8 +582,9 @@ class PowerLimits:
         exceeded = tuple(sorted(found, key=lambda each: -each[1]))
         die_exceeded = np.max([np.full(len(die_w), -np.inf), *of_dies.values()], axis=0)
         return ClassPower(
-            load.time_ns, float(np.min(clock)), die_w, heat, float(core_w.sum()) * seconds, idle_joule, exceeded,
-            np.broadcast_to(clock, len(die_w)), die_exceeded,
+            time_ns=load.time_ns, clock=float(np.min(clock)), die_w=die_w, heat=heat,
+            core_joule=float(core_w.sum()) * seconds, idle_joule=idle_joule, exceeded=exceeded,
+            die_clock=np.broadcast_to(clock, len(die_w)), die_exceeded=die_exceeded,
         )  # fmt: skip
 
     def _of_dies(self, blocks_w: Mapping[str, np.ndarray], stacks_w: np.ndarray, leakage_w: np.ndarray) -> Temperatures:

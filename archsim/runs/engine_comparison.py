@@ -23,16 +23,14 @@ AGREES = 1e-9  # the same, but for the order in which floats are added
 
 @dataclass(frozen=True)
 class Compared:
-    """One run on both engines: decode times, and the ns of each by what bound them (name of a ``bound_*`` column →
-    ns).
-    """
+    """One run on both engines."""
 
-    run: str
-    assumptions: str
-    event_ns: float
-    analytical_ns: float
-    event_bounds_ns: Mapping[str, float]
-    analytical_bounds_ns: Mapping[str, float]
+    run: str  # its name
+    assumptions: str  # label of the set
+    event_ns: float  # time of decode
+    analytical_ns: float  # time of decode
+    event_bounds_ns: Mapping[str, float]  # name of a bound_* column → ns of decode
+    analytical_bounds_ns: Mapping[str, float]  # likewise
 
     @property
     def error(self) -> float:
@@ -53,16 +51,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Errors:
-    """Over the runs of an assumption set: absolute errors of decode time, their signed median, Spearman's rank
-    correlation.
-    """
+    """Errors of decode time over the runs of an assumption set, as shares of the event engine's."""
 
-    assumptions: str
-    runs: int
-    median: float
-    p95: float
-    largest: float
-    signed_median: float
+    assumptions: str  # label of the set
+    runs: int  # how many
+    median: float  # of absolute errors
+    p95: float  # of absolute errors
+    largest: float  # absolute error
+    signed_median: float  # of signed errors
     rank: float | None  # None for fewer than three runs, or equal times
 
 
@@ -100,13 +96,13 @@ def compare_engines(
 
 
 class Largest(NamedTuple):
-    """The column in which the compiled kernels and the interpreter differ most, as a share of the first."""
+    """The column in which the compiled kernels and the interpreter differ most."""
 
-    run: str
-    column: str
-    event: float
-    interpreted: float
-    share: float
+    run: str  # its name
+    column: str  # its name
+    event: float  # value by the compiled kernels
+    interpreted: float  # value by the interpreter
+    share: float  # difference over the first
 
 
 def compare_interpreted(runs: Iterable[Run], simulator: Simulator) -> Iterable[Largest]:

@@ -9,8 +9,8 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted, spoken
 from archsim.base.host import machine_bytes
 from archsim.base.sums import sum
-from archsim.engine.event.flows import port_ranks
 from archsim.engine.fabrics import build_fabric, extent_of
+from archsim.engine.flows.link_order import port_ranks
 from archsim.iteration.memory import KV, Fit, counts_all, depends_on_requests, fit_of, memory_fit
 from archsim.iteration.misfit import refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, EXPERTS, SHARED, KvRoom
@@ -26,8 +26,6 @@ from archsim.workload.trace import Trace, draw_requests
 from archsim.workload.traffic_presets import generated_traffic
 from microarch.fabric.fabric import Fabric, number_type
 from microarch.fabric.grid import ROW_MAJOR
-
-# ---- capacity
 
 
 class MemoryUse(NamedTuple):
@@ -140,7 +138,6 @@ def refuse_misroutes(runs: Iterable[Run]) -> None:
         raise ArchsimError("\n".join(problems))
 
 
-# ---- estimate
 # What simulating takes on this machine, before it is spent: events, time and memory, by formula.
 #
 # The constants are fits to ``benchmarks/estimates.py``, which prints estimate and measurement of runs on 3 × 3 to 9 × 9
@@ -246,7 +243,6 @@ def told(plan: SweepPlan, cores: int) -> str:
     return said
 
 
-# ---- own_links
 # What is known of fabrics before anything runs: users' functions that build none, and axes that change no link.
 
 # Keys of d2d that links may have of their own → the field, and what of it a fabric has.
@@ -295,7 +291,6 @@ def _told(axis: Axis, system: SystemSpec, fabric: Fabric, name: str) -> str:
     return f"{axis.place}: {axis.name} changes no link of {name}: {instead}"
 
 
-# ---- contexts
 # Tokens of KV cache that a request holds, where the workload does not say it: taken from the requests of the batch.
 
 Traces = dict[tuple[str, str], Trace]
@@ -347,7 +342,6 @@ class Contexts:
         return source.longest(draw_requests(source.requests, point.batch, workload.seed), workload.decode_steps)
 
 
-# ---- machine_measures
 # Measures of a point without a run, for constraints of a sweep: dies, areas, price, and whether the weights fit.
 
 

@@ -10,7 +10,7 @@ from archsim.base.errors import SpecError
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
 from archsim.runs import energy, run
-from archsim.runs.columns import GEMMS_OF, STAND_INS_APART
+from archsim.runs.measure_machine import GEMMS_OF, STAND_INS_APART
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.system import SystemSpec
@@ -18,7 +18,6 @@ from archsim.specs.variants import is_variant
 from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS, SyntheticSpec, WorkloadSpec
 from microarch.silicon.synthesised_area import clock_note
 
-# ---- calibration_notes
 # Notes on the calibrations behind results: used by default, or outside the measured range.
 
 ON_PORTS = " on "  # in the names of kernels of clusters: "normal on 8 ranks"
@@ -29,12 +28,12 @@ SAME = 0.005  # relative; smaller differences of rates are rounding
 class GemmSource(NamedTuple):
     """Properties of a system that select its measured GEMMs and their scaling."""
 
-    calibration: str | None
-    library: str | None
-    dtype: str
-    peak_flop_per_s: float
-    hbm_bytes_per_s: float
-    datasheet_only: bool = False
+    calibration: str | None  # its name; None: the default
+    library: str | None  # of kernels; None: the calibration's
+    dtype: str  # of the products
+    peak_flop_per_s: float  # of a die
+    hbm_bytes_per_s: float  # of a die
+    datasheet_only: bool = False  # nothing of the die was measured
 
 
 def die_of(system: SystemSpec) -> GemmSource:
@@ -71,14 +70,14 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
             "scaled to the die's peak and HBM bandwidth."
         )
     notes += _table_notes(dies)
-    told = set(unnamed) | set(unmeasured)  # above
+    noted = set(unnamed) | set(unmeasured)  # above
     outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0 and not _scaled(row)]
     if outside:
         notes.append(
             f"{_runs(len(outside), len(calibrated), 'uses', 'use')} the GEMM calibration outside the measured sizes, "
             f"for up to {max(outside):.1%} of the GEMM time (column gemm_extrapolated)."
         )
-    notes += _stand_in_notes(row for row in rows if row.get("system") not in told or not _scaled(row))
+    notes += _stand_in_notes(row for row in rows if row.get("system") not in noted or not _scaled(row))
     moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
     notes += [f"Hidden vectors on {system} take the measured times of {law}." for system, law in sorted(moved)]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
@@ -183,7 +182,6 @@ def _place(row: Mapping[str, Any], system: bool = True) -> str:
     return f"{row['model']}{on} at batch {int(row['batch']):,}{at}"
 
 
-# ---- drawn_notes
 # Notes on batches that are larger than their trace.
 
 MOST_NAMED_HERE = 4  # batches
@@ -223,7 +221,6 @@ def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str
     )
 
 
-# ---- memory_notes
 # Notes on the model of a run: what of it is not modelled, and what it was taken to keep in HBM.
 
 
@@ -258,7 +255,6 @@ def memory_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-# ---- policy_notes
 # Notes on policies: own functions whose decisions cost nothing, plans that are worse than ``ep``'s, and what speed-ups
 # are worth if dies have the endpoints of a measured chip.
 
@@ -390,7 +386,6 @@ def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-# ---- roofline_notes
 # Notes on times that neither peak FLOP/s nor HBM bandwidth explain.
 
 FAR = 3.0  # times its roofline, from which on a note is made of a run
@@ -408,12 +403,12 @@ def roofline_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     Policy ``base`` is left out where others ran: it is slow by construction.
     """
     rows = [row for row in rows if row.get("over_roofline")]
-    told = [row for row in rows if row["policy"] != "base"] or rows
+    others = [row for row in rows if row["policy"] != "base"] or rows
     systems: dict[str, list[Mapping[str, Any]]] = {}
-    for row in told:
+    for row in others:
         systems.setdefault(str(row["system"]), []).append(row)
     if len(systems) > MOST_TOLD:  # points of a sweep
-        systems = {f"{len(systems):,} systems": told}
+        systems = {f"{len(systems):,} systems": others}
     farthest = {name: max(each, key=lambda row: row["over_roofline"]) for name, each in systems.items()}
     order = sorted(systems, key=lambda name: -farthest[name]["over_roofline"])
     return [_sentence(name, farthest[name], systems[name]) for name in order if farthest[name]["over_roofline"] > FAR]
@@ -449,9 +444,6 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
     return " ".join([said, *why, use])
 
 
-# ---- limit_notes
-
-
 def limit_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every system whose limits of power or heat lower a clock: which limit, and by how much."""
     slow: dict[str, list[Mapping[str, Any]]] = {}
@@ -484,9 +476,6 @@ def _limit_told(system: str, rows: list[Mapping[str, Any]], of: int) -> str:
     )
 
 
-# ---- result_notes
-
-
 def law_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for every law of physics that rows disobey, and how many do (``archsim.runs.physical_laws``)."""
     rows = list(rows)
@@ -515,7 +504,6 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Ge
     return [*machines, *layer_notes(rows), *drawn_notes(rows), *memory_notes(rows), *policies]
 
 
-# ---- traffic_notes
 # Notes on traffic: what generated routing is not, the prefill that a preset brings, and layers that did not run.
 
 THREE_NUMBERS = (

@@ -13,9 +13,9 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.tables import Shown
-from archsim.engine.fabrics import measured_law, mesh_of
 from archsim.engine.flows.simulation import simulate_flows
 from archsim.engine.loop import Replay
+from archsim.engine.mesh_laws import measured_law, mesh_of
 from archsim.engine.moves import SENDS, Sizes, vector_bytes
 from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 
@@ -24,18 +24,16 @@ if TYPE_CHECKING:
 
 
 class PhaseLayer(NamedTuple):
-    """``vectors``, ``n_bytes``: between different dies; ``busiest``: die that sends most, and its vectors; ``ns``: on
-    the fabric; ``law_ns``: by the law, None without one.
-    """
+    """Dispatch or combine of an iteration and layer, between different dies."""
 
-    iteration: int
-    layer: int
-    vectors: float
-    n_bytes: float
-    busiest_die: int
-    busiest_vectors: float
-    ns: float
-    law_ns: float | None
+    iteration: int  # number of the step
+    layer: int  # the model's number of the MoE layer
+    vectors: float  # between different dies
+    n_bytes: float  # of them
+    busiest_die: int  # that sends most
+    busiest_vectors: float  # that it sends
+    ns: float  # on the fabric
+    law_ns: float | None  # by the law; None without one
 
 
 @dataclass(frozen=True)
@@ -116,14 +114,14 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
         out = over.sum(axis=1)
         found.append(
             PhaseLayer(
-                demand.step,
-                int(model.moe_layer_ids[row]),
-                float(over.sum()),
-                float(over.sum() * size),
-                int(out.argmax()),
-                float(out.max()),
-                max(ends),
-                law_ns,
+                iteration=demand.step,
+                layer=int(model.moe_layer_ids[row]),
+                vectors=float(over.sum()),
+                n_bytes=float(over.sum() * size),
+                busiest_die=int(out.argmax()),
+                busiest_vectors=float(out.max()),
+                ns=max(ends),
+                law_ns=law_ns,
             )  # fmt: skip
         )
     return PhaseTimes(phase, known, tuple(found))

@@ -16,10 +16,10 @@ import numpy as np
 
 from archsim.base.causes import CAUSES
 from archsim.base.sums import sum
-from archsim.runs.columns import HBM, untimed_bytes
+from archsim.runs.finished import HBM, untimed_bytes
 
 if TYPE_CHECKING:
-    from archsim.runs.columns import Finished
+    from archsim.runs.finished import Finished
 
 SWITCH, REFUSE = "ARCHSIM_LAWS", "refuse"  # variable of the environment, and the value that makes a broken law an error
 ROUNDING = 1e-6  # relative: sums of float64 times, and bytes rounded to whole ones

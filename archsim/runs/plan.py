@@ -17,7 +17,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoken
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
-from archsim.engine import fabrics, gemm, own_blocks
+from archsim.engine import fabrics, gemm, own_objects
 from archsim.runs import energy, feasibility
 from archsim.runs.run import (
     DemandSpec,
@@ -38,11 +38,10 @@ from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.system import SystemSpec
-from archsim.workload.trace import refuse_more_layers
+from archsim.workload.layer_subset import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
 from microarch.fabric.grid import ROW_MAJOR
 
-# ---- wafers
 # Machines that are drawn: areas that decide how many defects they have, which of them work, and their distribution.
 
 SCRAPPED = "a machine that works"  # what drawn machines that do not were dropped by
@@ -134,8 +133,6 @@ def _told_drawn(system: SystemSpec) -> str:
     return f"{system.name}: {count - scrapped}{first} drawn machines work{dies}{area}"
 
 
-# ---- plan
-
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
 _MANY = 1000  # points whose checking takes long enough to be told
@@ -154,7 +151,7 @@ class RunMaker:
         self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
         self._texts: dict[int, str] = {}
-        self._alike: dict[tuple[int, int], AssumptionsSpec] = {}
+        self._simulated: dict[tuple[int, int], AssumptionsSpec] = {}
         self._predictions: dict[int, str] = {}
         self._demands: dict[tuple, DemandSpec] = {}
         self._presets: set[tuple] = set()
@@ -192,11 +189,11 @@ class RunMaker:
             point=number, axes=axes, details=details,
         )  # fmt: skip
         # What Run.key and Run.simulation would find, from texts of parts that points share.
-        alike = id(point.assumptions), id(point.policy)
-        if alike not in self._alike:
-            self._alike[alike] = point.assumptions.simulated(point.policy)
+        pair = id(point.assumptions), id(point.policy)
+        if pair not in self._simulated:
+            self._simulated[pair] = point.assumptions.simulated(point.policy)
         run.__dict__["key"] = key_of(run, self._text)
-        run.__dict__["simulation"] = simulation_of(run, self._alike[alike], self._text)
+        run.__dict__["simulation"] = simulation_of(run, self._simulated[pair], self._text)
         return run
 
     def _text(self, part: Spec) -> str:
@@ -214,8 +211,9 @@ class RunMaker:
         if key not in self._demands:
             stored = self.routing(point)[1]
             self._demands[key] = DemandSpec(
-                point.model, point.workload, point.batch, dies, predicting, stored, single, shaping
-            )
+                model=point.model, workload=point.workload, batch=point.batch, origin_dies=dies, predicting=predicting,
+                stored_trace=stored, routing=single, shaped_by=shaping,
+            )  # fmt: skip
         return self._demands[key]
 
     def routing(self, point: Point) -> tuple[str, str]:
@@ -256,19 +254,15 @@ def _needs(point: Point) -> tuple[int | None, PolicySpec | None]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The points of a plan that run.
+    """The points of a plan that run."""
 
-    kept: their numbers among all combinations; code: what their runs execute; routing: model name → digests of its
-    routing; functions: the users' own that take part.
-    """
-
-    plan: SweepPlan
-    kept: tuple[int, ...]
-    dropped: Dropped
-    code: tuple[str, ...]
-    routing: dict[str, tuple[str, ...]]
-    maker: RunMaker
-    functions: tuple[str, ...] = ()
+    plan: SweepPlan  # all combinations
+    kept: tuple[int, ...]  # numbers of the points among all combinations
+    dropped: Dropped  # the others
+    code: tuple[str, ...]  # what the runs execute
+    routing: dict[str, tuple[str, ...]]  # name of a model → digests of its routing
+    maker: RunMaker  # of the runs
+    functions: tuple[str, ...] = ()  # the users' own that take part
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -327,7 +321,7 @@ def select(
         routing.setdefault(point.model.name, {})[maker.routing(point)[0]] = None
         decides = id(point.system), id(point.policy), id(point.assumptions), point.engine
         if decides not in functions:
-            own_blocks.refuse_engine(point.engine, point.system, point.assumptions, point.policy)
+            own_objects.refuse_engine(point.engine, point.system, point.assumptions, point.policy)
             functions[decides] = own_functions(point.system, point.policy, point.assumptions)
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)

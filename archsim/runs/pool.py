@@ -30,7 +30,6 @@ from typing import IO, Any, BinaryIO, Generic, NamedTuple, TypeVar
 from archsim.base.errors import ArchsimError
 from archsim.runs.run import Job, Record, Workspace
 
-# ---- worker
 # A worker process does the jobs that it is asked for, one after the other. What it reads are pickles of (method, job,
 # further arguments); what it writes are pickles of results and, before these, of `Told`.
 #
@@ -187,7 +186,6 @@ def _be_a_copy() -> None:
     sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
-# ---- schedule
 # Which job a worker does next: no kernel is compiled twice, what is shared is built rarely, and no worker idles
 # needlessly.
 
@@ -316,9 +314,6 @@ class RunQueue(Generic[AnyJob]):
         return found
 
 
-# ---- processes
-
-
 def simulate_all(
     jobs: Sequence[AnyJob], processes: int, workspace: Workspace
 ) -> Iterator[tuple[AnyJob, Record | Failure]]:
@@ -433,7 +428,6 @@ class Worker:
         self._process.wait()
 
 
-# ---- copies
 # Work whose tasks depend on each other's results, in processes that begin as copies of this one.
 
 
@@ -491,7 +485,6 @@ def _do_tasks(work: Callable[[Any], Any], tasks: BinaryIO, replies: BinaryIO) ->
         replies.flush()
 
 
-# ---- dask_pool
 # Jobs done on a Dask cluster: the same records as from processes of this machine.
 #
 # Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A task
@@ -526,7 +519,7 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
             return client.submit(simulate_here, batch, codes, *here, key=name, pure=False, retries=RETRIES)
 
         threads = max(1, sum(client.nthreads().values()))
-        futures = {submit(alike[0]): alike for alike in batches(jobs, threads)}
+        futures = {submit(grouped[0]): grouped for grouped in batches(jobs, threads)}
         ended = distributed.as_completed(futures)
         try:
             for future in ended:
@@ -550,11 +543,11 @@ def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
     The first of several is one job.
     """
     most = max(1, min(DASK_MOST_TOGETHER, len(jobs) // (TURNS * threads)))
-    alike: dict[Hashable, list[AnyJob]] = {}
+    grouped: dict[Hashable, list[AnyJob]] = {}
     for job in jobs:
-        alike.setdefault(job.group, []).append(job)
+        grouped.setdefault(job.group, []).append(job)
     found = []
-    for each in alike.values():
+    for each in grouped.values():
         first = 1 if len(each) > most else most
         found.append([tuple(each[:first]), *(tuple(each[at : at + most]) for at in range(first, len(each), most))])
     return found

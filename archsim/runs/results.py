@@ -31,14 +31,12 @@ from archsim.runs.columns import (
     STEP_COLUMNS,
     TIMING_COLUMNS,
     Kinds,
-    unpacked,
 )
+from archsim.runs.packed_steps import unpacked
 from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed
 
 if TYPE_CHECKING:
     from archsim.runs.run import Record
-
-# ---- results
 
 BASE_POLICY = "base"
 REFERENCES = ("ep", BASE_POLICY)  # speed-ups are over plain expert parallelism, and over the baseline of the paper
@@ -51,7 +49,7 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 
 Row = Mapping[str, Any]
 Frames = Mapping[str, list[Any]]
-"""What dies and links did between iterations: see `archsim.runs.columns.measure_frames`."""
+"""What dies and links did between iterations: see `archsim.runs.measure_units.measure_frames`."""
 
 
 class Results(Shown):
@@ -89,7 +87,7 @@ class Results(Shown):
     @cached_property
     def plot(self) -> Any:
         """Figures: ``results.plot.gain()``, ``.limits()``, ``.critical_path()``, ``.dies()``, …; ``.names()`` lists
-        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.figures.Plots`.
+        them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.notebook.Plots`.
         """
         return import_module("archsim.report.figures").Plots(self)  # drawn a floor above, on first use
 
@@ -193,8 +191,8 @@ def _read_table(folder: Path, name: str) -> Table:
     try:
         return read_csv(file, FILES[name])
     except FileNotFoundError:
-        told = _KEPT_FOR_FEW if name != "timings" else ""
-        raise ArchsimError(f"{file}: no such file{told}") from None
+        reason = _KEPT_FOR_FEW if name != "timings" else ""
+        raise ArchsimError(f"{file}: no such file{reason}") from None
     except MissingColumn as error:
         raise ArchsimError(f"{error}. {AGAIN}") from None
 
@@ -323,7 +321,6 @@ def _compared(row: Row) -> tuple:
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))
 
 
-# ---- manifest
 # The manifest of a report: its experiment, what it was made by, and digests for ``archsim check --report``.
 #
 # ``manifest.yaml`` has the experiment, and below ``manifest``: version and libraries, ``digest`` (of the experiment),

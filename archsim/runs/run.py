@@ -35,13 +35,11 @@ _LEFT_OUT_IF_NULL = ("layers", "reader")
 _OF_MEMORY = ("context", "attention_weights")  # keys of a workload that do not touch its demand
 
 
-# ---- job
-
 Record = Mapping[str, Any]
 """What is kept of a job: its key ``run``, ``row`` and ``host`` (where, when and how long it was simulated; columns of
 TIMING_COLUMNS but run). A job with details has more: a `Run` has ``dies``, ``links`` and ``pairs`` (name → list over
 dies, links, pairs of dies), ``steps`` (packed, see `archsim.runs.columns`) and ``frames`` (see
-``archsim.runs.columns.measure_frames``).
+``archsim.runs.measure_units.measure_frames``).
 """
 ROW = ("run", "row", "host")  # of a record without details
 Kept = TypeVar("Kept")
@@ -146,28 +144,18 @@ class Job(Protocol):
         return
 
 
-# ---- run
-
-
 @dataclass(frozen=True)
 class DemandSpec:
-    """What a demand is built from.
+    """What a demand is built from. Runs may use a demand with more than they need."""
 
-    origin_dies: number of dies that tokens live on, or None if no run needs it. predicting: a policy whose predictor
-    marks the hot experts, or None. Runs may use a demand with more than they need. stored_trace: name of the trace's
-    columns in the cache (``archsim.workload.store``), '' where they are not there. routing: whether a run
-    counts single tokens. shaped_by: a policy whose routing or replication the demand depends on; only runs of equal
-    rules may use it.
-    """
-
-    model: ModelSpec
-    workload: WorkloadSpec
-    batch: int
-    origin_dies: int | None
-    predicting: PolicySpec | None
-    stored_trace: str = ""
-    routing: bool = False
-    shaped_by: PolicySpec | None = None
+    model: ModelSpec  # whose MoE layers run
+    workload: WorkloadSpec  # of the routing
+    batch: int  # requests that are served together
+    origin_dies: int | None  # that tokens live on; None: no run needs it
+    predicting: PolicySpec | None  # whose predictor marks the hot experts; None: none
+    stored_trace: str = ""  # of its columns in `archsim.workload.column_cache`; "": not there
+    routing: bool = False  # whether a run counts single tokens
+    shaped_by: PolicySpec | None = None  # whose routing or replication it depends on: for equal rules alone
 
     @cached_property
     def key(self) -> tuple[str, str, int, int | None, str | None, bool, str | None]:
@@ -203,21 +191,15 @@ class DemandSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Scenario, Job):
-    """One row of the results: a scenario on an engine. ``trace``: what the routing is, for the key: a digest, or the
-    resolved generator.
+    """One row of the results: a scenario on an engine. ``point``, ``axes`` and ``details`` are no part of its key."""
 
-    ``columns``: functions of the user's that measure more columns, as ``package.module:function``. ``point``, ``axes``:
-    its number and the values of the axes, of a sweep with axes, for people; ``details``: whether its record has dies,
-    links, pairs and steps. These three are not part of the key.
-    """
-
-    engine: str
-    demand: DemandSpec
-    trace: str
-    columns: tuple[str, ...] = ()
-    point: int | None = field(default=None, compare=False)
-    axes: str = field(default="", compare=False)
-    details: bool = field(default=False, compare=False)
+    engine: str  # its name
+    demand: DemandSpec  # what its demand is built from
+    trace: str  # what the routing is, for the key: a digest, or the resolved generator
+    columns: tuple[str, ...] = ()  # users' own, as package.module:function
+    point: int | None = field(default=None, compare=False)  # its number in a sweep with axes
+    axes: str = field(default="", compare=False)  # their values, for people
+    details: bool = field(default=False, compare=False)  # record has dies, links, pairs, steps
 
     @property
     def context_from(self) -> str:

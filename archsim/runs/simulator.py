@@ -17,11 +17,14 @@ from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
 from archsim.policies import allocation, heatmap, registry
-from archsim.runs import columns, energy
+from archsim.runs import columns, energy, measure_units, packed_steps
+from archsim.runs.finished import Finished
 from archsim.runs.physical_laws import broken_laws, obeyed
 from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
-from archsim.workload import store, trace, traffic_presets
-from archsim.workload.demand import built_together, cached_demand, extended, missing, sum_together
+from archsim.workload import column_cache, layer_subset, trace, traffic_presets
+from archsim.workload.demand import sum_together
+from archsim.workload.demand_cache import built_together, cached_demand, missing
+from archsim.workload.larger_batches import extend_trace
 
 _MOST_OUTCOMES = 64
 _MOST_SELECTIONS = 50_000_000  # two bytes each
@@ -68,9 +71,9 @@ class Remembered(trace.Derived):
         for (name, *_, steps), drawn in self.streams.items():
             is_first = np.array_equal(drawn.requests[: len(requests)], requests)
             if name == self.name and steps == decode_steps and is_first:
-                alike = trace.routed_alike(self.source, drawn.source)[requests]
-                if alike.any():
-                    yield from self._beginning(drawn, requests, decode_steps, alike)
+                identical = trace.identical_requests(self.source, drawn.source)[requests]
+                if identical.any():
+                    yield from self._beginning(drawn, requests, decode_steps, identical)
                     return
         self.streams.clear()
         pieces, selections = [], 0
@@ -85,14 +88,14 @@ class Remembered(trace.Derived):
             self.streams[key] = Drawn(self.source, requests, pieces)
 
     def _beginning(
-        self, drawn: Drawn, requests: np.ndarray, decode_steps: int, alike: np.ndarray
+        self, drawn: Drawn, requests: np.ndarray, decode_steps: int, identical: np.ndarray
     ) -> Iterator[trace.StepTokens]:
-        """The stream of the first requests of what was drawn, of which those that are not ``alike`` are drawn now."""
-        others = self.source.steps(requests[~alike], decode_steps)  # in the same order
+        """The stream of the first requests of what was drawn; those that are not ``identical`` are drawn now."""
+        others = self.source.steps(requests[~identical], decode_steps)  # in the same order
         left = np.empty((0, len(self.layer_ids), self.top_k), np.int16)
         for whole in drawn.pieces:
             piece = whole.first(int(np.searchsorted(whole.request, len(requests))))
-            rows = np.flatnonzero(~alike[piece.request])
+            rows = np.flatnonzero(~identical[piece.request])
             if len(rows):
                 experts = piece.experts.copy()
                 while len(left) < len(rows):
@@ -130,12 +133,15 @@ class Simulator:
             "host": platform.node(),
             "started": started.isoformat(timespec="seconds"),
         }
-        finished = columns.Finished(run, demand, self._source(run.demand), outcome)
+        finished = Finished(run, demand, self._source(run.demand), outcome)
         row, dies, links = columns.measured(finished)
         record = {"run": run.key, "row": row, "host": host, "dies": dies, "links": links}
         if details:
-            record["pairs"], record["frames"] = columns.measure_pairs(outcome), columns.measure_frames(outcome)
-            record["steps"] = columns.packed(columns.measure_steps(finished))
+            record["pairs"], record["frames"] = (
+                measure_units.measure_pairs(outcome),
+                measure_units.measure_frames(outcome),
+            )
+            record["steps"] = packed_steps.packed(measure_units.measure_steps(finished))
         row["broken_laws"] = obeyed(broken_laws(finished, record), run.name)
         return record if details else {name: record[name] for name in ROW}
 
@@ -265,10 +271,10 @@ class Simulator:
         if key not in self._traces:
             from archsim.workload.formats.readers import open_trace
 
-            stored = store.load(spec.stored_trace)
+            stored = column_cache.get(spec.stored_trace)
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
-        source = extended(self._traces[key], spec.batch, workload.extend, workload.seed)
-        return trace.some_layers(source, workload.layers)
+        source = extend_trace(self._traces[key], spec.batch, workload.extend, workload.seed)
+        return layer_subset.some_layers(source, workload.layers)
 
 
 def _is_users(spec: DemandSpec) -> bool:

@@ -59,9 +59,7 @@ from archsim.runs.results import (
 from archsim.runs.run import ROW, Job, Record, Run
 from archsim.specs.plan import Point, SweepPlan
 from archsim.specs.unread import UNREAD
-from archsim.workload import store
-
-# ---- store
+from archsim.workload import column_cache
 
 PART_RUNS = 5000
 FEW_RUNS = 1000  # most runs with details, unless the experiment says otherwise: 30 to 100 kB per run
@@ -251,7 +249,6 @@ def remove_drafts(*folders: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
-# ---- cache
 # A cache of records shared by all commands, keyed by a digest of all inputs.
 #
 # An entry is one job's key and the code that it is a result of; it is never stale and may be deleted at any time.
@@ -264,7 +261,7 @@ _LARGEST = 8  # details above this part of it are not kept: one such job would p
 
 
 def folder() -> Path:
-    return store.folder().with_name("runs")
+    return column_cache.folder().with_name("runs")
 
 
 def find(job: Job) -> Record | None:

@@ -19,7 +19,8 @@ from archsim.base.units import NS_PER_S
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
 from archsim.workload import open_trace, traffic_presets
-from archsim.workload.trace import TokenSource, draw_requests, some_layers
+from archsim.workload.layer_subset import some_layers
+from archsim.workload.trace import TokenSource, draw_requests
 
 # ---- requests
 

@@ -63,7 +63,7 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
-from archsim.workload.loads import holds_loads
+from archsim.workload.formats.load_files import holds_loads
 
 if TYPE_CHECKING:
     import pandas

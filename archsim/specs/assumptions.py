@@ -89,7 +89,7 @@ class AssumptionsSpec(fields.Spec):
 
     @field_validator(*ASSUMPTIONS, mode="before")
     @classmethod
-    def _documented(cls, value: Any, info: ValidationInfo) -> str:
+    def _check_value(cls, value: Any, info: ValidationInfo) -> str:
         field = info.field_name or ""
         valid = ASSUMPTIONS[field]
         if isinstance(value, str) and field in OPEN and ":" in value:

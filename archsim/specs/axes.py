@@ -185,9 +185,9 @@ class _Reader:
             if key not in _WAYS:
                 self._problem((*keys, key), f"unknown key{did_you_mean(key, _WAYS)} (known: {', '.join(_WAYS)})")
         groups = [LinkedAxes((axis,)) for axis in self._axes((*keys, "grid"), given.get("grid", {}))]
-        groups += self._linked((*keys, "zip"), given.get("zip", []))
+        groups += self._linked_axes((*keys, "zip"), given.get("zip", []))
         if "sample" in given:
-            groups += self._sampled((*keys, "sample"), given["sample"])
+            groups += self._sampled_axes((*keys, "sample"), given["sample"])
         if not groups and not self.problems:
             self._problem(keys, "the sweep varies nothing. Give axes in grid, zip or sample")
         spec = SweepSpec(given, tuple(groups), tuple(self._where((*keys, "where"), given.get("where", []))))
@@ -244,7 +244,7 @@ class _Reader:
             self._problem(keys, str(error))
             return None
 
-    def _linked(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
+    def _linked_axes(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
         groups = given if isinstance(given, list) else [given]
         for index, each in enumerate(groups):
             at = (*keys, index) if isinstance(given, list) else keys
@@ -255,7 +255,7 @@ class _Reader:
             elif axes:
                 yield LinkedAxes(axes)
 
-    def _sampled(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
+    def _sampled_axes(self, keys: Keys, given: Any) -> Iterator[LinkedAxes]:
         if not isinstance(given, dict):
             self._problem(keys, f"expected a mapping with the keys {', '.join(_SAMPLE_KEYS)}, not {describe(given)}")
             return

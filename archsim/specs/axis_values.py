@@ -68,10 +68,10 @@ class Range:
     def number(self, share: float) -> float:
         """`value` in the base unit: the number that its text is read as."""
         if self.log:
-            return self._rounded(self.low * (self.high / self.low) ** share)
+            return self._round(self.low * (self.high / self.low) ** share)
         if self.whole:
             return float(self.value(share))
-        return self._rounded(self.low + share * (self.high - self.low))
+        return self._round(self.low + share * (self.high - self.low))
 
     def numbers(self, shares: "np.ndarray") -> list[float]:
         """`number` of each of ``shares: float64[n]``: a sample has hundreds of thousands."""
@@ -95,7 +95,7 @@ class Range:
             return whole.tolist()
         return np.where(np.abs(numbers - whole) <= _WHOLE, whole, _short(numbers)).tolist()
 
-    def _rounded(self, number: float) -> float:
+    def _round(self, number: float) -> float:
         if self.whole or abs(number - round(number)) <= _WHOLE:
             return float(round(number))
         return float(f"{number:.{_DIGITS}g}")
@@ -103,7 +103,7 @@ class Range:
     def _written(self, number: float) -> Any:
         if self.whole:
             return round(number)
-        rounded = self._rounded(number)
+        rounded = self._round(number)
         if self.dimension is None:
             return rounded
         return format_quantity(int(rounded) if self.dimension is SIZE else rounded, self.dimension)
@@ -173,7 +173,7 @@ def counted_values(given: dict[str, Any]) -> Sequence[Any]:
             raise ValueError(f"{way}: expected a number of values, 2 or more, not {describe(count)}")
         numbers = [_between(span, index / (count - 1)) for index in range(count)]
     else:
-        numbers = _stepped(span, way, given[way])
+        numbers = _steps(span, way, given[way])
     if len(numbers) > _MANY:
         import numpy as np
 
@@ -185,7 +185,7 @@ def _between(span: Range, share: float) -> float:
     return span.low * (span.high / span.low) ** share if span.log else span.low + share * (span.high - span.low)
 
 
-def _stepped(span: Range, way: str, given: Any) -> list[float]:
+def _steps(span: Range, way: str, given: Any) -> list[float]:
     step, dimension = _number(way, given)
     if way == "factor":
         if dimension is not None or step <= 1:

@@ -19,7 +19,7 @@ _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 
 
-def _called(every: int, window: int) -> dict[str, Parameter]:
+def _call_times(every: int, window: int) -> dict[str, Parameter]:
     """When a rebalancing is called."""
     return {
         "first_steps": Parameter(1, 1, 1e6, "iterations before the first call; 1: after the prefill"),
@@ -65,7 +65,7 @@ REBALANCING: Mapping[str, Rule] = {
     "eplb": Rule(
         "replicas to the largest load per instance, instances to the least loaded die (EPLB); slots stay as placed",
         {
-            **_called(64, 64),
+            **_call_times(64, 64),
             "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
             "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
             **NEEDS_SPEEDS,
@@ -74,16 +74,16 @@ REBALANCING: Mapping[str, Rule] = {
     "craft": Rule(
         "replicas to the layers that gain most (CRAFT)",
         {
-            **_called(0, 64),
+            **_call_times(0, 64),
             "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
             "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
             **NEEDS_SPEEDS,
         },
     ),
-    "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _called(0, 64)),
+    "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _call_times(0, 64)),
     "dup": Rule(
         "contiguous experts, and replicas where they lower the largest load most (Dup)",
-        {**_called(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")},
+        {**_call_times(0, 64), "slots": Parameter(1, 0, 1024, "replicas a die in every layer")},
     ),
 }
 _PASS = Parameter(8192, 1, 1e9, "most tokens of a forward pass, to which the capacity applies")

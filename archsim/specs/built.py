@@ -74,15 +74,9 @@ def as_built(system: Made) -> AsBuilt:
     idle = tuple(site for site in np.flatnonzero(alive).tolist() if site not in used)
     at = list(living)
     return AsBuilt(
-        sites=sites,
-        living=living,
-        dead=dead,
-        idle=idle,
-        array=tuple(array[at].tolist()),
-        hbm=tuple(hbm[at].tolist()),
-        sides=sides,
-        unusable=unusable,
-    )
+        sites=sites, living=living, dead=dead, idle=idle, array=tuple(array[at].tolist()), hbm=tuple(hbm[at].tolist()),
+        sides=sides, unusable=unusable,
+    )  # fmt: skip
 
 
 def _drawn(system: Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

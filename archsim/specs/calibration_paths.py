@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base.yaml import Keys, Place, Tree
-from archsim.specs.config_files import searched
+from archsim.specs.config_files import searched_places
 
 KEYS = (("compute", "calibration"), ("hbm", "calibration"), ("d2d", "calibration"), ("decision", "host", "calibration"))
 TABLE = ("dies_as_built", "speed", "table")  # of speeds of dies, a file that is found in the same way
@@ -30,7 +30,7 @@ def find_calibrations(tree: Tree, keys: Keys, folders: list[Path], *, all_found:
         if found is not None:
             inner[path[-1]] = os.path.relpath(found)
         elif all_found:
-            raise tree.error((*keys, *path), f"no such file: {name!r} (searched {searched(folders)})")
+            raise tree.error((*keys, *path), f"no such file: {name!r} (searched {searched_places(folders)})")
 
 
 def with_calibrations_found(value: Any, path: tuple[str, ...], place: Place, folders: list[Path]) -> Any:

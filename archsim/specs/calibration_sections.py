@@ -50,7 +50,7 @@ def _tables(tree: yaml.Tree, name: str, folder: Path, numbers: bool) -> yaml.Tre
         raise tree.error((name,), f"no such file: {display(file)}; {HINT}")
     section = yaml.read_yaml(file, display(file))
     head = validation.validate(_Section, section)
-    stored = _stored(section, head, file) if numbers else None
+    stored = _load_stored(section, head, file) if numbers else None
     for at, table in enumerate(section.data[TABLES]):
         entries = table.pop(STORED, {})
         if stored is None or not isinstance(entries, dict):
@@ -63,7 +63,7 @@ def _tables(tree: yaml.Tree, name: str, folder: Path, numbers: bool) -> yaml.Tre
     return yaml.Tree(section.data[TABLES], places)
 
 
-def _stored(section: yaml.Tree, head: _Section, file: Path) -> list[Any]:
+def _load_stored(section: yaml.Tree, head: _Section, file: Path) -> list[Any]:
     from archsim.laws.stored import DamagedNumbers, load  # here, as it imports numpy
 
     if head.numbers is None:

@@ -65,7 +65,7 @@ def display(path: Path) -> str:
         return str(path)
 
 
-def searched(folders: Iterable[Path]) -> str:
+def searched_places(folders: Iterable[Path]) -> str:
     """The places searched, for a message: the current directory and ``folders``, each once."""
     here = Path.cwd()
     return ", ".join(

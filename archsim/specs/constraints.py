@@ -23,13 +23,8 @@ from typing import Any
 from archsim.base.quantities import DIMENSIONS, parse_quantity
 
 _COMPARE = {
-    "<=": operator.le,
-    "<": operator.lt,
-    ">=": operator.ge,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+    "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 _REAL = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _UNITS = sorted({unit for dimension in DIMENSIONS for unit in dimension.units if unit}, key=len, reverse=True)
 _TOKEN = re.compile(
@@ -150,7 +145,7 @@ class _Parser:
             signs.append(sign)
             sums.append(self.sum())
         if not signs:
-            raise self._unexpected(f"one of {' '.join(_COMPARE)}")
+            raise self._syntax_error(f"one of {' '.join(_COMPARE)}")
         return "compare", tuple(sums), tuple(signs)
 
     def sum(self) -> tuple:
@@ -169,7 +164,7 @@ class _Parser:
         if self._one_of(("(",)):
             tree = self.sum()
             if not self._one_of((")",)):
-                raise self._unexpected("')'")
+                raise self._syntax_error("')'")
             return tree
         if self._one_of(("-",)):
             return "-", ("number", 0.0), self._atom()
@@ -177,7 +172,7 @@ class _Parser:
             kind, value, _ = self._tokens[self._next]
             self._next += 1
             return kind, value
-        raise self._unexpected("a number, a name or '('")
+        raise self._syntax_error("a number, a name or '('")
 
     def take(self, kind: str, value: str) -> bool:
         found = self._next < len(self._tokens) and self._tokens[self._next][:2] == (kind, value)
@@ -189,9 +184,9 @@ class _Parser:
 
     def end(self) -> None:
         if self._next < len(self._tokens):
-            raise self._unexpected("the end, or `and`")
+            raise self._syntax_error("the end, or `and`")
 
-    def _unexpected(self, expected: str) -> ValueError:
+    def _syntax_error(self, expected: str) -> ValueError:
         rest = self._text[self._tokens[self._next][2] :].strip() if self._next < len(self._tokens) else ""
         return ValueError(f"{self._text!r}: expected {expected}{f' instead of {rest!r}' if rest else ' at the end'}")
 

@@ -107,7 +107,7 @@ _PATH = MappingProxyType(
 )
 
 
-def _fitted(value: float, dimension: Dimension) -> str:
+def _digits(value: float, dimension: Dimension) -> str:
     """Four significant digits; no fit of transfers is more accurate."""
     return format_quantity(float(f"{value:.4g}"), dimension)
 
@@ -141,7 +141,7 @@ class HostSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _calibrated(cls, given: Any) -> Any:
+    def _fill_from_calibration(cls, given: Any) -> Any:
         name = given.get("calibration") if isinstance(given, dict) else None
         if not isinstance(name, str) or not name:
             return given
@@ -164,7 +164,7 @@ class HostSpec(Spec):
             )
         rest = {key: value for key, value in given.items() if key != "calibration"}
         fitted = {
-            key: _fitted(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted
+            key: _digits(getattr(path, field), dimension) for key, (field, dimension) in _PATH.items() if key in wanted
         }
         own = [key for key in _PATH if key not in wanted]
         return {"source": path.source + (f"; given: {', '.join(own)}" if own else "")} | rest | fitted

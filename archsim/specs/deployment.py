@@ -66,7 +66,7 @@ class AttentionRanks(Spec):
     prompts: Literal["own", "shared"] = "own"
 
     @model_validator(mode="after")
-    def _shared(self) -> "AttentionRanks":
+    def _check_shares(self) -> "AttentionRanks":
         if self.tp % self.context:
             what = f"{self.context} ranks share the tokens of a request, which does not divide tp {self.tp}"
             raise KeyProblem(("context",), what)
@@ -92,7 +92,7 @@ class ParallelSpec(Spec):
     disaggregated: Literal["none", "attention_ffn"] = "none"
 
     @model_validator(mode="after")
-    def _modelled(self) -> "ParallelSpec":
+    def _check_modelled_keys(self) -> "ParallelSpec":
         if self.disaggregated != "none":
             raise KeyProblem(
                 ("disaggregated",),
@@ -213,7 +213,7 @@ def refuse_cut_blocks(model: ModelSpec, parallel: Parallelism, precision: Precis
     block = BLOCKS.get(precision.products)
     if not block or tp == 1:
         return
-    for what, width in _divided(model, parallel):
+    for what, width in _split_widths(model, parallel):
         if width(tp) % block:
             fewer = [each for each in range(tp - 1, 0, -1) if tp % each == 0]
             fits = [f"tp {each}" for each in fewer if each == 1 or not width(each) % block]
@@ -229,7 +229,7 @@ BLOCKS = MappingProxyType({"fp8_block": 128})
 _UNCUT = "fp8, with one scale a tensor, or bf16"
 
 
-def _divided(model: ModelSpec, parallel: Parallelism) -> Iterator[tuple[str, Callable[[int], float]]]:
+def _split_widths(model: ModelSpec, parallel: Parallelism) -> Iterator[tuple[str, Callable[[int], float]]]:
     """What tensor parallelism divides → its width on each of so many ranks."""
     if model.dense_layers and (dense := model.dense_ffn):
         yield f"dense_ffn: {dense:,}", lambda ranks: dense / ranks

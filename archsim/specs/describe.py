@@ -30,7 +30,7 @@ def summary(spec: fields.Spec) -> str:
     """The content of a valid file in one line; for a system, also its links, and what a model's memory holds."""
     if isinstance(spec, SystemSpec):
         nodes = [f"  {_nodes(spec)}"] if _nodes(spec) else []
-        return "\n".join([f"ok, a valid system: {_counted(spec.dies, 'die')}, {spec.shape}", *nodes, *_links(spec)])
+        return "\n".join([f"ok, a valid system: {_count(spec.dies, 'die')}, {spec.shape}", *nodes, *_links(spec)])
     if isinstance(spec, ModelSpec):
         return f"ok, a valid model\n  {_memory(spec)}"
     if not isinstance(spec, ExperimentSpec):
@@ -45,7 +45,7 @@ def summary(spec: fields.Spec) -> str:
     runs = 1
     for each in counts.values():
         runs *= each
-    counted = f"ok, {' × '.join(_counted(number, noun) for noun, number in counts.items())} = {_counted(runs, 'run')}"
+    counted = f"ok, {' × '.join(_count(number, noun) for noun, number in counts.items())} = {_count(runs, 'run')}"
     whole = any(each.memory == "all" for each in spec.assumptions)
     traffic = spec.workload.trace
     if not isinstance(traffic, str) and traffic.synthetic.like is not None and traffic.synthetic.prompt_tokens is None:
@@ -58,7 +58,7 @@ def summary_of_serving(serving: Serving) -> str:
     """The content of a valid file of ``archsim serve`` in two lines."""
     spec = serving.spec
     pools = spec.pools
-    devices, engines = sum(pool.instances * pool.parallel.devices for pool in pools), _counted(spec.instances, "engine")
+    devices, engines = sum(pool.instances * pool.parallel.devices for pool in pools), _count(spec.instances, "engine")
     if spec.disaggregated != "none":
         before = f"{pools[0].instances} engines that prefill, " if len(pools) > 1 else ""
         engines = f"{before}{pools[-1].instances} that decode"
@@ -73,7 +73,7 @@ def summary_of_serving(serving: Serving) -> str:
     serve = "serves" if engines.startswith("1 ") and len(pools) == 1 else "serve"
     return (
         f"ok, a valid deployment of {serving.model.name} on {serving.system.name}\n"
-        f"  {engines} on {_counted(devices, 'device')} {serve} {asked}, with scheduler {spec.scheduler.name} and "
+        f"  {engines} on {_count(devices, 'device')} {serve} {asked}, with scheduler {spec.scheduler.name} and "
         f"{experts}."
     )
 
@@ -100,7 +100,7 @@ def _nodes(system: SystemSpec) -> str:
         return ""
     nodes, size = levels[1].size, levels[0].size
     nics = f"{nodes * size} NICs, one a GPU" if levels[1].per == "gpu" else f"{nodes} shared NICs, one a node"
-    return f"{_counted(nodes, 'node')} of {size} GPUs, with {nodes * size} ports inside nodes and {nics}"
+    return f"{_count(nodes, 'node')} of {size} GPUs, with {nodes * size} ports inside nodes and {nics}"
 
 
 def _links(system: SystemSpec) -> list[str]:
@@ -128,12 +128,12 @@ def _link(system: SystemSpec, own: LinkSpec) -> str:
 def summary_of_sweep(plan: SweepPlan) -> str:
     """The content of a valid sweep, in one line."""
     constraints = len(plan.sweep.where)
-    where = f", before {_counted(constraints, 'constraint')}" if constraints else ""
+    where = f", before {_count(constraints, 'constraint')}" if constraints else ""
     axes = len(plan.sweep.axes)
     return f"ok, a sweep over {axes} {'axis' if axes == 1 else 'axes'}: {plan.combinations:,} points{where}"
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     plural = {"batch": "batches", "policy": "policies"}.get(noun, f"{noun}s")
     return f"{number} {noun if number == 1 else plural}"
 
@@ -255,11 +255,6 @@ def _traffic() -> str:
 
 
 LISTINGS = {
-    "experiments": _experiments,
-    "systems": _systems,
-    "models": _models,
-    "policies": _policies,
-    "assumptions": _assumptions,
-    "calibrations": _calibrations,
-    "traffic": _traffic,
-}
+    "experiments": _experiments, "systems": _systems, "models": _models, "policies": _policies,
+    "assumptions": _assumptions, "calibrations": _calibrations, "traffic": _traffic,
+}  # fmt: skip

@@ -5,23 +5,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
 from archsim.specs import config_files, system
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
-from archsim.specs.deployment import (
-    DeploymentSpec,
-    ParallelSpec,
-    PrecisionSpec,
-)
+from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.workload import OF_MODEL, WorkloadSpec

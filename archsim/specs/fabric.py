@@ -346,7 +346,7 @@ class TopologySpec(Spec):
                     f"dies {pair[0]} and {pair[1]} are already linked, by item {seen[pair]}",
                 )
             seen[pair] = index
-        apart = _unreached(dies, seen) if self.name == "edges" else []
+        apart = _unreached_dies(dies, seen) if self.name == "edges" else []
         if apart:
             shown = ", ".join(map(str, apart[:8])) + (" …" if len(apart) > 8 else "")
             raise KeyProblem(
@@ -356,7 +356,7 @@ class TopologySpec(Spec):
             )
 
 
-def _unreached(dies: int, pairs: Iterable[tuple[int, ...]]) -> list[int]:
+def _unreached_dies(dies: int, pairs: Iterable[tuple[int, ...]]) -> list[int]:
     around: dict[int, list[int]] = {}
     for a, b in pairs:
         around.setdefault(a, []).append(b)

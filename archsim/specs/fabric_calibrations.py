@@ -186,9 +186,9 @@ def write_fabric_calibration(found: FabricCalibration, path: Path) -> None:
     content = {
         "machine": found.machine,
         "source": found.source,
-        "endpoint": _listed(found.endpoint, {"machine"}),
-        "link_rate": _listed(found.link_rate, set()),
-        "hop_latency": _listed(found.hop_latency, set()),
+        "endpoint": _law_rows(found.endpoint, {"machine"}),
+        "link_rate": _law_rows(found.link_rate, set()),
+        "hop_latency": _law_rows(found.hop_latency, set()),
         "blocks": [dict(zip(("mesh", "fabric", "ns"), each, strict=True)) for each in found.blocks],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def write_fabric_calibration(found: FabricCalibration, path: Path) -> None:
     path.write_text(f"# Written by: archsim calibrate. Laws: archsim/laws/mesh.py\n{text}", encoding="utf-8")
 
 
-def _listed(laws: Sequence[Any], without: Iterable[str]) -> list[dict[str, Any]]:
+def _law_rows(laws: Sequence[Any], without: Iterable[str]) -> list[dict[str, Any]]:
     return [{k: v for k, v in _plain(law).items() if k not in without and v not in ("", None, {})} for law in laws]
 
 

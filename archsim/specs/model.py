@@ -5,12 +5,7 @@ which take memory.
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base import errors, fields, quantities, sums
 from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer, count_of_layers

@@ -190,7 +190,7 @@ class ClaimGroup(fields.Spec):
         return found
 
     @model_validator(mode="after")
-    def _guessed(self) -> ClaimGroup:
+    def _check_guesses(self) -> ClaimGroup:
         for at, row in enumerate(self.rows):
             if row.guess is None and self.guess is None:
                 raise fields.KeyProblem(

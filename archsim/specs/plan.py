@@ -38,17 +38,9 @@ CONSTRAINT_MEASURES = {
 _FITTING = "hbm_capacity"
 _ASKED = 64  # points from which a constraint learns which keys there are
 _SUFFIX = {
-    "size": "_bytes",
-    "bandwidth": "_bytes_per_s",
-    "compute rate": "_flop_per_s",
-    "time": "_ns",
-    "clock rate": "_hz",
-    "power": "_w",
-    "temperature": "_c",
-    "thermal resistance": "_k_per_w",
-    "area": "_mm2",
-    "fraction": "",
-}
+    "size": "_bytes", "bandwidth": "_bytes_per_s", "compute rate": "_flop_per_s", "time": "_ns", "clock rate": "_hz",
+    "power": "_w", "temperature": "_c", "thermal resistance": "_k_per_w", "area": "_mm2", "fraction": "",
+}  # fmt: skip
 # Other fields follow from these, so they cannot be axes; the whole entry is the axis instead.
 _WHOLE = {("assumptions", "set"): "assumptions", ("system", "like"): "system", ("policy", "preset"): "policy"}
 

@@ -38,17 +38,17 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     precision = spec.precision.dtypes(system.compute.dtype)
     changes: dict[str, Any] = {}
 
-    def filled(keys: str, value: object, why: str) -> None:
+    def fill(keys: str, value: object, why: str) -> None:
         words.append(f"{keys}: {value} ({why})")
 
     if spec.precision.kv is None and (kv := _kv_of(spec.engine, gpu, precision.products, precision.experts, model)):
         changes["precision"] = spec.precision.model_copy(update={"kv": kv})
-        filled("precision.kv", kv, f"as {spec.engine} keeps KV of such weights")
+        fill("precision.kv", kv, f"as {spec.engine} keeps KV of such weights")
     scheduler = _scheduler_of(spec, gpu, precision.products, model)
     if scheduler:
         changes["scheduler"] = _with_changes(spec.scheduler, scheduler)
         for key, value in scheduler.items():
-            filled(f"scheduler.{key}", value, f"as {spec.engine} is started")
+            fill(f"scheduler.{key}", value, f"as {spec.engine} is started")
     lengths = {
         key: LengthSpec(uniform=tuple(max(1, round(each * given.mean)) for each in VARIED))
         for key in ("input", "output")
@@ -56,7 +56,7 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     }
     if lengths and spec.requests.concurrency is not None and spec.engine != "sglang":
         changes["requests"] = spec.requests.model_copy(update=lengths)
-        filled(" and ".join(f"requests.{key}" for key in lengths), "uniform, 0.9 to 1.1 of the mean",
+        fill(" and ".join(f"requests.{key}" for key in lengths), "uniform, 0.9 to 1.1 of the mean",
                "cv is not given; `fixed` for equal lengths")  # fmt: skip
     return (spec.model_copy(update=changes) if changes else spec), tuple(words)
 

@@ -17,7 +17,7 @@ from typing import Any
 from archsim.base import errors, quantities, yaml
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
-from archsim.specs.config_files import display, named_files, searched
+from archsim.specs.config_files import display, named_files, searched_places
 from archsim.specs.policies import PRESETS, RULE_TYPES
 
 DEFAULT_ASSUMPTIONS = "physical"
@@ -248,7 +248,7 @@ def find_file(tree: yaml.Tree, keys: yaml.Keys, folder: Path | None, hint: str =
         if os.path.exists(each / path):  # unlike Path.exists, false for names that are too long
             tree.get(keys[:-1])[keys[-1]] = os.path.relpath(each / path)
             return
-    raise tree.error(keys, f"no such file or directory: {path!r} (searched {searched(around)}){hint}")
+    raise tree.error(keys, f"no such file or directory: {path!r} (searched {searched_places(around)}){hint}")
 
 
 def is_path(name: str) -> bool:

@@ -36,9 +36,7 @@ SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
             "decodes and chunks of prompts in one budget; a prompt is admitted when all of it fits; preemption by "
             "recomputation",
             MappingProxyType(
-                {
-                    "reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk"),
-                }
+                {"reserve_full_isl": Parameter(1, 0, 1, "admit a prompt when all of it fits, not its first chunk")}
             ),
             by_length=True,
         ),
@@ -125,7 +123,7 @@ class SchedulerSpec(Spec):
 
     @field_validator("chunked_prefill")
     @classmethod
-    def _chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
+    def _default_chunked(cls, given: bool | None, info: ValidationInfo) -> bool:
         return row_of(info.data.get("name", "vllm_v1")).chunked if given is None else given
 
     @field_validator("params")

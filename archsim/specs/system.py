@@ -68,7 +68,7 @@ class HbmSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _calibrated(cls, given: Any) -> Any:
+    def _fill_measured(cls, given: Any) -> Any:
         return measured.with_measured(given, measured.hbm_measured)
 
 
@@ -109,7 +109,7 @@ class D2DSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _calibrated(cls, given: Any) -> Any:
+    def _fill_measured(cls, given: Any) -> Any:
         return measured.with_measured(given, measured.link_measured)
 
     def of_slices(self, size_bytes: int) -> D2DSpec:

@@ -30,7 +30,7 @@ class WidthSpec(fields.Spec):
 
     @model_validator(mode="after")
     def _contains_one(self) -> WidthSpec:
-        _checked(self.distribution, self.range, "range")
+        _check_ends(self.distribution, self.range, "range")
         return self
 
     def of(self, value: float) -> Distribution:
@@ -57,7 +57,7 @@ class LevelsSpec(fields.Spec):
             given = getattr(self, key)
             if list(given) != sorted(given):
                 raise fields.KeyProblem((key,), f"{list(given)}: expected ascending factors")
-            _checked("lognormal", (given[0], given[-1]), key)
+            _check_ends("lognormal", (given[0], given[-1]), key)
         return self
 
     def level(self, name: str) -> Distribution:
@@ -85,16 +85,14 @@ class CommandSpec(fields.Spec):
 
 
 class UncertaintySpec(fields.Spec):
-    """``defaults``: kind of a number → its width. ``measured``: table → how its law was had → widths of two levels.
-    ``kernels``: of dies that are no GPUs, ``vectors`` and ``multiply``. ``traffic``: how many draws of the traffic are
-    run, of which each world has one, 0: its own.
-    """
+    """How wide the numbers of a system and its calibration are."""
 
-    defaults: dict[str, WidthSpec]
-    measured: dict[str, dict[str, LevelsSpec]]
-    kernels: dict[str, SlowestSpec]
+    defaults: dict[str, WidthSpec]  # kind of a number → its width
+    measured: dict[str, dict[str, LevelsSpec]]  # table → how its law was had → widths of two levels
+    kernels: dict[str, SlowestSpec]  # of dies that are no GPUs: ``vectors``, ``multiply``
+    # draws of the traffic that are run, of which each world has one; 0: its own
     traffic: Annotated[int, quantities.count(0, 64)] = 0
-    commands: dict[str, CommandSpec] = Field(default_factory=dict)
+    commands: dict[str, CommandSpec] = Field(default_factory=dict)  # name → what measures it
 
     @model_validator(mode="after")
     def _known(self) -> UncertaintySpec:
@@ -131,7 +129,7 @@ def _refuse_unknown(at: tuple[str, ...], given: dict[str, Any], known: tuple[str
             )
 
 
-def _checked(shape: str, ends: Range, key: str) -> None:
+def _check_ends(shape: str, ends: Range, key: str) -> None:
     """Raise KeyProblem unless the range is one of factors that has 1 in it, or ends there for a bias."""
     low, high = ends
     if low > high:

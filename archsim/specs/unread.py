@@ -97,7 +97,7 @@ def _groups(run: Chosen) -> bool:
     return run.assumptions.execution == "expert_parallel"
 
 
-def _reserved(run: Chosen) -> bool:
+def _is_reserved(run: Chosen) -> bool:
     return run.assumptions.contention == "reserved"
 
 
@@ -134,7 +134,7 @@ def _measured_transfers(run: Chosen) -> str:
     return "no time of a measured transfer is charged"
 
 
-def _generated(run: Chosen) -> bool:
+def _is_generated(run: Chosen) -> bool:
     return run.workload is not None and not isinstance(run.workload.trace, str)
 
 
@@ -152,8 +152,8 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("assumptions.arbitration", "assumptions.rate_updates"), "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link", _groups),
     UnreadKeys(("system.llc.ways",), "llc: segments has no sets", lambda run: run.assumptions.llc == "segments"),
     UnreadKeys(("system.llc.segment",), "llc: slices keeps whole slices, not segments", lambda run: run.assumptions.llc == "slices"),
-    UnreadKeys(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _AT_ONCE, _reserved),
-    UnreadKeys(("assumptions.ties",), "contention: shared orders no bookings, which alone have ties", lambda run: not _reserved(run)),
+    UnreadKeys(("assumptions.arbitration", "assumptions.reads", "assumptions.rate_updates"), _AT_ONCE, _is_reserved),
+    UnreadKeys(("assumptions.ties",), "contention: shared orders no bookings, which alone have ties", lambda run: not _is_reserved(run)),
     UnreadKeys(("assumptions.ties", "assumptions.arbitration", "assumptions.rate_updates"), "engine: analytical books every transfer once, without events", lambda run: run.engine == "analytical"),
     UnreadKeys(("assumptions.overlap",), "execution: weight_streaming has no dispatch, kernels and combine that follow each other; execution: expert_parallel has", _streams),
     UnreadKeys(("assumptions.combine", "assumptions.transfer_software"), "activations: {run.assumptions.activations} moves no hidden vectors", _stays),
@@ -178,7 +178,7 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
     UnreadKeys(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
     UnreadKeys(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
-    UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _generated),
+    UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _is_generated),
     UnreadKeys(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
     UnreadKeys(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given in place of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
 )  # fmt: skip
@@ -404,13 +404,13 @@ def _messages(
     by_reason: dict[str, list[str]] = {}
     for each in wanted:
         if each not in read and whys[each]:
-            by_reason.setdefault("; ".join(whys[each]), []).append(_named(each, experiment))
+            by_reason.setdefault("; ".join(whys[each]), []).append(_name_of(each, experiment))
     for why, keys in by_reason.items():
         *first, last = dict.fromkeys(keys)
         yield f"{', '.join(first)} and {last} are not read: {why}" if first else f"{last} is not read: {why}"
 
 
-def _named(asked: tuple[str, int | None, yaml.Keys], experiment: ExperimentSpec | None) -> str:
+def _name_of(asked: tuple[str, int | None, yaml.Keys], experiment: ExperimentSpec | None) -> str:
     """``system.compute.efficiency``, or ``system mine: compute.efficiency`` of several systems."""
     kind, at, path = asked
     written = ".".join(map(str, path))

@@ -91,8 +91,8 @@ _LEVELS = ("max_over_mean", "max_over_min", "hottest_expert", "eplb_gain")
 class SyntheticSpec(Spec):
     """Generated routing, from a traffic preset (``like``) or from a few numbers.
 
-    Presets: archsim.workload.generated. The numbers, and the recorded routing from which their
-    defaults were measured: archsim.workload.generated.
+    Presets: archsim.workload.generative. The numbers, and the recorded routing from which their
+    defaults were measured: archsim.workload.synthetic.
     """
 
     # A preset of configs/traffic, the path of one (archsim trace fit), or `model`: for each model the preset of its own

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.files import write_text
-from archsim.base.tables import Shown, csv_text
-from archsim.report import page, plots
-from archsim.report.units import factor, listed
-from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran, layers_told
+from archsim.base.tables import Shown
+from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs import library, unread
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
@@ -31,8 +27,6 @@ from archsim.specs.experiment import ExperimentSpec
 if TYPE_CHECKING:
     import pandas
 
-
-# ---- ablation
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
@@ -51,30 +45,24 @@ _COMPARED = ("system", "model", "batch", "policy")
 
 @dataclass(frozen=True)
 class AblatedField:
-    """A field and its two values.
+    """A field of assumptions and its two values."""
 
-    ``alone``: the first set with only this field changed; ``chain``: with all fields up to it changed.
-    """
-
-    field: str
-    before: str
-    after: str
-    alone: AssumptionsSpec
-    chain: AssumptionsSpec
+    field: str  # its name
+    before: str  # its value in the first set
+    after: str  # in the other
+    alone: AssumptionsSpec  # the first set with only this field changed
+    chain: AssumptionsSpec  # with all fields up to it changed
 
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """Effect of a link on one policy.
+    """Effect of a link on one policy."""
 
-    Speed-ups are over base under the same assumptions; ``throughput`` in tokens/s.
-    """
-
-    link: AblatedField
-    speedup_before: float
-    speedup_after: float
-    speedup_alone: float
-    throughput_after: float
+    link: AblatedField  # what is changed
+    speedup_before: float  # over base under the same assumptions, before the link
+    speedup_after: float  # with the link, and all before it
+    speedup_alone: float  # with this field changed alone
+    throughput_after: float  # tokens/s, with the link and all before it
 
     @property
     def factor(self) -> float:
@@ -83,19 +71,16 @@ class FieldEffect:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """One policy on one system, model and batch: from the first set's speed-up to the other's.
+    """One policy on one system, model and batch: from the first set's speed-up to the other's."""
 
-    ``beyond``: the effect of endpoints as measured, on the other set; None where a set has them already.
-    """
-
-    system: str
-    model: str
-    batch: int
-    policy: str
-    start: float
-    end: float
-    effects: tuple[FieldEffect, ...]
-    beyond: FieldEffect | None = None
+    system: str  # name
+    model: str  # name
+    batch: int  # requests in flight
+    policy: str  # name
+    start: float  # speed-up over base under the first set
+    end: float  # under the other
+    effects: tuple[FieldEffect, ...]  # of the links, in the order of the chain
+    beyond: FieldEffect | None = None  # of endpoints as measured, on the other set; None where a set has them already
 
     @property
     def every(self) -> tuple[FieldEffect, ...]:
@@ -105,19 +90,15 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class Ablation(Shown):
-    """The waterfalls of an experiment.
+    """The waterfalls of an experiment."""
 
-    ``closes``: whether the chain's end equals the results of the other set, bit for bit, in every run; ``layers``:
-    which ran, see `archsim.runs.results.layers_that_ran`.
-    """
-
-    start: AssumptionsSpec
-    end: AssumptionsSpec
-    links: tuple[AblatedField, ...]
-    waterfalls: tuple[Waterfall, ...]
-    closes: bool
-    runs: int
-    layers: Layers
+    start: AssumptionsSpec  # first set
+    end: AssumptionsSpec  # the other
+    links: tuple[AblatedField, ...]  # in the order of `ORDER`
+    waterfalls: tuple[Waterfall, ...]  # one for each policy but base, system, model and batch
+    closes: bool  # whether the chain's end equals the other set's results bit for bit, in every run
+    runs: int  # how many ran
+    layers: Layers  # which ran: `archsim.runs.results.layers_that_ran`
 
     def __repr__(self) -> str:
         chain = f"{self.start.label} → {self.end.label}, {len(self.links)} links"
@@ -181,7 +162,7 @@ def beyond(start: AssumptionsSpec, end: AssumptionsSpec) -> AblatedField | None:
     return AblatedField(field, before, after, alone, end.model_copy(update={field: after, "set": f"beyond-{field}"}))
 
 
-def ablated(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
+def ablated_experiment(experiment: ExperimentSpec, start: AssumptionsSpec, end: AssumptionsSpec) -> ExperimentSpec:
     """The experiment under both sets and every link. Raises ArchsimError if no speed-up can be computed."""
     policies = [policy.name for policy in experiment.policies]
     if BASE_POLICY not in policies or len(policies) == 1:
@@ -207,7 +188,7 @@ def ablate(
     watcher: Watcher | None = None,
 ) -> Ablation:
     """Run what is missing in ``out`` and compute the effects. Raises as :func:`archsim.runs.sweep.sweep`."""
-    found = sweep(ablated(experiment, start, end), out, jobs, watcher).runs.rows
+    found = sweep(ablated_experiment(experiment, start, end), out, jobs, watcher).runs.rows
     links, more = links_between(start, end), beyond(start, end)
     rows = {(*(row[name] for name in _COMPARED), row["assumptions"]): row for row in found}
     every = dict.fromkeys(key[:-1] for key in rows)
@@ -241,7 +222,10 @@ def _waterfall(
         alone = of(more.alone)["speedup_vs_base"]
         further = FieldEffect(more, last, limited["speedup_vs_base"], alone, limited["throughput_tokens_per_s"])
     system, model, batch, policy = place
-    return Waterfall(system, model, batch, policy, of(start)["speedup_vs_base"], last, tuple(effects), further)
+    return Waterfall(
+        system=system, model=model, batch=batch, policy=policy, start=of(start)["speedup_vs_base"], end=last,
+        effects=tuple(effects), beyond=further,
+    )  # fmt: skip
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -250,131 +234,3 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return {key: value for key, value in one.items() if key not in named} == {
         key: value for key, value in other.items() if key not in named
     }
-
-
-# ---- page
-SMALL = 0.005  # smaller relative changes get no colour
-# The page of an ablation: a waterfall for every policy, the effect of each assumption, and a table of all values.
-
-MOST_NAMED = 4  # assumptions in a sentence
-LEAST_CHANGE = 0.01  # relative change of a speed-up below which an assumption is not named
-
-
-@dataclass(frozen=True)
-class Waterfalls:
-    """All waterfalls of a system, model and batch."""
-
-    heading: str
-    sentence: str
-    panels: tuple[tuple[str, plots.Bars], ...]  # policy, its waterfall
-
-
-def write_ablation(found: Ablation, name: str, folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` and ``ablation.csv``; returns the path of the page. Equal results give equal bytes.
-
-    ``notes``: on what the runs do not read.
-    """
-    write_text(folder / "ablation.csv", csv_of(found))
-    write_text(folder / "index.html", render(found, name, notes))
-    return folder / "index.html"
-
-
-def csv_of(found: Ablation) -> str:
-    """One row per policy, system, model, batch and assumption."""
-    rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in effect_rows(found))
-    return csv_text([EFFECT_COLUMNS, *rows])
-
-
-def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
-    context = {
-        "notes": notes,
-        "name": name,
-        "found": found,
-        "layers": layers_told(found.layers),
-        "start": found.start.label,
-        "end": found.end.label,
-        "groups": list(groups_of(found)),
-        "worth": list(worth_of(found)),
-        "meanings": [
-            (link, ASSUMPTIONS[link.field][link.before], ASSUMPTIONS[link.field][link.after])
-            for link in _links_of(found)
-        ],
-    }
-    return page.rendered("ablation.html.j2", context, {"factor": factor})
-
-
-def _links_of(found: Ablation) -> list[AblatedField]:
-    """Those of the chain, and the one beyond it."""
-    return [*found.links, *(fall.beyond.link for fall in found.waterfalls[:1] if fall.beyond)]
-
-
-def groups_of(found: Ablation) -> Iterator[Waterfalls]:
-    places = dict.fromkeys((fall.system, fall.model, fall.batch) for fall in found.waterfalls)
-    for system, model, batch in places:
-        falls = [fall for fall in found.waterfalls if (fall.system, fall.model, fall.batch) == (system, model, batch)]
-        panels = tuple((fall.policy, drawing(fall, found)) for fall in falls)
-        yield Waterfalls(
-            f"{model} on {system}, batch {batch:,}", sentence(max(falls, key=lambda fall: fall.start), found), panels
-        )
-
-
-def drawing(fall: Waterfall, found: Ablation) -> plots.Bars:
-    changes = []
-    for effect in fall.effects:
-        by = effect.speedup_after - effect.speedup_before
-        same = abs(effect.speedup_after / effect.speedup_before - 1) < SMALL
-        colour = "--llc" if same else "--compute" if by > 0 else "--from-link"
-        link, by_then = effect.link, f"{factor(effect.speedup_before)} → {factor(effect.speedup_after)}"
-        told = f"{link.field}: {link.before} → {link.after}: {by_then}; changed alone: {factor(effect.speedup_alone)}"
-        changes.append((link.field, by, colour, {"told": told}))
-    return plots.waterfall(
-        f"{fall.policy}: how does each assumption change its speed-up?", changes,
-        plots.PlotAxis("value", "decode throughput relative to base under the same assumptions, ×"),
-        first=(found.start.label, fall.start), total=(found.end.label, ".2f"), reference=1.0,
-        tips=(("name", "assumption"), ("label", "change"), ("told", "in words")),
-    )  # fmt: skip
-
-
-def sentence(fall: Waterfall, found: Ablation) -> str:
-    """Speed-up of a policy under both sets, and the assumptions with the largest effects, the largest first."""
-    largest = sorted(
-        (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
-    )
-    parts = listed(
-        f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})"
-        for each in largest[:MOST_NAMED]
-    )
-    changes = f" In the chain, the largest changes are {parts}." if parts else ""
-    return (
-        f"The speed-up of {fall.policy} over base is {factor(fall.start)} under {found.start.label} and "
-        f"{factor(fall.end)} under {found.end.label}.{changes}{endpoint_told(fall, found)}"
-    )
-
-
-def endpoint_told(fall: Waterfall, found: Ablation) -> str:
-    """What the speed-up is worth if the controllers of dies are like those of a measured mesh; empty if it is asked
-    already.
-    """
-    if fall.beyond is None:
-        return ""
-    return (
-        f" The speed-up under {found.end.label} is {factor(fall.beyond.speedup_after)} instead of {factor(fall.end)} "
-        "if a die's controller sends and receives only as fast as that of a measured chip (endpoint: as_measured)."
-    )
-
-
-def _distance(effect: FieldEffect) -> float:
-    """How far a factor is from 1, either way."""
-    return abs(log(effect.factor)) if effect.factor > 0 else inf
-
-
-def worth_of(found: Ablation) -> Iterator[tuple[str, str, str, str, str]]:
-    """(assumption, least, median, largest factor in the chain, median factor alone) over all waterfalls."""
-    for place, link in enumerate(_links_of(found)):
-        effects = [fall.every[place] for fall in found.waterfalls]
-        chained = sorted(effect.factor for effect in effects)
-        alone = sorted(
-            effect.speedup_alone / fall.start for effect, fall in zip(effects, found.waterfalls, strict=True)
-        )
-        middle = len(chained) // 2
-        yield link.field, factor(chained[0]), factor(chained[middle]), factor(chained[-1]), factor(alone[middle])

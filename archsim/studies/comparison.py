@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
-from archsim.report.page import PAGES, rendered, write_report
+from archsim.report.page import PAGES, write_report
+from archsim.report.rendering import rendered
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.engine_comparison import (
     ENGINES,
@@ -32,8 +33,6 @@ from archsim.studies.exploration.page import write_points_page
 if TYPE_CHECKING:
     import pandas
 
-
-# ---- comparison
 
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
@@ -88,9 +87,6 @@ def _compare(
     fewest = min(decode_steps, plan.experiment.workload.decode_steps)
     return Comparison(plan.experiment.name, compared, len(numbers), fewest)
 
-
-# ---- sweep_page
-# The report of a sweep: a page of runs if dies and links are kept, else a page of points; a sample on both engines.
 
 Row = Mapping[str, Any]
 

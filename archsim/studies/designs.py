@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from archsim.base import errors, fields, files, sums, tables
+from archsim.base import errors, fields, sums, tables
 from archsim.base.causes import CAUSES
-from archsim.report import figures, page, plots, units
-from archsim.report.tables import BOUNDS
 from archsim.runs import energy, plan
-from archsim.runs.columns import BY_NAME, unpacked
+from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
+from archsim.runs.packed_steps import unpacked
 from archsim.runs.simulator import Simulator
-from archsim.specs.config_files import named_files
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.library import Source, load_experiment, load_system
 
 if TYPE_CHECKING:
     import pandas
 
     from archsim.runs.run import Record
 
-
-# ---- compare
-# Run two designs and set them side by side.
 
 STEP = "a decode step"  # through all MoE layers
 RUN = "the run"  # through the layers that ran, prefill included
@@ -58,15 +51,15 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class DesignFigure:
-    """One number of both designs; None where it is not there. ``sense``: as in GROUPS."""
+    """One number of both designs."""
 
-    group: str
-    name: str
-    unit: str
-    meaning: str
-    a: float | None
-    b: float | None
-    sense: int
+    group: str  # heading under which it stands
+    name: str  # of the number
+    unit: str  # of both values, or empty
+    meaning: str  # in words
+    a: float | None  # value of the first design; None: it has none
+    b: float | None  # of the second
+    sense: int  # 1: more is better, -1: less is better, 0: neither
     ranges: tuple[tuple[float, float], ...] = ()  # of a and b, lowest to highest, of estimates
 
     @property
@@ -93,15 +86,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class DesignComparison(tables.Shown):
-    """Two designs, ``a`` and ``b`` by name; ``rows``: of results; ``notes``: their caveats."""
+    """Two designs beside each other."""
 
-    a: str
-    b: str
-    rows: tuple[Mapping[str, Any], Mapping[str, Any]]
-    spec: tuple[Difference, ...]
+    a: str  # name of the first
+    b: str  # name of the second
+    rows: tuple[Mapping[str, Any], Mapping[str, Any]]  # of results, of both
+    spec: tuple[Difference, ...]  # keys that differ
     causes: tuple[DesignFigure, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
-    quantities: tuple[DesignFigure, ...]
-    notes: tuple[str, ...]
+    quantities: tuple[DesignFigure, ...]  # results of both
+    notes: tuple[str, ...]  # their caveats
 
     def __repr__(self) -> str:
         return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"
@@ -158,7 +151,10 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
     for unit, amounts in over.items():
         a, b = (rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True))
         if a or b:
-            yield DesignFigure("throughput a", unit, f"tokens/s/{unit}", f"decode throughput a {unit}", a, b, 1)
+            yield DesignFigure(
+                group="throughput a", name=unit, unit=f"tokens/s/{unit}", meaning=f"decode throughput a {unit}", a=a,
+                b=b, sense=1,
+            )  # fmt: skip
 
 
 def _quantities(
@@ -182,7 +178,10 @@ def _causes(records: Sequence[Record]) -> Iterator[DesignFigure]:
     for cause, about in CAUSES.items():
         a, b = (side[cause.column] for side in sides)
         if max(a, b) > least:
-            yield DesignFigure(group, about.label, "ns", f"that {about.meaning} takes of it", a, b, -1)
+            yield DesignFigure(
+                group=group, name=about.label, unit="ns", meaning=f"that {about.meaning} takes of it", a=a, b=b,
+                sense=-1,
+            )  # fmt: skip
 
 
 def _of_decode_step(record: Record) -> dict[str, float]:
@@ -215,7 +214,9 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
     for name in dict.fromkeys((*parts[0], *parts[1])):
         a, b = (part.get(name) for part in parts)
         if a or b:
-            yield DesignFigure("energy", f"of it: {name}", "J/token", "energy a token", a, b, -1)
+            yield DesignFigure(
+                group="energy", name=f"of it: {name}", unit="J/token", meaning="energy a token", a=a, b=b, sense=-1
+            )
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
@@ -237,154 +238,3 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> Iterato
         values = first.get(key, "–"), second.get(key, "–")
         if values[0] != values[1] and key != "name":
             yield Difference(key, *values)
-
-
-# ---- sides
-# What the two names of a comparison mean: experiments, or policies and systems of one experiment.
-
-
-def loaded(source: Source | ExperimentSpec, overrides: Sequence[str]) -> ExperimentSpec:
-    """The experiment. Raises SpecError."""
-    return source if isinstance(source, ExperimentSpec) else load_experiment(source, overrides)
-
-
-def name_of(source: Source | ExperimentSpec) -> str:
-    """What a page calls a side."""
-    if isinstance(source, ExperimentSpec):
-        return source.name
-    return str(source.get("name", "a mapping")) if isinstance(source, Mapping) else str(source)
-
-
-def side_of(
-    name: Source | ExperimentSpec, inside: ExperimentSpec | None, overrides: Sequence[str], chosen: Mapping[str, Any]
-) -> ExperimentSpec:
-    """The one combination that ``name`` means: of the experiment ``inside`` with that policy or system, or, without
-    one, of the experiment of that name or path. ``chosen``: arguments of `choose`, for all else.
-
-    Raises ArchsimError for a name that is neither, and what the loading of files raises.
-    """
-    if inside is None:
-        _refuse_parts(name)
-        return plan.choose(loaded(name, overrides), **chosen)
-    if not isinstance(name, str):
-        raise errors.ArchsimError(f"{name!r}: inside an experiment, give the name of one of its policies, or a system")
-    policies, systems = ([each.name for each in parts] for parts in (inside.policies, inside.systems))
-    if name in policies:
-        return plan.choose(inside, **{**chosen, "policy": name})
-    if name in systems:
-        return plan.choose(inside, **{**chosen, "system": name})
-    if name in named_files("systems") or name.endswith((".yaml", ".yml")):
-        alone = inside.model_copy(update={"systems": (load_system(name),)})
-        return plan.choose(alone, **{**chosen, "system": None})
-    known = [*policies, *systems, *named_files("systems")]
-    raise errors.ArchsimError(
-        f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}) nor a system "
-        f"(archsim list systems){errors.did_you_mean(name, known)}"
-    )
-
-
-def _refuse_parts(name: Source | ExperimentSpec) -> None:
-    """A policy or a system is not an experiment; say how to compare it."""
-    from archsim.specs.policies import PRESETS
-
-    if not isinstance(name, str) or name in named_files(""):
-        return
-    kind = "policy" if name in PRESETS else "system" if name in named_files("systems") else None
-    if kind:
-        raise errors.SpecError(f"{name!r} is a {kind}, not an experiment. Name one in which to compare it: --in dojo")
-
-
-# ---- page
-# The page of two designs side by side.
-
-
-def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
-    """Write ``index.html`` and ``comparison.csv``; returns the path of the page."""
-    files.own_folder(folder)
-    files.write_text(folder / "comparison.csv", found.to_pandas().to_csv(index=False, lineterminator="\n"))
-    files.write_text(folder / "index.html", render(found))
-    return folder / "index.html"
-
-
-def render(found: DesignComparison) -> str:
-    groups = list(dict.fromkeys(each.group for each in found.quantities))
-    context = {
-        "found": found,
-        "answer": answer(found),
-        "causes": _causes_shown(found),
-        "of": found.causes[0].group if found.causes else "",
-        "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
-    }
-    return page.rendered("compare.html.j2", context, {"cell": cell, "change": change})
-
-
-def answer(found: DesignComparison) -> str:
-    """Which is faster, and by what, in a sentence."""
-    rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
-    if rate is None or not rate.ratio:
-        return "Neither design has decode steps to compare"
-    first, second = (row.get("iteration_ns") for row in found.rows)
-    if first and second:  # tokens a second of whole iterations
-        rate = replace(rate, a=found.rows[0]["batch"] / first, b=found.rows[1]["batch"] / second)
-    if not rate.better or rate.ratio is None:
-        return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
-    faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
-    said = f"{faster} has {units.factor(by)} the throughput of {slower}"
-    gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
-    sign = 1 if faster == found.b else -1
-    saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
-    if saved is None or sign * gaps[saved] <= 0:
-        return said
-    saved_ns = units.scaled(sign * gaps[saved], units.TIME_UNITS)
-    return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
-
-
-def shown(each: DesignFigure, value: float | None) -> str:
-    if value is None:
-        return "–"
-    match each.unit:
-        case "ns":
-            return units.scaled(value, units.TIME_UNITS)
-        case "share":
-            return units.percent(value, 1)
-        case "×":
-            return units.factor(value)
-    if each.unit in ("mm²", "USD"):
-        return f"{units.significant(value)}{units.NO_BREAK}{each.unit}"
-    worth, prefix = units.unit_of([value], units.scales_of(each.unit))
-    unit = {"bytes": "B", "message hops": ""}.get(each.unit, each.unit)
-    gap = " " if prefix and unit[:1] not in "JWB" else ""  # k tokens/s, but mJ
-    return f"{units.significant(value / worth)}{units.NO_BREAK}{prefix}{gap}{unit}".strip()
-
-
-def cell(each: DesignFigure, side: int) -> str:
-    """The value of A (side 0) or B; of a price its range, as its coefficients are known no better."""
-    if each.ranges:
-        return units.usd(*each.ranges[side])
-    return shown(each, (each.a, each.b)[side])
-
-
-def change(each: DesignFigure) -> str:
-    """B over A."""
-    return "–" if each.ratio is None else units.factor(each.ratio)
-
-
-def _causes_shown(found: DesignComparison) -> plots.Bars | None:
-    """The time of both designs by cause; None where no cause was recorded."""
-    if not found.causes:
-        return None
-    totals = {side: sums.sum(getattr(each, side) or 0.0 for each in found.causes) for side in ("a", "b")}
-    worth, unit = units.unit_of(totals.values(), units.TIME_UNITS)
-    rows = []
-    for name, side in ((found.a, "a"), (found.b, "b")):
-        for cause in BOUNDS.values():
-            ns = sums.sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
-            if ns:
-                label = units.scaled(totals[side], units.TIME_UNITS)
-                told = units.scaled(ns, units.TIME_UNITS)
-                rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": told})
-    return plots.Bars(
-        question="What does each design spend its time on?", rows=rows, y="name", colours=figures.cause_colours(),
-        x=plots.PlotAxis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
-        tips=(("name", "design"), ("cause", "cause"), ("told", "time")),
-    )  # fmt: skip

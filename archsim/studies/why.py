@@ -15,16 +15,7 @@ from archsim.base.errors import ArchsimError, aligned
 from archsim.base.quantities import as_written
 from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
-from archsim.report.units import (
-    BYTE_UNITS,
-    NO_BREAK,
-    TIME_UNITS,
-    less_or_more,
-    listed,
-    percent,
-    scaled,
-    significant,
-)
+from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, less_or_more, listed, percent, scaled, significant
 from archsim.runs.notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.simulator import Simulator
@@ -59,17 +50,14 @@ class Lever:
 
 @dataclass(frozen=True)
 class Why(Shown):
-    """``run``: its name; ``rows``: of steps (columns of steps.parquet), the slowest first; ``levers``: of the
-    first; None where no step was asked for, so that none was tried; ``experts``, ``dies``: how many there are;
-    ``notes``: on the laws behind the times, a sentence each.
-    """
+    """What a run's steps spend their time on."""
 
-    run: str
-    rows: tuple[Row, ...]
-    levers: tuple[Lever, ...] | None
-    experts: int
-    dies: int
-    notes: tuple[str, ...] = ()
+    run: str  # its name
+    rows: tuple[Row, ...]  # of steps (columns of steps.parquet), the slowest first
+    levers: tuple[Lever, ...] | None  # of the first; None: no step was asked for, none was tried
+    experts: int  # of a layer
+    dies: int  # of the machine
+    notes: tuple[str, ...] = ()  # on the laws behind the times, a sentence each
     clock: str = ""  # what limits it, of a system with limits
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -89,16 +77,16 @@ class Why(Shown):
             f"{scaled(row['link_bytes'], BYTE_UNITS)}."
         )
         return [
-            ("cause", f"The layer-step spends {doing_told(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
+            ("cause", f"The layer-step spends {doing_text(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
             ("link", "No link was busy." if row["link"] is None else hot),
             (
                 "die",
-                f"The busiest die is {row['die']}. It executes {_counted(row['die_tokens'])}, "
+                f"The busiest die is {row['die']}. It executes {_token_count(row['die_tokens'])}, "
                 f"{significant(row['die_tokens'] / even)}× the mean.",
             ),
             (
                 "expert",
-                f"The busiest expert is {row['expert']}. It has {_counted(row['expert_tokens'])}, "
+                f"The busiest expert is {row['expert']}. It has {_token_count(row['expert_tokens'])}, "
                 f"{significant(row['expert_tokens'] / expert)}× the mean and "
                 f"{percent(row['expert_tokens'] / row['tokens'])} of all.",
             ),
@@ -119,8 +107,8 @@ class Why(Shown):
         first = self.rows[0]
         if self.levers is None:
             more = f"{MORE}, give step {first['step']} and layer {first['layer']}."
-            told = [self.clock] if self.clock else []
-            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), *told, more])
+            clock = [self.clock] if self.clock else []
+            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), *clock, more])
         step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
@@ -132,7 +120,7 @@ def _change(share: float) -> str:
     return less_or_more(share, NOTHING)
 
 
-def _counted(tokens: int) -> str:
+def _token_count(tokens: int) -> str:
     return f"{tokens:,} token{'' if tokens == 1 else 's'}"
 
 
@@ -142,13 +130,13 @@ def shares_of(row: Row) -> dict[Cause, float]:
     return dict(sorted(((cause, share) for cause, share in shares.items() if share), key=lambda each: -each[1]))
 
 
-def causes_told(row: Row, most: int = 3) -> str:
+def causes_text(row: Row, most: int = 3) -> str:
     """``links 61 %, HBM 22 %``."""
     shares = list(shares_of(row).items())[:most]
     return ", ".join(f"{CAUSES[cause].label} {percent(share)}" for cause, share in shares if share >= LEAST)
 
 
-def doing_told(row: Row, most: int = 3) -> str:
+def doing_text(row: Row, most: int = 3) -> str:
     """``61 % of its time waiting for links and 22 % multiplying``."""
     shares = [(cause, share) for cause, share in list(shares_of(row).items())[:most] if share >= LEAST]
     (first, share), *others = shares
@@ -162,11 +150,11 @@ def explain(
     layer: int | None,
     worst: int,
     chosen: Mapping[str, Any],
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Why:
     """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.
 
-    ``told``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
+    ``report``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
     not have.
     """
     selection = select(choose(experiment, **chosen))
@@ -176,9 +164,9 @@ def explain(
     if not kept:
         raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
-    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], told))
+    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], report))
     notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
-    said = tuple(notes), _clock_told(result)
+    said = tuple(notes), _clock_sentence(result)
     return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, *said)
 
 
@@ -203,7 +191,7 @@ def sentence(found: Why) -> str:
     with HBM twice as fast, which helps most of all that was tried.``
     """
     row = found.rows[0]
-    said = f"Its slowest layer-step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_told(row, 1)}."
+    said = f"Its slowest layer-step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_text(row, 1)}."
     best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
     if best is None:
         return said
@@ -229,7 +217,7 @@ def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:
     return found.steps.rows, found.runs.rows[0]
 
 
-def _clock_told(row: Row) -> str:
+def _clock_sentence(row: Row) -> str:
     """A sentence on the clock of a system with limits of power or heat. '' for other systems."""
     if row.get("throttled_share") is None:
         return ""
@@ -251,7 +239,9 @@ def _absent(rows: tuple[Row, ...], step: int | None, layer: int) -> str:
     return f"layer {layer}: the run simulates no such MoE layer. It has {has}"
 
 
-def _levers(selection: Selection, experiment: ExperimentSpec, row: Row, told: Callable[[str], None]) -> Iterator[Lever]:
+def _levers(
+    selection: Selection, experiment: ExperimentSpec, row: Row, report: Callable[[str], None]
+) -> Iterator[Lever]:
     """The step with twice of what it waits for, and under the other policies of the experiment."""
     one = selection.plan.experiment
     tried: set[str] = set()
@@ -260,13 +250,13 @@ def _levers(selection: Selection, experiment: ExperimentSpec, row: Row, told: Ca
         if share < LEAST or what is None or what in tried:
             continue
         tried.add(what)
-        told(f"simulating up to that layer-step with {what}")
+        report(f"simulating up to that layer-step with {what}")
         with suppress(ArchsimError):  # what the machine cannot have is no advice
-            yield Lever(what, _time_ns(_changed(one, what), row))
+            yield Lever(what, _time_ns(_with_lever(one, what), row))
     others = [each.name for each in experiment.policies if each.name != row["policy"]][:_OTHERS]
     for name in others:
         other = next(each for each in experiment.policies if each.name == name)
-        told(f"simulating up to that layer-step under policy {name}, {others.index(name) + 1} of {len(others)}")
+        report(f"simulating up to that layer-step under policy {name}, {others.index(name) + 1} of {len(others)}")
         with suppress(ArchsimError):
             yield Lever(f"policy {name}", _time_ns(one.model_copy(update={"policies": (other,)}), row))
 
@@ -279,7 +269,7 @@ _LEVERS = {
 }  # fmt: skip
 
 
-def _changed(one: ExperimentSpec, what: str) -> ExperimentSpec:
+def _with_lever(one: ExperimentSpec, what: str) -> ExperimentSpec:
     """The experiment of one run, with a lever."""
     tree = one.model_dump(mode="json", by_alias=True)  # without ranges, in which other values would not be
     system = tree["systems"][0]
@@ -326,7 +316,7 @@ def table_of(rows: tuple[Row, ...]) -> list[tuple[str, ...]]:
     """(iteration, layer, time, causes, link, die over mean) of steps."""
     return [
         (
-            str(row["step"]), str(row["layer"]), scaled(row["time_ns"], TIME_UNITS), causes_told(row),
+            str(row["step"]), str(row["layer"]), scaled(row["time_ns"], TIME_UNITS), causes_text(row),
             "–" if row["link"] is None else f"{row['link_src']} → {row['link_dst']}",
             f"{row['die']}{NO_BREAK}({percent(row['die_tokens'] / row['tokens'])} of tokens)",
             f"{row['expert']}{NO_BREAK}({percent(row['expert_tokens'] / row['tokens'])})",

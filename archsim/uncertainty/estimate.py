@@ -47,9 +47,6 @@ def interval(samples: np.ndarray) -> Interval:
     return Interval(*map(float, np.quantile(samples, QUANTILES)))
 
 
-# ---- fidelity
-
-
 def corrected(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few].
 
@@ -91,19 +88,14 @@ def agreement(low: np.ndarray, high: np.ndarray) -> float:
     return max(0.0, 1.0 - float(left @ left) / float(spread @ spread))
 
 
-# ---- order
-
-
 class OptionPair(NamedTuple):
-    """Two options. ``ratio``: time of ``slower`` over that of ``faster``; ``probability``: that the order is this one,
-    by more than NO_DIFFERENCE; ``reverse``: that it is the other.
-    """
+    """Two options, and how sure their order is."""
 
-    faster: str
-    slower: str
-    ratio: Interval
-    probability: float
-    reverse: float
+    faster: str  # its name
+    slower: str  # its name
+    ratio: Interval  # time of the slower over that of the faster
+    probability: float  # of this order, by more than NO_DIFFERENCE
+    reverse: float  # probability of the other order
 
     @property
     def sure(self) -> bool:
@@ -129,17 +121,14 @@ def fastest_shares(ns: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {name: float((first == at).mean()) for at, name in enumerate(names)}
 
 
-# ---- expansion
-
-
 class Index(NamedTuple):
-    """First-order and total Sobol' index of a draw, each with its standard error."""
+    """Sobol' indices of a draw."""
 
-    name: str
-    first: float
-    first_error: float
-    total: float
-    total_error: float
+    name: str  # of the draw
+    first: float  # first-order index
+    first_error: float  # its standard error
+    total: float  # total index
+    total_error: float  # its standard error
 
 
 @dataclass(frozen=True)
@@ -322,9 +311,6 @@ def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> 
     return chosen
 
 
-# ---- information
-
-
 def narrowed(
     expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray, known: Sequence[str]
 ) -> Interval:
@@ -342,6 +328,6 @@ def worth_knowing(expansions: Mapping[str, Expansion], draws: Mapping[str, np.nd
     for expansion in expansions.values():
         points = np.stack([draws[name] for name in expansion.names], axis=1)
         rates.append(expansion.of(points, known))
-    told = np.stack(rates)
-    best = told.mean(axis=1).max()
-    return max(0.0, float(told.max(axis=0).mean() / best - 1))
+    of_all = np.stack(rates)
+    best = of_all.mean(axis=1).max()
+    return max(0.0, float(of_all.max(axis=0).mean() / best - 1))

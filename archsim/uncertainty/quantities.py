@@ -137,21 +137,15 @@ class Quantiles(Distribution):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its distribution.
+    """A number with its distribution."""
 
-    key: dotted path in a scenario, such as ``system.hbm.bandwidth``; of measured tables ``measured.moe.fit.common``.
-    value, distribution: in the base unit that ``unit`` names (B/s, ns, FLOP/s, Hz, B; '' for a pure number).
-    group: quantities of one group share their draws, as what has one cause; '' stands for the key.
-    measured_by: what one command measures (a key of ``commands`` in configs/uncertainty.yaml), '' for nothing.
-    """
-
-    key: str
-    value: float
-    unit: str
-    source: str
-    distribution: Distribution
-    group: str = ""
-    measured_by: str = ""
+    key: str  # dotted path in a scenario; of measured tables, as measured.moe.fit.common
+    value: float  # in the base unit
+    unit: str  # base unit: B/s, ns, FLOP/s, Hz, B; "": a pure number
+    source: str  # where the number is from
+    distribution: Distribution  # in the base unit
+    group: str = ""  # of one group share their draws, as what has one cause; "": the key
+    measured_by: str = ""  # key of commands in configs/uncertainty.yaml; "": nothing
 
     @property
     def draws_as(self) -> str:

@@ -25,8 +25,8 @@ from archsim.engine.cluster import moves, ports
 from archsim.laws import die, laws
 from archsim.runs import pool, sweep
 from archsim.runs import store as cache
-from archsim.runs.columns import unpacked
 from archsim.runs.energy import Coefficients
+from archsim.runs.packed_steps import unpacked
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
 from archsim.specs.assumptions import GATHERING
@@ -38,8 +38,6 @@ from archsim.specs.unread import ROWS, Chosen
 from archsim.uncertainty.estimate import agreement, corrected
 from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.workload import Trace
-
-# ---- worlds
 
 LEAST_SAMPLES = 16
 TRAFFIC = "traffic"  # name of the draw of which traffic runs, and its key
@@ -65,9 +63,6 @@ class SystemQuantity(NamedTuple):
     quantity: Quantity
     path: tuple[str, ...]
     factors: bool = False
-
-
-# ---- quantities
 
 
 def quantities_of(
@@ -253,11 +248,11 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
     else:
         return
     levels = widths.measured[table][way]
-    told = f"{levels.source} ({levels.points} points that no fit saw)"
+    source = f"{levels.source} ({levels.points} points that no fit saw)"
     for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
         key = f"measured.{table}.{way}.{level}{of}"
         yield SystemQuantity(
-            Quantity(key, 1.0, "", told, levels.level(level)), ("d2d", "measured_factor"), factors=True
+            Quantity(key, 1.0, "", source, levels.level(level)), ("d2d", "measured_factor"), factors=True
         )
 
 
@@ -278,8 +273,8 @@ def _off(
     levels: LevelsSpec = widths.measured[table].get(way) or widths.measured[table]["fit"]
     for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
         of_shape = f".{scenario.model.name}" if level == "shape" else ""
-        told = f"{levels.source} ({levels.points} points that no fit saw)"
-        yield SystemQuantity(Quantity(f"{name}{of_shape}", 1.0, "", told, levels.level(level)), path, factors=True)
+        source = f"{levels.source} ({levels.points} points that no fit saw)"
+        yield SystemQuantity(Quantity(f"{name}{of_shape}", 1.0, "", source, levels.level(level)), path, factors=True)
 
 
 def economics_of(coefficients: Coefficients) -> list[Quantity]:
@@ -291,9 +286,6 @@ def economics_of(coefficients: Coefficients) -> list[Quantity]:
                  Distribution("triangular", each.low, each.value, each.high))
         for name, each in coefficients.named().items() if each.low < each.high
     ]  # fmt: skip
-
-
-# ---- draws
 
 
 def refuse_few(samples: int) -> None:
@@ -395,7 +387,6 @@ def _at(spec: Spec, path: tuple[str, ...]) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-# ---- propagation
 # Runs of an experiment in many worlds: the fast engine in all of them, the experiment's own engine in the first few.
 #
 # A world is a run with another scenario, so that it goes through the pool, the store and the cache of any sweep: it may
@@ -415,17 +406,13 @@ KEPT_FROM_S = 0.02  # of simulation: shorter runs are done again sooner than rea
 
 @dataclass(frozen=True)
 class InWorlds:
-    """One run in all worlds. ``row``: of the run itself; ``ns``: float64[sample], time of decode (of prefill, if it has
-    no decode); ``agreement``: see `archsim.uncertainty.estimate.agreement`; None: one engine ran all. ``layers``: its
-    column ``layers_error``; ``by_layers``: float64[sample], what the sample of layers makes of ``ns``, around 1; None:
-    all ran.
-    """
+    """One run in all worlds."""
 
-    run: Run
-    row: Record
-    ns: np.ndarray
-    agreement: float | None
-    by_layers: np.ndarray | None = None
+    run: Run  # in the nominal world
+    row: Record  # of the run itself
+    ns: np.ndarray  # float64[sample]: of decode, or of the prefill if it has no decode
+    agreement: float | None  # see `archsim.uncertainty.estimate.agreement`; None: one engine ran all
+    by_layers: np.ndarray | None = None  # float64[sample]: factor on ns, of the layers' sample; None: all ran
 
     @property
     def layers(self) -> float:

@@ -12,7 +12,6 @@ from archsim.base.errors import PlacementError
 from archsim.base.files import drafted, regular
 from archsim.specs.model import ModelSpec
 
-# ---- physical
 # The expert in every slot, as serving engines see a placement, and the rules that all of their loaders share.
 
 MOST_BYTES = 256 << 20
@@ -109,7 +108,6 @@ def slot_rows(where: str, rows: Sequence[Any]) -> np.ndarray:
     return np.array(rows, np.int32)
 
 
-# ---- sglang
 # SGLang: ``--init-expert-location FILE.json`` with ``--ep-num-redundant-experts``.
 #
 # ``physical_to_logical_map`` [layer][slot] of all layers of the model, dense ones too (their rows are the default, slot
@@ -154,7 +152,6 @@ def sglang_options(placed: PhysicalMap, path: Path) -> str:
     return f"--ep-size {placed.ranks} --ep-num-redundant-experts {more} --init-expert-location {path}"
 
 
-# ---- trtllm
 # TensorRT-LLM: ``moe_config.load_balancer``, YAML.
 #
 # ``num_slots``, ``initial_global_assignments`` {model layer: [expert in a slot]}, ``layer_updates_per_iter`` 0
@@ -213,7 +210,6 @@ def trtllm_options(placed: PhysicalMap, path: Path) -> str:
     return f"moe_expert_parallel_size: {placed.ranks}, moe_config: {{load_balancer: {path}}} in --extra_llm_api_options"
 
 
-# ---- vllm
 # vLLM: a static EPLB mapping, ``initial_mapping_path`` of ``eplb_config`` (pull request 41141), JSON lines.
 #
 # One record ``eplb_initial_mapping``: ``num_slots``, ``num_redundant_experts`` and ``initial_global_assignments``,
@@ -269,20 +265,16 @@ def vllm_options(placed: PhysicalMap, path: Path) -> str:
     return f"--enable-expert-parallel --enable-eplb --eplb-config '{config}'"
 
 
-# ---- files
-
-
 @dataclass(frozen=True)
 class PlacementFormat:
-    """``written(map, model)``: text of a file. ``read(path, model, ranks)``: raises PlacementError as the engine's
-    loader would. ``options(map, path)``: how the engine is started with the file.
-    """
+    """How an engine is given a placement."""
 
-    name: str
-    file: str
-    written: Callable[[PhysicalMap, ModelSpec], str]
+    name: str  # of the engine
+    file: str  # name of the file
+    written: Callable[[PhysicalMap, ModelSpec], str]  # text of a file
+    # (path, model, ranks); raises PlacementError as the engine's loader would
     read: Callable[[Path, ModelSpec, int], PhysicalMap]
-    options: Callable[[PhysicalMap, Path], str]
+    options: Callable[[PhysicalMap, Path], str]  # (map, path): how the engine is started with the file
 
 
 ENGINES = (

@@ -1,6 +1,6 @@
 """The parameters of generated routing, and the files that store them.
 
-How they act: `archsim.workload.generated`. A model fitted to a trace stores its arrays in an .npz file of
+How they act: `archsim.workload.generative`. A model fitted to a trace stores its arrays in an .npz file of
 about 100 kB beside its .yaml file; one known only from loads or published statistics has a few numbers, from which
 `from_statistics` builds the arrays.
 """
@@ -11,151 +11,13 @@ import hashlib
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import yaml
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from archsim.base import files, quantities, sums, validation
-from archsim.base.fields import Name, Spec
-from archsim.base.yaml import Tree, read_yaml
-from archsim.specs.workload import DecodeSteps
-
-# ---- traffic_heads
-# The YAML file of a traffic preset: the names of its tables, or the statistics from which they are built.
-
-Text = Annotated[str, Field(min_length=1)]
-
-
-def _three_that_rise(values: tuple[int, ...]) -> tuple[int, ...]:
-    if len(values) != 3 or list(values) != sorted(values):
-        raise ValueError(f"expected three numbers that do not fall: least, median and most; not {list(values)}")
-    return values
-
-
-class ComponentWeights(Spec):
-    """Weights of the ways in which an expert, or the kind of a token, is chosen; not all 0."""
-
-    popularity: Annotated[float, quantities.number(0, 1e6)]
-    task: Annotated[float, quantities.number(0, 1e6)]
-    taste: Annotated[float, quantities.number(0, 1e6)]
-    keep: Annotated[float, quantities.number(0, 1e6)]
-    kind: Annotated[float, quantities.number(0, 1e6)]
-
-    @model_validator(mode="after")
-    def _some(self) -> ComponentWeights:
-        if not sums.sum(self.values) > 0:
-            raise ValueError("expected at least one weight above 0")
-        return self
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return self.popularity, self.task, self.taste, self.keep, self.kind
-
-
-class _Head(Spec):
-    name: Name
-    # Name of the model; none: the model with the preset's name.
-    model: Text | None = None
-    source: Text
-    # Of the recordings that it was fitted to.
-    licence: Text | None = None
-    # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
-    groups: Annotated[int, quantities.count(1, 32767)]
-    top_groups: Annotated[int, quantities.count(1, 32767)]
-
-    @field_validator("top_groups")
-    @classmethod
-    def _within_groups(cls, top_groups: int, info: ValidationInfo) -> int:
-        if top_groups > (groups := info.data.get("groups", top_groups)):
-            raise ValueError(f"{top_groups} exceeds the {groups} groups")
-        return top_groups
-
-
-class TrafficTables(_Head):
-    """Parameters fitted to a trace: arrays in the file ``tables`` beside this one."""
-
-    top_k: Annotated[int, quantities.count(1, 32767)]
-    tasks: tuple[Text, ...] = Field(min_length=1)
-    tables: Text
-
-
-class TrafficStatistics(_Head):
-    """What is known about a model without a trace."""
-
-    # .npz with layer_ids, loads [2, layer, expert] (prefill, decode) and acceptance, the same shape.
-    loads: Text | None = None
-    # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
-    popularity_skew: Annotated[float, quantities.number(0, 10)] | None = None
-    phase_agreement: Annotated[float, quantities.number(-1, 1)] | None = None
-    # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
-    kinds: Annotated[int, quantities.count(1, 1024)]
-    kind_spread: Annotated[float, quantities.number(0, 10)]
-    # Of the components, the same for all layers; experts of a request's taste.
-    weights: ComponentWeights
-    taste_size: Annotated[float, quantities.number(1, 32767)]
-    # The same of the kinds.
-    kind_weights: ComponentWeights
-    kind_taste_size: Annotated[float, quantities.number(1, 1024)]
-    # Shortest, median and longest prompt; fewest, median and most decode steps.
-    prompt_tokens: Annotated[
-        tuple[Annotated[int, quantities.count(0, 1_000_000)], ...], AfterValidator(_three_that_rise)
-    ]
-    decode_steps: Annotated[tuple[DecodeSteps, ...], AfterValidator(_three_that_rise)]
-
-    @model_validator(mode="after")
-    def _has_loads(self) -> TrafficStatistics:
-        if self.loads is None and (self.popularity_skew is None or self.phase_agreement is None):
-            raise ValueError("needs popularity_skew and phase_agreement, or loads")
-        return self
-
-
-class SubjectPart(Spec):
-    """A subject: the file of its traffic, beside this one, and its share of the requests."""
-
-    like: Text
-    share: Annotated[float, quantities.number(0, 1e9)]
-
-
-class TrafficSubjects(Spec):
-    """Traffic of several subjects, each with a file of its own."""
-
-    name: Name
-    model: Text | None = None
-    source: Text
-    licence: Text | None = None
-    subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]
-    # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
-    spread: dict[Text, Annotated[float, quantities.number(0, 1e6)]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _some(self) -> TrafficSubjects:
-        if not sums.sum(each.share for each in self.subjects.values()) > 0:
-            raise ValueError("expected a subject with a share above 0")
-        return self
-
-
-Head = TrafficTables | TrafficStatistics | TrafficSubjects
-
-
-def read_head(file: Path) -> tuple[Head, Tree]:
-    """The head in a file, and its tree for places in messages. Raises SpecError."""
-    tree = read_yaml(file)
-    if "subjects" in tree.data:
-        return validation.validate(TrafficSubjects, tree), tree
-    if "tables" in tree.data:
-        return validation.validate(TrafficTables, tree), tree
-    return validation.validate(TrafficStatistics, tree), tree
-
-
-def stated_model(file: Path) -> Any:
-    """What a file says its model is, or its own name. Raises SpecError for a file that is no mapping."""
-    data = read_yaml(file).data
-    return data.get("model", data.get("name"))
-
-
-# ---- traffic_model
+from archsim.base import files
+from archsim.workload.traffic_heads import TrafficTables
 
 KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
 """Ways in which the kind of a token is chosen; the last by what follows the kind of the token before."""
@@ -176,52 +38,41 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class TrafficModel:
-    """Parameters of generated routing of one model.
+    """Parameters of generated routing of one model. Shares of a row sum to 1."""
 
-    layer_ids: int32[layer]. top_k: experts per token. groups, top_groups: experts are in `groups` groups of equal
-    size; a token uses at most `top_groups` of them (1 and 1: no limit). weights: float64[layer, component], rows sum
-    to 1. taste_size: float64[layer], experts that make up the taste of a request, drawn with repeats. phase_starts:
-    int64[phase], the first iteration of each phase: 0 is the prefill, answers start alike and so have their own
-    phases. popularity, acceptance: float64[phase, layer, expert]: shares, and the probability that a drawn expert is
-    taken. kind_experts: float64[kind, layer, expert], shares. kind_weights: float64[component], kind_taste_size:
-    float64[1], kind_popularity: float64[phase, kind], kind_following: float64[kind, kind]: the same of the kinds of
-    tokens. paths: float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers:
-    none are known. repeats: float64[lag], the probability that a token repeats the one `lag` before it; repeated:
-    float64[layer], that it then repeats an expert. stays: float64[layer, expert] from -1 to 1, the probability that an
-    expert of the previous token is taken at once, or, below 0, that it is refused; no layers: all alike, and tokens do
-    not take up the last one of their kind. script: float64[phase], that an expert is drawn from the popularity
-    of its phase before the components are asked. task_names, task_share: known tasks and their shares of the requests;
-    task_popularity: float64[task, layer, expert], task_kinds: float64[task, kind]: shares of a task. prompt_tokens,
-    decode_steps: float64[QUANTILES], quantiles of the lengths of requests at 0, 5, ..., 100 %.
-    """
-
-    name: str
-    source: str
-    groups: int
-    top_groups: int
-    top_k: int
-    task_names: tuple[str, ...]
-    layer_ids: np.ndarray
-    weights: np.ndarray
-    taste_size: np.ndarray
+    name: str  # of the preset or fit
+    source: str  # where the numbers come from, in words
+    groups: int  # experts are in so many groups of equal size; 1: no limit
+    top_groups: int  # a token uses experts of at most so many groups
+    top_k: int  # experts per token
+    task_names: tuple[str, ...]  # the known tasks
+    layer_ids: np.ndarray  # int32[layer], the model's numbers
+    weights: np.ndarray  # float64[layer, component], rows sum to 1; see `COMPONENTS`
+    taste_size: np.ndarray  # float64[layer], experts that make up the taste of a request, drawn with repeats
+    # int64[phase], first iteration of each phase: 0 is the prefill; answers begin with the same experts, so the first
+    # steps have phases of their own
     phase_starts: np.ndarray
-    popularity: np.ndarray
-    acceptance: np.ndarray
-    kind_experts: np.ndarray
-    kind_weights: np.ndarray
-    kind_taste_size: np.ndarray
-    kind_popularity: np.ndarray
-    kind_following: np.ndarray
+    popularity: np.ndarray  # float64[phase, layer, expert], shares
+    acceptance: np.ndarray  # float64[phase, layer, expert], probability that a drawn expert is taken
+    kind_experts: np.ndarray  # float64[kind, layer, expert], shares
+    kind_weights: np.ndarray  # float64[component], weights of what chooses the kind of a token
+    kind_taste_size: np.ndarray  # float64[1], kinds that make up the taste of a request
+    kind_popularity: np.ndarray  # float64[phase, kind], shares
+    kind_following: np.ndarray  # float64[kind, kind], shares of kinds after one of the previous token
+    # float64[layer - 1, expert, expert], shares of experts after one of the layer before; no layers: none are known
     paths: np.ndarray
-    repeats: np.ndarray
-    repeated: np.ndarray
+    repeats: np.ndarray  # float64[lag], probability that a token repeats the one `lag` before it
+    repeated: np.ndarray  # float64[layer], probability that it then repeats an expert
+    # float64[layer, expert] from -1 to 1, probability that an expert of the previous token is taken at once or, below
+    # 0, refused; no layers: all the same, and tokens do not take up the last one of their kind
     stays: np.ndarray
+    # float64[phase], probability that an expert is drawn from the popularity of its phase before components
     script: np.ndarray
-    task_share: np.ndarray
-    task_popularity: np.ndarray
-    task_kinds: np.ndarray
-    prompt_tokens: np.ndarray
-    decode_steps: np.ndarray
+    task_share: np.ndarray  # float64[task], of the requests
+    task_popularity: np.ndarray  # float64[task, layer, expert], shares
+    task_kinds: np.ndarray  # float64[task, kind], shares
+    prompt_tokens: np.ndarray  # float64[QUANTILES], quantiles of the length of prompts at 0, 5, ..., 100 %
+    decode_steps: np.ndarray  # float64[QUANTILES], the same of decode steps
 
     @property
     def experts(self) -> int:
@@ -247,7 +98,7 @@ class TrafficModel:
 def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
     """Write `path` (.yaml) and the arrays beside it (.npz), shares rounded to 8 or 16 bits. of: whose routing it is."""
     tables = path.with_suffix(".npz")
-    coded: dict[str, Any] = {name: _coded(name, array) for name, array in model.arrays.items()}
+    coded: dict[str, Any] = {name: _encode(name, array) for name, array in model.arrays.items()}
     np.savez_compressed(tables, **coded)
     head = {
         "name": model.name,
@@ -267,7 +118,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
     read = files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
-    arrays = _completed({name: _decoded(name, array) for name, array in read.items()})
+    arrays = _complete({name: _decode(name, array) for name, array in read.items()})
     model = TrafficModel(
         name=head.name,
         source=head.source,
@@ -282,7 +133,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
 
 
 def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarray]:
-    """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay alike."""
+    """The arrays of a model whose tokens repeat none and follow no paths, and whose experts stay equally often."""
     return {
         "paths": np.zeros((0, experts, experts)),
         "repeats": np.zeros(0),
@@ -292,7 +143,7 @@ def without_paths(phases: int, layers: int, experts: int) -> dict[str, np.ndarra
     }
 
 
-def _completed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _complete(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of a file, also one of before paths, repeats, stays and script."""
     missing = without_paths(*arrays["popularity"].shape)
     weights = arrays["weights"]
@@ -338,7 +189,7 @@ def _is_shares(name: str) -> bool:
     )  # fmt: skip
 
 
-def _coded(name: str, array: np.ndarray) -> np.ndarray:
+def _encode(name: str, array: np.ndarray) -> np.ndarray:
     """Shares relative to the largest of their row: 16 bits, those of kinds 8 bits of the square root."""
     if name in ("kind_experts", "task_popularity", "paths"):
         return np.round(np.sqrt(array / array.max(axis=-1, keepdims=True)) * 255).astype(np.uint8)
@@ -351,7 +202,7 @@ def _coded(name: str, array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-def _decoded(name: str, array: np.ndarray) -> np.ndarray:
+def _decode(name: str, array: np.ndarray) -> np.ndarray:
     if _is_shares(name):
         shares = array.astype(np.float64) ** (2 if array.dtype == np.uint8 else 1)
         return shares / shares.sum(axis=-1, keepdims=True)

@@ -33,7 +33,7 @@ class Losses(NamedTuple):
     fewest: float
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """A row of words."""
         return (
             f"{self.choices} choices: mean loss {self.mean:.1%}, {self.near:.0%} within {NEAR:.0%} of the best, "

@@ -33,7 +33,7 @@ def residual_rows(points: Iterable[Point], pools: bool = False) -> Iterator[str]
 
 
 def _moments(points: Sequence[Point]) -> np.ndarray:
-    """float64[2, 2]: mean and mean square of ln (measured / simulated), of TTFT and of TPOT; groups count alike."""
+    """float64[2, 2]: mean and mean square of ln (measured / simulated), of TTFT and of TPOT; groups count the same."""
     groups = [point.row["group"] for point in points]
     weights = np.array([1 / groups.count(group) for group in groups])
     off = -np.log1p([point.errors for point in points])

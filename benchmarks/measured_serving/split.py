@@ -65,7 +65,7 @@ def split_rows(path: Path) -> list[dict[str, Any]]:
     return [{"origin": INFERENCEX, "tp": row["decode_tp"]} | dict(as_served(row)) for row in rows]
 
 
-def named(point: Point) -> Point:
+def with_own_name(point: Point) -> Point:
     """Under an engine's name that tells it from those that do both."""
     return point._replace(row=dict(point.row) | {"backend": f"{point.row['backend']}, disaggregated"})
 
@@ -103,7 +103,7 @@ def split_points_of(case: SplitCase, known: HostFile) -> Iterator[Point]:
         yield _point(row, prefill, decode._replace(most=most), moved, hosts[0])
 
 
-def judged(cases: Sequence[SplitCase], known: HostFile, plain: Sequence[Point]) -> list[Point]:
+def judge_cases(cases: Sequence[SplitCase], known: HostFile, plain: Sequence[Point]) -> list[Point]:
     """All points, each by what pools are given by groups of other folds, and for all else by ``known``. ``plain``: all,
     with nothing that pools are given.
     """

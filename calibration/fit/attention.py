@@ -13,8 +13,9 @@ import pandas as pd
 from archsim.base.units import NS_PER_US
 from archsim.laws import attention
 from archsim.laws.tables import AttentionLaw, AttentionTable
-from calibration.fit import gemm, parameters
-from calibration.measurements.sweeps import consensus, note_of, pools
+from calibration.fit import gemm, robust
+from calibration.measurements.consensus import consensus, note_of
+from calibration.measurements.sweeps import pools
 
 KEYS = ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"]
 SHAPE, GRID = ["heads", "kv_heads"], ["batch", "tokens"]
@@ -52,18 +53,13 @@ def fit_table(logs: pd.Series, named: dict) -> AttentionTable:
     if len(kept) < len(logs):
         law = fit_law(logs[kept.index], named)
         kept = logs[kept.index] - np.log(points_ns(law, named, kept.index))
-    batch, tokens, shapes = _filled(kept, inverse)
+    batch, tokens, shapes = _fill_grid(kept, inverse)
     longest = kept.reset_index().groupby("batch")["tokens"].max()
     return AttentionTable(
-        **named,
-        law=law,
-        batch=batch,
-        tokens=tokens,
-        most_tokens=tuple(float(size) for size in longest),
-        shapes=shapes,
+        **named, law=law, batch=batch, tokens=tokens, most_tokens=tuple(float(size) for size in longest), shapes=shapes,
         unseen=gemm.quantiles(np.expm1(left_out(kept, GRID, inverse))),
         unseen_shapes=gemm.quantiles(np.expm1(left_out(kept, SHAPE, inverse))),
-    )
+    )  # fmt: skip
 
 
 def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:
@@ -74,8 +70,8 @@ def fit_law(logs: pd.Series, named: dict) -> AttentionLaw:
         return np.concatenate([fit, PRIOR * np.sqrt(len(logs)) * (values - START)])
 
     bounds = START - np.log(1e4), START + np.log([1e4] * 5 + [10])
-    found = parameters.least_squares(residuals, START, bounds, ROBUST, steps=200)
-    return AttentionLaw(**{key: parameters.significant(value) for key, value in dict(_law(found.x)).items()})
+    found = robust.least_squares(residuals, START, bounds, ROBUST, steps=200)
+    return AttentionLaw(**{key: robust.significant(value) for key, value in dict(_law(found.x)).items()})
 
 
 def points_ns(law: AttentionLaw, named: dict, index: pd.MultiIndex) -> np.ndarray:
@@ -120,7 +116,7 @@ def _without_outliers(corrections: pd.Series) -> tuple[pd.Series, np.ndarray]:
     return corrections, inverse
 
 
-def _filled(
+def _fill_grid(
     corrections: pd.Series, inverse: np.ndarray
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, tuple[float, ...]]]:
     """(batches, tokens, shape → corrections on their grid): as measured, else kriged."""

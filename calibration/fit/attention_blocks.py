@@ -23,11 +23,11 @@ from archsim.iteration import attention_blocks
 from archsim.laws.tables import BlockTable
 from archsim.specs.attention import AttentionKind, read_kind
 from archsim.specs.calibration_files import read_calibration
+from calibration.fit.calibration_file import round_calibration, write_calibration
 from calibration.fit.gemm import quantiles
-from calibration.fit.parameters import rounded, write_calibration
 
 MOST_ROWS = 6000  # of a table, drawn with a fixed seed: more change prices by less than their noise
-# Of reweighting: rounds; residuals below SMALL weigh alike, and predictions are at most MOST_OFF times off.
+# Of reweighting: rounds; residuals below SMALL weigh the same, and predictions are at most MOST_OFF times off.
 ROUNDS, SMALL, MOST_OFF = 8, 0.03, 20.0
 FEW_TOKENS, FEWEST = 64, 5  # prompts that show the floor, and how many of them there are at least
 ABOVE_FLOOR = 1.15  # times the floor, from which a point is the GPU's
@@ -157,15 +157,15 @@ def _floor_of(rows: pd.DataFrame, floors: dict[str, float]) -> np.ndarray | floa
 
 
 class AttentionFit(NamedTuple):
-    """One law of some rows, and predicted / measured by laws that had not seen their group; nan where none could."""
+    """One law of some rows, and its errors where it had not seen them."""
 
-    rows: pd.DataFrame
+    rows: pd.DataFrame  # of the tidy set
     law: Law
-    terms: np.ndarray
-    unseen: np.ndarray
+    terms: np.ndarray  # float64[row, term]
+    unseen: np.ndarray  # float64[row]: predicted / measured by laws that had not seen its group; nan where none could
 
 
-def _fitted(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floored: bool) -> AttentionFit:
+def _fit(rows: pd.DataFrame, terms: np.ndarray, groups: Sequence[str], floored: bool) -> AttentionFit:
     """``groups``: columns that tell what is left out together."""
     ns, unseen = rows["latency_us"].to_numpy() * NS_PER_US, np.full(len(rows), np.nan)
     of = rows.groupby(list(groups)).ngroup().to_numpy()
@@ -205,7 +205,7 @@ def block_laws(
             if min(map(np.sum, where.values())) < LEAST_OF_LAW:
                 continue
             for floored in (False, True)[: 1 + prompts]:
-                found = {key: _fitted(rows[at], terms[at], GROUPS, floored) for key, at in where.items()}
+                found = {key: _fit(rows[at], terms[at], GROUPS, floored) for key, at in where.items()}
                 error = _error(list(found.values()))
                 if error < WORTH * least:
                     least, best = error, found
@@ -218,14 +218,10 @@ def table_of(fit: AttentionFit, columns: Sequence[str], named: dict) -> BlockTab
     context = rows["past_tokens"] + rows["input_tokens"] if "past_tokens" in rows else rows["num_tokens"]
     seen = rows["latency_us"].to_numpy() * NS_PER_US / fit.law.ns(rows, fit.terms)
     return BlockTable(
-        **named,
-        prices={name: float(price) for name, price in zip(columns, prices, strict=True) if price > 0},
-        floors_ns=fit.law.floors_ns,
-        most_requests=float(rows["batch"].max()),
-        most_context=float(context.max()),
-        residuals=quantiles(seen - 1),
-        unseen=quantiles(1 / fit.unseen[np.isfinite(fit.unseen)] - 1),
-    )
+        **named, prices={name: float(price) for name, price in zip(columns, prices, strict=True) if price > 0},
+        floors_ns=fit.law.floors_ns, most_requests=float(rows["batch"].max()), most_context=float(context.max()),
+        residuals=quantiles(seen - 1), unseen=quantiles(1 / fit.unseen[np.isfinite(fit.unseen)] - 1),
+    )  # fmt: skip
 
 
 def _short(rows: pd.DataFrame, kind: str) -> np.ndarray:
@@ -234,7 +230,7 @@ def _short(rows: pd.DataFrame, kind: str) -> np.ndarray:
     return (rows["past_tokens"] + rows["input_tokens"]).to_numpy() <= rows["model"].map(most).to_numpy()
 
 
-def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
+def _sample(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sample(min(len(rows), MOST_ROWS), random_state=0).reset_index(drop=True)
 
 
@@ -250,7 +246,7 @@ def fit_blocks(folder: Path, gpu: str, machine: attention_blocks.GpuRates) -> It
                 for library, each in mine.groupby("framework"):
                     if (kind, library) == ("block_sparse", "trtllm"):
                         continue  # the README: a floor of 120 us, do not calibrate on it
-                    drawn = _drawn(each)
+                    drawn = _sample(each)
                     named = {
                         "kind": kind,
                         "part": attention_blocks.BLOCK,
@@ -271,11 +267,11 @@ def fit_linear(folder: Path, gpu: str, machine: attention_blocks.GpuRates) -> It
         rows = pd.read_csv(folder / "linear" / f"aic_{stem}.csv.gz")
         rows = rows[rows["gpu"] == gpu]
         for (library, phase, kernel), each in rows.groupby(["framework", "phase", "kernel_source"]):
-            part, drawn = (attention_blocks.CONVOLUTION if "conv" in kernel else attention_blocks.RULE), _drawn(each)
+            part, drawn = (attention_blocks.CONVOLUTION if "conv" in kernel else attention_blocks.RULE), _sample(each)
             named = {"kind": kind, "part": part, "phase": PHASES[phase], "kernel": kernel, "library": library}
             named |= {"version": str(drawn["framework_version"].iloc[0]), "source": f"linear/aic_{stem}"}
             terms = linear_matrix(drawn, kind, part, machine)
-            yield table_of(_fitted(drawn, terms.to_numpy(), _heads(kind), False), terms.columns, named)
+            yield table_of(_fit(drawn, terms.to_numpy(), _heads(kind), False), terms.columns, named)
 
 
 def main(folder: str, calibrations: str = "configs/calibrations") -> None:
@@ -287,7 +283,7 @@ def main(folder: str, calibrations: str = "configs/calibrations") -> None:
         calibration = read_calibration(path)
         machine = attention_blocks.machine_of(calibration)
         tables = (*fit_blocks(Path(folder), gpu, machine), *fit_linear(Path(folder), gpu, machine))
-        write_calibration(rounded(calibration.model_copy(update={"blocks": tables})), path, {"blocks"})
+        write_calibration(round_calibration(calibration.model_copy(update={"blocks": tables})), path, {"blocks"})
         for table in tables:
             off = max(abs(table.unseen.p05), abs(table.unseen.p95))
             said = f"unseen {table.unseen.p05:+.0%} to {table.unseen.p95:+.0%} (most {off:.0%})"

@@ -1,4 +1,4 @@
-"""Measurements to calibration files: which GPUs are fitted, where each is written, what is told of it."""
+"""Measurements to calibration files: which GPUs are fitted, where each is written, what is reported of it."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from archsim.base.errors import SpecError
 from archsim.laws.tables import SECTIONS, CalibrationSpec
 from archsim.specs.calibration_files import read_calibration
-from calibration.fit import covered_tables, parameters
+from calibration.fit import calibration_file, covered_tables
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.measurements.datasheets import Nominal, fitted_note
 from calibration.measurements.reading import CalibrationError, Measurements
@@ -40,19 +40,19 @@ def calibrate_gpus(
     out: str | None,
     gpu: str | None,
     named: Nominal,
-    told: Callable[[FittedCalibration], None],
+    report: Callable[[FittedCalibration], None],
     only: Collection[str] = SECTIONS,
 ) -> tuple[FittedCalibration, ...]:
     """Fit every GPU of the measurements, or one: as named by ``gpu``, or by ``out`` where that is a file.
 
     out: YAML file, or folder for one file a GPU; None: nothing is written. A calibration without tables is not written.
-    named: nominal rates of an own GPU. told: called for every GPU, once its file is whole. only: the sections that are
-    fitted; the others of a file are left as they are.
+    named: nominal rates of an own GPU. report: called for every GPU, once its file is whole. only: the sections that
+    are fitted; the others of a file are left as they are.
 
     Raises CalibrationError where there is nothing to fit, where one GPU must be chosen, and instead of replacing a
     file by one that covers less.
     """
-    is_file = out is not None and parameters.is_calibration_file(out)
+    is_file = out is not None and calibration_file.is_calibration_file(out)
     if is_file or gpu:
         gpus = [choose_gpu(measurements, gpu, Path(out).stem if out is not None and is_file else "")]
     else:
@@ -64,7 +64,7 @@ def calibrate_gpus(
     for each in gpus:
         path = None if out is None else Path(out) if is_file else Path(out) / f"{each}.yaml"
         found.append(_fit_one(measurements, each, named, path, only))
-        told(found[-1])
+        report(found[-1])
     return tuple(found)
 
 
@@ -81,7 +81,7 @@ def _fit_one(
         )  # calibration.fit.attention_blocks fits them
     if path is not None and before is not None:
         _refuse_less(before, calibration, path)
-    written = None if path is None else parameters.write_calibration(calibration, path, only)
+    written = None if path is None else calibration_file.write_calibration(calibration, path, only)
     fits_rates = calibration.gemm or calibration.hbm
     return FittedCalibration(gpu, calibration, written, fitted_note(gpu, calibration.reference) if fits_rates else "")
 
@@ -96,7 +96,7 @@ def _before(path: Path) -> CalibrationSpec | None:
 
 def _refuse_less(before: CalibrationSpec, calibration: CalibrationSpec, path: Path) -> None:
     """Raise CalibrationError if the file ``path`` covers more."""
-    less = [*covered_tables.lost(before, calibration)]
+    less = [*covered_tables.losses(before, calibration)]
     if less:
         more = [f"and {len(less) - MOST_LOST} more"] if len(less) > MOST_LOST else []
         raise CalibrationError(

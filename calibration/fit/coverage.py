@@ -47,34 +47,22 @@ LEVELS = (0.5, 0.9)  # intervals that are judged
 BEGIN, END, DIAGRAM = "<!-- coverage -->", "<!-- end of coverage -->", "img/coverage.svg"  # of the page
 
 
-# ---- residuals
-
-
-# ---- widths
-
-
-# ---- coverage
-
-
 class Coverage(NamedTuple):
-    """The coverage of one section and one way to predict it. ``within``: share of points inside the interval of each of
-    `LEVELS`, tables counting equally; ``width``: median ratio of the 90 % interval's ends; ``pit``: where in its
-    distribution each point lies.
-    """
+    """The coverage of one section and one way to predict it."""
 
-    section: str
-    how: str
-    tables: int
-    points: int
-    within: tuple[float, ...]
-    width: float
-    pit: np.ndarray
-    weights: np.ndarray
+    section: str  # of a calibration: gemm, moe, attention, collectives, copies
+    how: str  # the way, see the module
+    tables: int  # how many were predicted
+    points: int  # of these tables
+    within: tuple[float, ...]  # share of points inside the interval of each of `LEVELS`, tables counting equally
+    width: float  # upper over lower end of the 90 % interval, the median of the tables
+    pit: np.ndarray  # float64[point]: where in its distribution each point lies, 0 to 1
+    weights: np.ndarray  # float64[point]: by which tables count equally
 
 
-def judged(tables: list[TableResiduals]) -> Coverage:
+def coverage_of(tables: list[TableResiduals]) -> Coverage:
     """Coverage of intervals by tables that they were not learned from."""
-    parts = _divided(tables)
+    parts = _folds_of(tables)
     within, widths, pits, weights = [[] for _ in LEVELS], [], [], []  # type: ignore[var-annotated]
     for fold in range(FOLDS):
         others = [each for at, part in enumerate(parts) if at != fold for each in part]
@@ -93,18 +81,13 @@ def judged(tables: list[TableResiduals]) -> Coverage:
         weights.append(weight)
     first = tables[0]
     return Coverage(
-        first.section,
-        first.how,
-        len(tables),
-        sum(len(each.of) for each in tables),
-        tuple(float(np.mean(each)) for each in within),
-        float(np.median(widths)),
-        np.concatenate(pits),
-        np.concatenate(weights),
-    )
+        section=first.section, how=first.how, tables=len(tables), points=sum(len(each.of) for each in tables),
+        within=tuple(float(np.mean(each)) for each in within), width=float(np.median(widths)), pit=np.concatenate(pits),
+        weights=np.concatenate(weights),
+    )  # fmt: skip
 
 
-def _divided(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
+def _folds_of(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
     """The tables in `FOLDS` parts; the points of each, where they are few."""
     if len(tables) >= LEAST_TABLES:
         order = sorted(tables, key=lambda each: zlib.crc32(each.table.encode()))
@@ -208,7 +191,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     use_one_blas_thread()
     kinds = [args.kind] if args.kind else KINDS
-    found = [each for file in args.keep for each in _known(file)] or list(
+    found = [each for file in args.keep for each in _read_residuals(file)] or list(
         residuals(read_measurements(args.measurements, kinds=kinds), lambda text: print(text, flush=True))
     )
     if args.keep and not args.keep[0].exists():
@@ -216,7 +199,7 @@ def main(arguments: list[str]) -> int:
             [(*each[:3], value) for each in found for value in each.of], columns=["section", "how", "table", "of"]
         ).to_parquet(args.keep[0])
     groups = by_way(found)
-    judgement = [judged(tables) for tables in groups.values() if sum(len(each.of) for each in tables) > 2 * FOLDS]
+    judgement = [coverage_of(tables) for tables in groups.values() if sum(len(each.of) for each in tables) > 2 * FOLDS]
     print(table_of(judgement))
     if args.write:
         args.write.write_text(with_widths(args.write.read_text(encoding="utf-8"), groups), encoding="utf-8")
@@ -226,7 +209,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _known(file: Path) -> list[TableResiduals]:
+def _read_residuals(file: Path) -> list[TableResiduals]:
     if not file.exists():
         return []
     rows = pd.read_parquet(file)

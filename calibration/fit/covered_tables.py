@@ -40,12 +40,12 @@ def notes_of(calibration: tables.CalibrationSpec) -> Iterator[str]:
                 yield f"{name_of(section, table)}, version {table.version}: {table.note}"
 
 
-def lost(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterator[str]:
+def losses(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterator[str]:
     """A line for each table of ``before`` of which ``now`` covers less: versions, shapes or sizes. Two tables of one
     name and version count once.
     """
-    there = _covered(now)
-    for name, had in _covered(before).items():
+    there = _coverage(now)
+    for name, had in _coverage(before).items():
         has = there.get(name)
         less = ["no table"] if has is None else [*_less(had, has)]
         if less:
@@ -54,9 +54,9 @@ def lost(before: tables.CalibrationSpec, now: tables.CalibrationSpec) -> Iterato
 
 def _less(had: _Covered, has: _Covered) -> Iterator[str]:
     if len(has.versions) < len(had.versions):
-        yield f"without version {_listed(had.versions - has.versions)}"
+        yield f"without version {_list_names(had.versions - has.versions)}"
     if had.rows - has.rows:
-        yield f"without {_listed(had.rows - has.rows)}"
+        yield f"without {_list_names(had.rows - has.rows)}"
     for axis, sizes in had.sizes.items():
         mine = has.sizes.get(axis, set())
         if not mine or min(mine) > min(sizes) or max(mine) < max(sizes):
@@ -66,12 +66,12 @@ def _less(had: _Covered, has: _Covered) -> Iterator[str]:
             yield f"{len(mine)} sizes of {axis} instead of {len(sizes)}"
 
 
-def _listed(names: set[str]) -> str:
+def _list_names(names: set[str]) -> str:
     more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
     return ", ".join([*sorted(names)[:_MOST_NAMED], *more])
 
 
-def _covered(calibration: tables.CalibrationSpec) -> dict[str, _Covered]:
+def _coverage(calibration: tables.CalibrationSpec) -> dict[str, _Covered]:
     found: dict[str, _Covered] = {}
     for section in tables.SECTIONS:
         for table in getattr(calibration, section):

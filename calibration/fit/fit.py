@@ -8,11 +8,11 @@ import pandas as pd
 from archsim.laws import tables
 from archsim.laws.gemm import choose_table
 from calibration.fit.attention import fit_attention
+from calibration.fit.calibration_file import round_calibration
 from calibration.fit.gemm import fit_gemm
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory, hbm_read_bytes_per_s
 from calibration.fit.moe import fit_moe
-from calibration.fit.parameters import rounded
 from calibration.fit.quantisation import without_quantisation
 from calibration.fit.transfers import fit_transfers
 from calibration.measurements import datasheets
@@ -51,7 +51,7 @@ def fit_measurements(
     if "hbm" in only:
         found["hbm"] = fit_memory(measurements.table("memory", gpu), reference.hbm_bytes_per_s)
     before = {} if kept is None else {section: getattr(kept, section) for section in tables.SECTIONS}
-    return rounded(
+    return round_calibration(
         tables.CalibrationSpec(gpu=gpu, reference=reference, scaled=datasheets.SCALED.get(gpu), **(before | found))
     )
 

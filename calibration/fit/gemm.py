@@ -13,9 +13,10 @@ import pandas as pd
 from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import CORRECTION_UNIT, law_ns, left_out
 from archsim.laws.tables import GemmLaw, GemmTable, ResidualQuantiles
-from calibration.fit.parameters import least_squares, significant
+from calibration.fit.robust import least_squares, significant
+from calibration.measurements.consensus import consensus, note_of, off_the_others
 from calibration.measurements.fingerprints import fingerprints
-from calibration.measurements.sweeps import consensus, note_of, off_the_others, pools
+from calibration.measurements.sweeps import pools
 
 POINT = ["n", "k", "m"]
 # Logs of typical values: launch ns, ns per k, ns per input, flop/s, bytes/s; order - 1.
@@ -45,7 +46,7 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     logs = consensus(sweeps) + np.log(NS_PER_US)
     n, k, m = (logs.index.get_level_values(name).to_numpy(float) for name in POINT)
     law = fit_law(logs.to_numpy(), m, n, k, dtype, groups)
-    sizes, axis, corrections = _filled(logs - np.log(law_ns(law, m, n, k, dtype, groups)))
+    sizes, axis, corrections = _fill_gaps(logs - np.log(law_ns(law, m, n, k, dtype, groups)))
     others = np.zeros_like(corrections)
     if len(sizes) >= LEAST_SHAPES_TO_KRIGE:
         others, variance = left_out(sizes, corrections, axis, sms)
@@ -56,20 +57,11 @@ def fit_table(sweeps: pd.DataFrame, dtype: str, quantisation: str, groups: int, 
     names = [f"{int(n)}x{int(k)}" for n, k in sizes]
     rounded = np.rint(corrections / CORRECTION_UNIT)
     return GemmTable(
-        **who,
-        sweeps=tuple(sorted(sweeps.columns)),
-        note=note_of(sweeps),
-        prints=fingerprints(sweeps),
-        dtype=dtype,
-        quantisation=quantisation,
-        groups=groups,
-        law=law,
-        m=tuple(axis),
-        shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)},
-        ends=_ends(logs, axis),
-        seen=_repeatability(sweeps),
-        unseen=unseen,
-    )
+        **who, sweeps=tuple(sorted(sweeps.columns)), note=note_of(sweeps), prints=fingerprints(sweeps), dtype=dtype,
+        quantisation=quantisation, groups=groups, law=law, m=tuple(axis),
+        shapes={name: tuple(row) for name, row in zip(names, rounded, strict=True)}, ends=_ends(logs, axis),
+        seen=_repeatability(sweeps), unseen=unseen,
+    )  # fmt: skip
 
 
 def fit_law(logs: np.ndarray, m, n, k, dtype: str, groups: int = 1) -> GemmLaw:
@@ -107,7 +99,7 @@ def _repeatability(sweeps: pd.DataFrame) -> ResidualQuantiles | None:
     return quantiles(residuals) if len(residuals) else None
 
 
-def _filled(corrections: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _fill_gaps(corrections: pd.Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(sizes float64[shape, (n, k)], m float64[point], float64[shape, point]); gaps are filled along ln m."""
     table = corrections.unstack("m").sort_index()
     axis = np.sort(table.columns.to_numpy(float))

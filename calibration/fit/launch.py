@@ -12,16 +12,10 @@ def scalar_table(rows: pd.DataFrame, values: ArrayLike, unit: str, of: dict[str,
     """The median of ``values`` (one for each of ``rows``, not empty), with its source."""
     low, middle, high = (float(x) for x in np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95)))
     return ScalarTable(
-        library=" ".join(sorted(set(rows["library"]))),
-        version=" ".join(sorted(set(rows["library_version"]))),
-        source=" ".join(sorted(set(rows["file"]))),
-        sweeps=tuple(sorted(set(rows["run_id"]))),
-        of=of,
-        unit=unit,
-        value=middle,
-        low=low,
-        high=high,
-    )
+        library=" ".join(sorted(set(rows["library"]))), version=" ".join(sorted(set(rows["library_version"]))),
+        source=" ".join(sorted(set(rows["file"]))), sweeps=tuple(sorted(set(rows["run_id"]))), of=of, unit=unit,
+        value=middle, low=low, high=high,
+    )  # fmt: skip
 
 
 SMALL_KERNEL_BYTES = 256 * 1024  # smaller kernels take no longer than their launch (gpu-benches, all GPUs)

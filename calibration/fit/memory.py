@@ -69,4 +69,7 @@ def curves_of(rows: pd.DataFrame) -> Iterator[transfers.Series]:
         time_ns = size / value * 1e9 if quantity == "bytes_per_s" else value
         of = {"op": op, "quantity": "pass_ns" if quantity == "bytes_per_s" else "load_ns"}
         source, sweeps = " ".join(sorted(set(points["file"]))), tuple(sorted(set(points["run_id"])))
-        yield transfers.Series("memory", gpu, library, version, of, source, sweeps, size, time_ns)
+        yield transfers.Series(
+            kind="memory", gpu=gpu, library=library, version=version, of=of, source=source, sweeps=sweeps,
+            size_bytes=size, time_ns=time_ns,
+        )  # fmt: skip

@@ -67,9 +67,6 @@ def fit_meshes(measured: Meshes) -> list[FabricCalibration]:
     return found
 
 
-# --- endpoint laws ---------------------------------------------------------------------------------------------------
-
-
 def endpoint_laws(cases: Sequence[Case]) -> list[EndpointLaw]:
     """A law for every kernel and version of every machine."""
     families: dict[tuple[str, str, str], list[Case]] = {}
@@ -80,12 +77,12 @@ def endpoint_laws(cases: Sequence[Case]) -> list[EndpointLaw]:
         versions: dict[str, list[Case]] = {}
         for case in own:
             versions.setdefault(case.version, []).append(case)
-        terms, why = _chosen(family, kernel, list(versions.values()))
+        terms, why = _choose_terms(family, kernel, list(versions.values()))
         found += [fit_law(group, terms, why) for group in versions.values()]
     return found
 
 
-def _chosen(family: str, kernel: str, groups: Sequence[Sequence[Case]]) -> tuple[tuple[str, ...], str]:
+def _choose_terms(family: str, kernel: str, groups: Sequence[Sequence[Case]]) -> tuple[tuple[str, ...], str]:
     """(terms of a family's laws, why)."""
     judged = [group for group in groups if len({case.whole for case in group}) >= LEAST_CASES]
     pooled = len({case.whole for group in groups for case in group}) >= LEAST_CASES and len(groups) > 1
@@ -139,14 +136,17 @@ def fit_law(cases: Sequence[Case], terms: tuple[str, ...], why: str) -> Endpoint
     out = np.abs(left_out(cases, terms))
     of = dict(zip(terms, constants.tolist(), strict=True))
     residuals = LawResiduals(
-        len(cases), len({case.whole for case in cases}), float(np.abs(errors).mean()), float(np.abs(errors).max()),
-        float(out.mean()) if len(out) else None, float(out.max()) if len(out) else None,
+        points=len(cases), cases=len({case.whole for case in cases}), mean=float(np.abs(errors).mean()),
+        most=float(np.abs(errors).max()), held_out_mean=float(out.mean()) if len(out) else None,
+        held_out_most=float(out.max()) if len(out) else None,
     )  # fmt: skip
     most = max(case.links for case in cases)
     return EndpointLaw(
-        first.machine, first.kernel, first.version, tuple(dict.fromkeys(case.topology for case in cases)), most,
-        first.link_bytes_per_s, first.vector_bytes, of.pop(FIXED, 0.0),
-        {term: ns for term, ns in of.items() if term != LINK and ns}, of.get(LINK, 0.0), _nulls(cases), residuals, why,
+        machine=first.machine, kernel=first.kernel, version=first.version,
+        topologies=tuple(dict.fromkeys(case.topology for case in cases)), links=most,
+        link_bytes_per_s=first.link_bytes_per_s, vector_bytes=first.vector_bytes, fixed_ns=of.pop(FIXED, 0.0),
+        ns_per_vector={term: ns for term, ns in of.items() if term != LINK and ns}, link_ns_per_byte=of.get(LINK, 0.0),
+        nulls=_nulls(cases), residuals=residuals, note=why,
     )  # fmt: skip
 
 
@@ -199,9 +199,6 @@ def _columns_of(cases: Sequence[Case], terms: Sequence[str]) -> np.ndarray:
 
 def _times(cases: Sequence[Case]) -> np.ndarray:
     return np.array([case.measured_ns for case in cases])
-
-
-# --- links -----------------------------------------------------------------------------------------------------------
 
 
 def link_rates(rates: Sequence[Rate]) -> tuple[LinkRate, ...]:

@@ -30,16 +30,12 @@ from archsim.laws.tables import Kriging, MoeTable
 from calibration.fit.gemm import quantiles
 from calibration.fit.isolated import LEAST_OF_ROW, apart, spread_of
 from calibration.fit.moe_law import NO_CEILING, Ceiling, Set, axes, fit_law
+from calibration.measurements.consensus import consensus, note_of, repeatability
 from calibration.measurements.fingerprints import fingerprints
-from calibration.measurements.sweeps import SAME, consensus, note_of, pools, repeatability
+from calibration.measurements.sweeps import SAME, pools
 
-# ---- moe_between
-# Chooses how corrections of fused MoE layers are interpolated between EP and TP sizes, for each table.
-#
-# Correlation lengths, noise and outlier weighting (``archsim.laws.moe``) are chosen among CHOICES by
-# leaving out each EP size in turn; the law without corrections is one of them.
-
-# Correlation length in octaves of ep and tp, and of tokens; relative noise; outlier threshold.
+# How corrections are interpolated between EP and TP sizes is chosen for each table, by leaving out EP sizes in turn:
+# correlation length in octaves of ep and tp, and of tokens; relative noise; outlier threshold; or no corrections.
 CHOICES = (
     Kriging(reach=(4, 4, 2), noise=0.02),
     Kriging(reach=(16, 16, 2), noise=0.02),
@@ -77,8 +73,6 @@ def _errors(kriging: Kriging | None, points: tuple, corrections: np.ndarray) -> 
     return -np.concatenate([distance for (_, tp), distance in off.items() if tp == 1])
 
 
-# ---- moe
-
 SEEN, GROUP = "tokens_seen", "group"  # column of the schema, and its default
 KEYS = ["model", "library", "kernel", "dtype", "distribution", "seen", EPLB, *SIZES]
 
@@ -102,8 +96,8 @@ def moe_pools(rows: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
         named = dict(zip(KEYS, values, strict=True))
         named |= {key: int(named[key]) for key in (EPLB, *SIZES)}
         for version, sweeps in pools(mine, POINT, "latency_us_median"):
-            for name, alike in _by_routing(sweeps, version, named):
-                yield {**named, "version": name, "source": _source(mine, alike)}, alike
+            for name, pool in _by_routing(sweeps, version, named):
+                yield {**named, "version": name, "source": _source(mine, pool)}, pool
 
 
 def _source(rows: pd.DataFrame, sweeps: pd.DataFrame) -> str:
@@ -151,8 +145,8 @@ def fit_moe(
     others = [(hbm, named, sweeps) for hbm, theirs in like.items() for named, sweeps in moe_pools(theirs)]
     tables = []
     for named, sweeps in moe_pools(rows):
-        alike = [(hbm, logs) for hbm, other, logs in others if _same(other, named)]
-        tables.append(fit_table(sweeps, named, Ceiling(peaks(named["dtype"]), hbm_bytes_per_s), alike))
+        siblings = [(hbm, logs) for hbm, other, logs in others if _same(other, named)]
+        tables.append(fit_table(sweeps, named, Ceiling(peaks(named["dtype"]), hbm_bytes_per_s), siblings))
     return tuple(
         sorted(tables, key=lambda t: (t.model, t.library, t.version, t.kernel, t.dtype, t.distribution, t.eplb_slots))
     )
@@ -163,14 +157,17 @@ def _same(one: dict, other: dict) -> bool:
 
 
 def fit_table(
-    sweeps: pd.DataFrame, named: dict, ceiling: Ceiling = NO_CEILING, alike: Sequence[tuple[float, pd.DataFrame]] = ()
+    sweeps: pd.DataFrame,
+    named: dict,
+    ceiling: Ceiling = NO_CEILING,
+    siblings: Sequence[tuple[float, pd.DataFrame]] = (),
 ) -> MoeTable:
-    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``alike``: HBM bandwidth and sweeps of other
-    GPUs that share its law.
+    """The table of one pool of sweeps (ln us; index ep, tp, tokens_total); ``siblings``: HBM bandwidth and sweeps of
+    other GPUs that share its law.
     """
     of_sweeps = {"sweeps": tuple(sorted(sweeps.columns)), "note": note_of(sweeps), "prints": fingerprints(sweeps)}
     hosted = named["kernel"] in LAUNCHED_ONE_BY_ONE  # hosts differ between machines
-    others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in alike]
+    others = [] if hosted else [Set(_logs(theirs), hbm) for hbm, theirs in siblings]
     drawn = named["distribution"] != BALANCED
     alone = [] if drawn else sweeps.index[sweeps.notna().sum(axis=1) == 1]
     return _table(_logs(sweeps), named | of_sweeps, ceiling, others, alone)
@@ -227,16 +224,11 @@ def _table(
     corrections = logs - np.log(law_ns(law, named, routing, *axes(logs)))
     corrections = _without_isolated(corrections, alone)
     kriging, errors = choose(axes(corrections), corrections.to_numpy())
-    tokens, ranks = _filled(corrections)
+    tokens, ranks = _fill_gaps(corrections)
     return MoeTable(
-        **named,
-        law=law,
-        routing=routing,
-        tokens=tokens,
-        ranks=ranks,
-        kriging=kriging,
+        **named, law=law, routing=routing, tokens=tokens, ranks=ranks, kriging=kriging,
         unseen=quantiles(np.expm1(-errors)),
-    )
+    )  # fmt: skip
 
 
 def _without_isolated(corrections: pd.Series, alone: Collection) -> pd.Series:
@@ -246,7 +238,7 @@ def _without_isolated(corrections: pd.Series, alone: Collection) -> pd.Series:
     return corrections.drop([point for point in found if point in alone])
 
 
-def _filled(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+def _fill_gaps(corrections: pd.Series) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
     """Token counts, and the corrections of each (ep, tp) at all of them; gaps are filled along ln tokens."""
     table = corrections.unstack("tokens_total").sort_index()
     axis = np.sort(table.columns.to_numpy(float))

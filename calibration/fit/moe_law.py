@@ -8,7 +8,7 @@ import pandas as pd
 
 from archsim.base.units import NS_PER_S
 from archsim.laws import moe, scaling, tables
-from calibration.fit import gemm, parameters
+from calibration.fit import gemm, robust
 
 NAMES = (
     "launch_ns",
@@ -75,7 +75,7 @@ def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> 
         found = _search(sets, named, routing, np.append(found.x, floor), MOST_STEPS, ceiling)
     law = _on(_law(found.x, routing), named, _slowest(sets), sets[0].hbm_bytes_per_s)
     fitted = dict(law)
-    return tables.MoeLaw(**{key: parameters.significant(value) for key, value in fitted.items()}), routing
+    return tables.MoeLaw(**{key: robust.significant(value) for key, value in fitted.items()}), routing
 
 
 def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, steps: int, ceiling: Ceiling):
@@ -107,7 +107,7 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     high[NAMES.index("flop_per_s")] = min(high[NAMES.index("flop_per_s")], np.log(_most_flop(sets, named, ceiling)))
     high[NAMES.index("bytes_per_s")] = min(high[NAMES.index("bytes_per_s")], np.log(slowest))
     bounds = (typical - loose, high)
-    return parameters.least_squares(residuals, np.minimum(start, high - INSIDE), bounds, gemm.ROBUST, steps)
+    return robust.least_squares(residuals, np.minimum(start, high - INSIDE), bounds, gemm.ROBUST, steps)
 
 
 def _slowest(sets: Sequence[Set]) -> float:

@@ -41,29 +41,26 @@ EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: ot
 
 
 class TableResiduals(NamedTuple):
-    """``of``: float64[point], ln(measured / predicted) of one table, had in one way."""
+    """Residuals of one table, predicted in one way."""
 
-    section: str
-    how: str
-    table: str
-    of: np.ndarray
+    section: str  # of a calibration: gemm, moe, attention, collectives, copies
+    how: str  # the way, see `calibration.fit.coverage`
+    table: str  # GPU and configuration, in words
+    of: np.ndarray  # float64[point], ln(measured / predicted)
 
 
 class _CoveredSection(NamedTuple):
-    """Of a calibration. ``kind``: of measurements; ``table``: columns that tell tables apart; ``shape``: columns of a
-    shape; ``ask(laws, points)``: ns, float64[point]; ``thin``: a table without every other point of its shapes, and the
-    sizes left, or None; ``without(table, shapes)``: a table without shapes, None if nothing is left.
-    """
+    """How a section of a calibration is asked for measured points, and what is left out of it."""
 
-    kind: str
-    table: list[str]
-    shape: list[str]
-    axis: str
-    ask: Callable[[Laws, pd.DataFrame], np.ndarray]
-    thin: Callable[[Any], Any]
-    axis_of: Callable[[Any], tuple[float, ...]]
-    without: Callable[[Any, set[str]], Any]
-    roofline_ns: Callable[[pd.DataFrame, str], np.ndarray]
+    kind: str  # of measurements
+    table: list[str]  # columns that tell tables apart
+    shape: list[str]  # columns of a shape
+    axis: str  # column of the sizes of a shape
+    ask: Callable[[Laws, pd.DataFrame], np.ndarray]  # laws, points → ns, float64[point]
+    thin: Callable[[Any], Any]  # a table without every other size of its shapes
+    axis_of: Callable[[Any], tuple[float, ...]]  # the sizes of a table
+    without: Callable[[Any, set[str]], Any]  # a table without these shapes; None if nothing is left
+    roofline_ns: Callable[[pd.DataFrame, str], np.ndarray]  # points, GPU → ns, float64[point]
 
 
 def _gemm(laws: Laws, points: pd.DataFrame) -> np.ndarray:
@@ -180,17 +177,19 @@ def _longer(flop: Any, n_bytes: Any, gpu: str, dtype: str) -> np.ndarray:
 _SHAPE = ["heads", "kv_heads", "head_dim", "window"]
 SECTIONS: Mapping[str, _CoveredSection] = {
     "gemm": _CoveredSection(
-        "gemm", ["library", "dtype", "quant_included"], ["n", "k"], "m", _gemm, _thin_gemm, lambda table: table.m,
-        _gemm_without, _gemm_roofline,
-    ),
+        kind="gemm", table=["library", "dtype", "quant_included"], shape=["n", "k"], axis="m", ask=_gemm,
+        thin=_thin_gemm, axis_of=lambda table: table.m, without=_gemm_without, roofline_ns=_gemm_roofline,
+    ),  # fmt: skip
     "moe": _CoveredSection(
-        "moe", ["library", "dtype", "distribution", "eplb_slots", "model"], ["hidden", "ffn"], "tokens_total", _moe,
-        _thin_moe, lambda table: table.tokens, _moe_without, _moe_roofline,
-    ),
+        kind="moe", table=["library", "dtype", "distribution", "eplb_slots", "model"], shape=["hidden", "ffn"],
+        axis="tokens_total", ask=_moe, thin=_thin_moe, axis_of=lambda table: table.tokens, without=_moe_without,
+        roofline_ns=_moe_roofline,
+    ),  # fmt: skip
     "attention": _CoveredSection(
-        "attention", ["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"], _SHAPE,
-        "tokens", _attention, _thin_attention, lambda table: table.tokens, _attention_without, _attention_roofline,
-    ),
+        kind="attention", table=["library", "phase", "kind", "dtype", "kv_dtype", "products", "head_dim", "window"],
+        shape=_SHAPE, axis="tokens", ask=_attention, thin=_thin_attention, axis_of=lambda table: table.tokens,
+        without=_attention_without, roofline_ns=_attention_roofline,
+    ),  # fmt: skip
 }  # fmt: skip
 
 
@@ -202,7 +201,7 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
     for section, given in SECTIONS.items():
         if given.kind not in measurements.tables:
             continue
-        rows = _prepared(section, measurements.tables[given.kind])
+        rows = _prepare(section, measurements.tables[given.kind])
         there = [gpu for gpu in GENERATIONS if (rows["gpu"] == gpu).any() and find_calibration(gpu).is_file()]
         calibrations = {gpu: read_calibration(find_calibration(gpu)) for gpu in there}
         for gpu in there:
@@ -214,7 +213,7 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
                 yield from _all(section, "fit", label, _left_out_points(own, section, points))
                 yield from _all(section, "nearest_shape", label, _left_out_shapes(own, section, points))
                 apart = [each for _, each in points.groupby(given.shape, sort=True)]  # of a shape each
-                of_shapes = [_asked(partial(given.roofline_ns, each, gpu), each) for each in apart]
+                of_shapes = [_residuals_at(partial(given.roofline_ns, each, gpu), each) for each in apart]
                 yield from _all(section, "roofline", label, np.concatenate(of_shapes))
                 for other in there:
                     if other != gpu:
@@ -232,7 +231,7 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
         yield from _collectives_of_others(measurements.tables["collective"])
 
 
-def _prepared(section: str, rows: pd.DataFrame) -> pd.DataFrame:
+def _prepare(section: str, rows: pd.DataFrame) -> pd.DataFrame:
     if section == "moe":
         rows = moe.with_defaults(rows)
         return rows[~rows["library"].isin(EXPERTS_ALONE)]
@@ -256,7 +255,7 @@ def _all(section: str, how: str, table: str, found: np.ndarray) -> Iterator[Tabl
         yield TableResiduals(section, how, table, found)
 
 
-def _asked(ask: Callable[[], Any], points: pd.DataFrame) -> np.ndarray:
+def _residuals_at(ask: Callable[[], Any], points: pd.DataFrame) -> np.ndarray:
     """Residuals of points; none where no law is there."""
     try:
         with np.errstate(all="ignore"):
@@ -271,7 +270,7 @@ def _by_shape(section: str, points: pd.DataFrame, calibration: CalibrationSpec) 
     """Residuals of points of several shapes, each asked for alone."""
     given = SECTIONS[section]
     laws = Laws(calibration)
-    found = [_asked(partial(given.ask, laws, own), own) for _, own in points.groupby(given.shape, sort=True)]
+    found = [_residuals_at(partial(given.ask, laws, own), own) for _, own in points.groupby(given.shape, sort=True)]
     return np.concatenate(found) if found else np.zeros(0)
 
 
@@ -324,7 +323,7 @@ def _collectives_of_others(rows: pd.DataFrame) -> Iterator[TableResiduals]:
                     laws.collective, first["op"], points["bytes"], ranks=int(first["num_gpus"]),
                     variant=_text(first["variant"]) or None, library=first["library"],
                 )  # fmt: skip
-                found = _asked(ask, points)
+                found = _residuals_at(ask, points)
                 way = "sibling_gpu" if GENERATIONS[other] == GENERATIONS[gpu] else "scaled"
                 yield from _all("collectives", way, f"{gpu} {' '.join(map(str, name))} from {other}", found)
 

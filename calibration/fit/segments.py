@@ -1,4 +1,15 @@
-"""Fits laws of transfers: the pieces of the size axis and the line of each, from measured points."""
+"""Fits laws of transfers: the pieces of the size axis and the line of each, from measured points.
+
+There are three ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
+
+- pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes (Bellman,
+  1961). Every half octave of sizes has equal weight, however many points it has; outliers lose weight by iterating with
+  Cauchy weights on the residuals. The fewest pieces that predict about as well as the best number are used;
+- for sweeps with few sizes, a piece from each size to the next (lines between medians, after a median of three
+  neighbours, which removes lone outliers and keeps rising or falling runs);
+- for sweeps with many sizes whose times have more steps than pieces, the same lines between the medians as they are:
+  next to its neighbours no step is an outlier, and a mean over neighbours would blur it.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -117,7 +128,7 @@ def fit_segments(size_bytes: ArrayLike, time_ns: ArrayLike) -> FittedPieces:
 
     Raises ValueError for a size or time that is not positive and finite, or without points.
     """
-    size, time = _checked(size_bytes, time_ns)
+    size, time = _sorted_points(size_bytes, time_ns)
     pieces, held_out_error = _choose(size, time)
     law = _fit(size, time, pieces)
     law = _with_an_end(law)
@@ -152,7 +163,7 @@ def binned_errors(size_bytes: ArrayLike, ratio: np.ndarray) -> np.ndarray:
     return np.array([abs(np.median(ratio[which == x]) - 1) for x in np.unique(which)])
 
 
-def _checked(size_bytes: ArrayLike, time_ns: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _sorted_points(size_bytes: ArrayLike, time_ns: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(time_ns, dtype=np.float64)
     if size.size == 0:
         raise ValueError("no points to fit")
@@ -209,7 +220,7 @@ def _left_out(size: np.ndarray, time: np.ndarray, number: int) -> np.ndarray:
 
 
 def _mean_error(size: np.ndarray, ratio: np.ndarray) -> float:
-    """Mean error of points, half octaves weighing alike: medians of half octaves would hide steps within them."""
+    """Mean error of points, half octaves weighing the same: medians of half octaves would hide steps within them."""
     weights = np.where(np.isnan(ratio), 0.0, _evening_weights(size))
     return float(np.sum(weights * np.abs(np.nan_to_num(ratio, nan=1.0) - 1)) / weights.sum())
 

@@ -14,31 +14,6 @@ import pandas as pd
 from archsim.laws import tables, transfers
 from calibration.fit.segments import fit_segments
 
-# ---- segment_search
-# The search behind calibration.fit.transfers: the contiguous pieces of the size axis whose lines
-# have the least squared error.
-
-
-# ---- segments
-# Fits ``archsim.laws.transfers``: the pieces of the size axis and the line of each, from measured points.
-#
-# There are three ways to cut; errors on sizes left out of the fit decide which is used, and the number of pieces:
-#
-# - pieces that minimise the sum of squared relative errors, found exactly by dynamic programming over the sizes
-# (Bellman,
-#   1961). Every half octave of sizes has equal weight, however many points it has; outliers lose weight by iterating
-# with
-#   Cauchy weights on the residuals. The fewest pieces that predict about as well as the best number are used;
-# - for sweeps with few sizes, a piece from each size to the next (lines between medians, after a median of three
-#   neighbours, which removes lone outliers and keeps rising or falling runs);
-# - for sweeps with many sizes whose times have more steps than pieces, the same lines between the medians as they are:
-#   next to its neighbours no step is an outlier, and a mean over neighbours would blur it.
-#
-# The fit is deterministic: the same points give the same law.
-
-
-# ---- comm
-
 # What distinguishes series, besides the library and its version. Sources, destinations and element types of collectives
 # are pooled; the dtype of dispatch and combine is their payload.
 SERIES = {
@@ -51,17 +26,17 @@ LIBRARY = ("library", "library_version")
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one curve: float64[point] sizes and times; ``of`` identifies the curve."""
+    """Points of one curve."""
 
-    kind: str
-    gpu: str
-    library: str
-    version: str
-    of: dict[str, str]
-    source: str
-    sweeps: tuple[str, ...]
-    size_bytes: np.ndarray
-    time_ns: np.ndarray
+    kind: str  # of measurements: p2p, collective, hostpath, memory
+    gpu: str  # short name
+    library: str  # that was timed
+    version: str  # of the library
+    of: dict[str, str]  # what identifies the curve beside it: name → value, as text
+    source: str  # names of the files, with blanks between
+    sweeps: tuple[str, ...]  # runs, sorted
+    size_bytes: np.ndarray  # float64[point]
+    time_ns: np.ndarray  # float64[point]
 
     @property
     def name(self) -> str:
@@ -79,16 +54,12 @@ def series_of(rows: pd.DataFrame, kind: str) -> Iterator[Series]:
     for key, points in rows.groupby(["gpu", *LIBRARY, *names], dropna=False, sort=True):
         gpu, library, version, *values = key
         yield Series(
-            kind,
-            gpu,
-            library,
-            version,
-            {name: _text(value) for name, value in zip(names, values, strict=True) if _text(value)},
-            " ".join(sorted(set(points["file"]))),
-            tuple(sorted(set(points["run_id"]))),
-            points["bytes"].to_numpy(np.float64),
-            points["latency_us_median"].to_numpy(np.float64) * 1e3,
-        )
+            kind=kind, gpu=gpu, library=library, version=version,
+            of={name: _text(value) for name, value in zip(names, values, strict=True) if _text(value)},
+            source=" ".join(sorted(set(points["file"]))), sweeps=tuple(sorted(set(points["run_id"]))),
+            size_bytes=points["bytes"].to_numpy(np.float64),
+            time_ns=points["latency_us_median"].to_numpy(np.float64) * 1e3,
+        )  # fmt: skip
 
 
 def _text(value) -> str:
@@ -108,24 +79,8 @@ def transfer_table(series: Series) -> tables.TransferTable:
     law = fit_segments(series.size_bytes, series.time_ns)
     low, middle, high = law.residual_quantiles
     return tables.TransferTable(
-        library=series.library,
-        version=series.version,
-        source=series.source,
-        sweeps=series.sweeps,
-        of=series.of,
-        from_bytes=law.from_bytes,
-        latency_ns=law.latency_ns,
-        ns_per_byte=law.ns_per_byte,
-        first_bytes=law.first_bytes,
-        last_bytes=law.last_bytes,
-        residuals=tables.ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
+        library=series.library, version=series.version, source=series.source, sweeps=series.sweeps, of=series.of,
+        from_bytes=law.from_bytes, latency_ns=law.latency_ns, ns_per_byte=law.ns_per_byte, first_bytes=law.first_bytes,
+        last_bytes=law.last_bytes, residuals=tables.ResidualQuantiles(p05=low, p50=middle, p95=high, points=law.points),
         held_out_error=law.held_out_error,
-    )
-
-
-# ---- scalars
-# Single numbers with their range: the median of the measurements, with their 5 % and 95 % quantiles.
-
-
-# ---- launch
-# Launch cost of a kernel: on a stream, as a graph node, as a grid-wide sync, and launch plus wait.
+    )  # fmt: skip

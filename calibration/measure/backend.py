@@ -19,29 +19,27 @@ class PointError(ArchsimError):
 
 @dataclass(frozen=True)
 class MeasuredMachine:
-    """The measured machine. ``l2_bytes``: L2 of one GPU; ``free_bytes``: its free memory before the first
-    measurement.
-    """
+    """The measured machine."""
 
-    gpu_name: str
-    gpus: int
-    library: str
-    library_version: str
-    driver: str
-    has_fp8: bool
-    l2_bytes: int
-    free_bytes: int
+    gpu_name: str  # as the driver reports it
+    gpus: int  # how many of them
+    library: str  # that is timed: torch
+    library_version: str  # as the library reports it
+    driver: str  # version
+    has_fp8: bool  # whether products in FP8 run
+    l2_bytes: int  # L2 of one GPU
+    free_bytes: int  # free memory of one GPU before the first measurement
 
 
 @dataclass(frozen=True)
 class MeasuredTime:
-    """Time of one operation, us, over the repeats; ``notes``: further columns (clocks, weight_copies, ...)."""
+    """Time of one operation over its repeats."""
 
-    median_us: float
-    p10_us: float
-    p90_us: float
-    repeats: int
-    notes: Mapping[str, str | int | float] = field(default_factory=dict)
+    median_us: float  # of the repeats
+    p10_us: float  # 10th percentile
+    p90_us: float  # 90th percentile
+    repeats: int  # how many
+    notes: Mapping[str, str | int | float] = field(default_factory=dict)  # further columns: clocks, weight_copies, ...
 
 
 class Backend(Protocol):

@@ -60,7 +60,7 @@ def _measure_kind(
 ) -> SessionTally:
     missing = [point for point in points if not recording.has(point)]
     tally = SessionTally(kind, kept=len(points) - len(missing))
-    for point in _watched(kind, missing, console):
+    for point in _show_progress(kind, missing, console):
         try:
             recording.add(point, backend.time(kind, point))
             tally.measured += 1
@@ -69,7 +69,7 @@ def _measure_kind(
     return tally
 
 
-def _watched(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
+def _show_progress(kind: str, points: list[Point], console: Console) -> Iterator[Point]:
     """The points one by one, with a progress bar on a terminal, else a line now and then; both estimate the
     time left.
     """

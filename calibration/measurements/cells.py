@@ -110,7 +110,7 @@ def _log_cells(file: Path, text: str, label: str, problems: list[MeasurementProb
     def problem(line: int, reason: str, kind: str = "quarantined") -> None:
         problems.append(MeasurementProblem(label, line, reason, kind))
 
-    def ended(line: int) -> None:
+    def end_sweep(line: int) -> None:
         if 0 < size < largest:
             problem(line, f"the sweep is truncated: it ends at {size:,} of {largest:,} bytes (maxBytes)", "warning")
 
@@ -123,7 +123,7 @@ def _log_cells(file: Path, text: str, label: str, problems: list[MeasurementProb
         elif found := re.search(r"[NR]CCL version[ :]+([\d.]+)", written):
             version = found[1]
         if found := re.search(r"#\s*nThread.*maxBytes\s+(\d+)", written):
-            ended(line - 1)
+            end_sweep(line - 1)
             largest, ranks, hosts, size = int(found[1]), 0, set(), 0
         elif found := _RANK.match(written):
             ranks = max(ranks, int(found[1]) + 1)
@@ -148,7 +148,7 @@ def _log_cells(file: Path, text: str, label: str, problems: list[MeasurementProb
                 rows.append((str(runs[op]), min(gpus), "nccl", version, op, str(ranks), str(len(hosts)), row["size"],
                              row["type"], row["time"]))  # fmt: skip
                 lines.append(line)
-    ended(line)
+    end_sweep(line)
     if len(gpus) > 1:
         problem(1, f"ranks on two GPUs: {', '.join(map(repr, sorted(gpus)))}", "refused")
         return None

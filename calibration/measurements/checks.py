@@ -9,22 +9,6 @@ from calibration.measurements.peaks import LINKS, Peaks, within_peaks
 from calibration.measurements.plausible import odd_sizes, odd_units, runs_in_another_unit, throttled_runs
 from calibration.measurements.schema import MeasurementKind, MeasurementProblem, gpu_key
 
-# ---- plausible
-# Times in the wrong unit: rows, series and whole tables that are far from any plausible time.
-#
-# A rough time of each point (a launch, and work at the peaks of the GPU's datasheet; of a GPU without one at 200
-# TFLOP/s and 1 TB/s of memory, from which figures of datasheets of 2020 to 2025 are within a factor of 10 or 20; 100
-# GB/s between GPUs) accounts for sizes; the ratio measured / rough varies little among points measured in the same way,
-# whatever the unit. A factor of 1000 stands out. A size in KiB does not: it shows in the rate at which time rises with
-# size.
-
-
-# ---- runs
-# Runs that are off the other runs of the same way of measuring: in another unit, or throttled.
-
-
-# ---- checking
-
 SIZES = {
     "gemm": "m",
     "moe": "tokens_total",
@@ -43,7 +27,7 @@ MOST = 2.0**53  # largest whole number: all are exact as float64; no time or siz
 CUT_OFF = 0.5  # a last series with less than this share of the usual sizes was truncated
 
 
-def checked(
+def check_rows(
     rows: pd.DataFrame,
     table: MeasurementKind,
     label: str,

@@ -65,8 +65,8 @@ def _of_nodes(rows: pd.DataFrame) -> tuple[np.ndarray, float, np.ndarray, np.nda
 
 def _late_notifies(rows: pd.DataFrame) -> Iterator[tuple[int, str]]:
     """(row, why) of notifies that wait."""
-    told = rows[rows["op"].isin(NOTIFY_OF.values())]
-    for (op, nodes, *_), series in told.groupby(["op", "nodes", *_SERIES], dropna=False, sort=True):
+    notifies = rows[rows["op"].isin(NOTIFY_OF.values())]
+    for (op, nodes, *_), series in notifies.groupby(["op", "nodes", *_SERIES], dropna=False, sort=True):
         us = series["latency_us_median"].astype(float)
         for at, each in us[us > MOST_NOTIFY * us.min()].items():
             yield (

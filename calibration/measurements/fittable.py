@@ -1,4 +1,4 @@
-"""GEMM tables of the user with too few points for a law: refused, or told."""
+"""GEMM tables of the user with too few points for a law: refused, or warned of."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,18 +17,18 @@ _TABLE = ["gpu", "library", "release", "dtype", "quant_included", "groups"]
 
 
 def fittable(measurements: reading.Measurements) -> reading.Measurements:
-    """The measurements without the user's GEMM tables that no law can be judged on, and with what is told of them."""
+    """The measurements without the user's GEMM tables that no law can be judged on, and with its problems."""
     rows = measurements.table("gemm")
     own = rows["file"].isin(measurements.own).to_numpy(bool)
     refused, problems = np.zeros(len(rows), bool), list(measurements.problems)
-    for at, found in _judged(rows[own]):
+    for at, found in _sparse_tables(rows[own]):
         problems += found
         refused[np.flatnonzero(own)[at]] = any(problem.kind == "refused" for problem in found)
     tables = {**measurements.tables, "gemm": rows[~refused].reset_index(drop=True)} if refused.any() else None
     return replace(measurements, tables=tables or measurements.tables, problems=problems)
 
 
-def _judged(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[schema.MeasurementProblem]]]:
+def _sparse_tables(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[schema.MeasurementProblem]]]:
     """(positions of the rows of a table, its problems) of the tables with too few points."""
     named = rows.assign(release=rows["library_version"].map(release))
     for (gpu, library, version, dtype, *_), at in named.groupby(_TABLE, sort=True).indices.items():

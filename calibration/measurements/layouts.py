@@ -11,26 +11,20 @@ UNKNOWN_VERSION = "unknown"
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One public layout; it reads files whose header has all of ``required``.
+    """One public layout; it reads files whose header has all of ``required``."""
 
-    ``figures``: columns that must hold numbers > 0 (of ``required``, or left out of it if the file may lack them);
-    ``may_be_empty``: those of the figures whose cells may be empty (they arrive as NaN). ``leaves_out``: the rows that
-    ``convert`` does not use, reported if there are any. ``skip``: why files of this layout are recognised but not read;
-    their ``kind`` is empty, and ``convert`` is never called. ``of_user``: measured by the user, with one GPU per file,
-    whose name may come from the folder (``calibration.measurements.reading``). ``convert`` receives the valid rows (all
-    columns as text, figures as float64; the index is the line number; ``file`` is the name of the file) and returns
-    schema rows of the table ``kind`` with the same index (a line with two points appears twice).
-    """
-
-    name: str
-    kind: str
-    required: tuple[str, ...]
-    figures: tuple[str, ...]
+    name: str  # in messages
+    kind: str  # table of the schema that its rows become; '' where they are skipped
+    required: tuple[str, ...]  # columns
+    figures: tuple[str, ...]  # columns of numbers > 0, of ``required``, or of those that a file may lack
+    # valid rows (texts, figures as float64; index: the line; ``file``: its name) → rows of the schema with that index;
+    # a line with two points appears twice
     convert: Callable[[DataFrame], DataFrame]
-    may_be_empty: tuple[str, ...] = ()
-    leaves_out: str = ""
+    may_be_empty: tuple[str, ...] = ()  # figures whose cells may be empty: NaN
+    leaves_out: str = ""  # the rows that ``convert`` does not use, reported if there are any
+    # measured by the user: one GPU a file, whose name may come from the folder (`calibration.measurements.reading`)
     of_user: bool = False
-    skip: str = ""
+    skip: str = ""  # why such files are recognised but not read; ``convert`` is never called
 
 
 def layout(
@@ -46,6 +40,6 @@ def frame(rows: DataFrame, of: str = "", **columns: Any) -> DataFrame:
     return DataFrame({name: rows[theirs or name] for name, _, theirs in taken} | columns, index=rows.index)
 
 
-def renamed(names, known: dict[str, str]):
+def translate(names, known: dict[str, str]):
     """A column of names in the words of the schema; unknown ones stay, for the reader to quarantine."""
     return names.map(known).fillna(names)

@@ -31,80 +31,73 @@ BF16 = 2
 
 
 class Case(NamedTuple):
-    """A measured time of one kernel.
+    """A measured time of one kernel."""
 
-    ``whole``: what is left out together, so that a case is never judged by another measurement of itself. ``sent``:
-    assignments, float64[source, destination]; ``sides``, ``wrapped``: see `archsim.laws.mesh.quantities`.
-    ``family``: laws of one family have the same terms.
-    """
-
-    name: str
-    whole: str
-    file: str
-    line: int
-    machine: str
-    kernel: str
-    version: str
-    family: str
-    topology: str
-    sent: np.ndarray
-    sides: tuple[int, ...]
-    wrapped: tuple[bool, ...]
-    links: int
-    link_bytes_per_s: float
-    vector_bytes: float
-    measured_ns: float
-    spread: str
+    name: str  # in tables and messages
+    whole: str  # what is left out together, so that no case is judged by another measurement of itself
+    file: str  # that it was read from
+    line: int  # in the file, from 1
+    machine: str  # BLACKHOLE, TPU7X, MI300X
+    kernel: str  # DISPATCH or COMBINE
+    version: str  # of the kernel
+    family: str  # laws of one family have the same terms
+    topology: str  # LINEAR, RING, MESH, FULL
+    sent: np.ndarray  # assignments, float64[source, destination]
+    sides: tuple[int, ...]  # chips along each axis; () of a fully connected machine
+    wrapped: tuple[bool, ...]  # whether each axis is a ring
+    links: int  # of a direction between neighbours
+    link_bytes_per_s: float  # one link, one way, nominal
+    vector_bytes: float  # of one hidden vector
+    measured_ns: float  # of the kernel, the slowest chip
+    spread: str  # how its assignments are known: MEASURED, EVEN, or in words
     hot: float = 0.0  # percent of the picks in a column of a larger mesh; 0: the whole mesh
 
 
 class Rate(NamedTuple):
     """A link of a machine under a pattern of traffic, with packets of one size."""
 
-    name: str
-    machine: str
-    pattern: str
-    packet_bytes: float
-    bytes_per_s: float
+    name: str  # in tables and messages
+    machine: str  # its name in the file
+    pattern: str  # the test
+    packet_bytes: float  # of one packet
+    bytes_per_s: float  # of the link, measured
 
 
 class Latency(NamedTuple):
-    """ns of one hop with a payload; ``atomic``: with an atomic increment."""
+    """One hop with a payload."""
 
-    name: str
-    machine: str
-    topology: str
-    payload_bytes: float
-    atomic: bool
-    ns: float
+    name: str  # in tables and messages
+    machine: str  # its name in the file
+    topology: str  # of the test
+    payload_bytes: float  # of the message
+    atomic: bool  # whether it increments a counter, too
+    ns: float  # of one hop
 
 
 class TransformerBlock(NamedTuple):
-    """A whole transformer block: the sum over operations of each one's maximum over chips."""
+    """A whole transformer block."""
 
-    name: str
-    mesh: str
-    fabric: str
-    wrapped: str
-    kind: str
-    gate: str
-    tokens: int
-    ns: float
+    name: str  # in tables and messages
+    mesh: str  # chips, such as 8x4
+    fabric: str  # of the links
+    wrapped: str  # axes that are rings, in words
+    kind: str  # dense or moe
+    gate: str  # where the router runs
+    tokens: int  # of a chip
+    ns: float  # sum over operations of each one's maximum over chips
 
 
 class Meshes(NamedTuple):
-    """What a folder holds. ``ratios``: changes of a case against another, percent: (case, kernel, other, change).
-    ``zero_routing``: all tokens to one chip, over recorded routing: (name, chips, ratio of whole layers).
-    ``unread``: what no law reads, and why.
-    """
+    """What a folder holds."""
 
-    cases: list[Case]
-    rates: list[Rate]
-    latencies: list[Latency]
-    blocks: list[TransformerBlock]
-    ratios: list[tuple[str, str, str, float]]
+    cases: list[Case]  # measured kernels
+    rates: list[Rate]  # of links
+    latencies: list[Latency]  # of hops
+    blocks: list[TransformerBlock]  # whole transformer blocks
+    ratios: list[tuple[str, str, str, float]]  # changes of a case against another: (case, kernel, other, percent)
+    # all tokens to one chip, over recorded routing: (name, chips, ratio of whole layers)
     zero_routing: list[tuple[str, int, float]]
-    unread: list[str]
+    unread: list[str]  # what no law reads, and why
 
 
 def is_mesh_folder(path: str | Path) -> bool:
@@ -134,9 +127,10 @@ def read_meshes(*folders: str | Path) -> Meshes:
         if (rows := rows_of(name, ()))
     ]
     return Meshes(
-        cases, list(_rates(tables["fabric_bandwidth"])), list(_latencies(tables["fabric_latency"])),
-        list(_blocks(tables["block_by_topology"])), list(_relative(tables["replay_relative"])),
-        list(_zero_routing(rows_of("ladders", ()))), unread,
+        cases=cases, rates=list(_rates(tables["fabric_bandwidth"])),
+        latencies=list(_latencies(tables["fabric_latency"])), blocks=list(_blocks(tables["block_by_topology"])),
+        ratios=list(_relative(tables["replay_relative"])), zero_routing=list(_zero_routing(rows_of("ladders", ()))),
+        unread=unread,
     )  # fmt: skip
 
 
@@ -172,9 +166,6 @@ UNREAD = {
     "ladders": "single facts of kernels that are not described further (but for all tokens to one chip)",
 }
 
-
-# --- cases -----------------------------------------------------------------------------------------------------------
-
 Tables = Mapping[str, list[CsvLine]]
 
 
@@ -194,23 +185,27 @@ def _replay(tables: Tables) -> Iterator[Case]:
         sent = matrices[case].sent
         ms = [row.number("mean_device_max_ms") for row in rows]
         yield Case(
-            case, case, str(rows[0].file), rows[0].line, BLACKHOLE, kernel, "replay-2026-09-11", "replay", RING, sent,
-            (len(sent),), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16, 1e6 * float(np.mean(ms)), MEASURED,
+            name=case, whole=case, file=str(rows[0].file), line=rows[0].line, machine=BLACKHOLE, kernel=kernel,
+            version="replay-2026-09-11", family="replay", topology=RING, sent=sent, sides=(len(sent),), wrapped=(True,),
+            links=2, link_bytes_per_s=GALAXY_LINK, vector_bytes=MISTRAL["hidden"] * BF16,
+            measured_ns=1e6 * float(np.mean(ms)), spread=MEASURED,
         )  # fmt: skip
 
 
-def _paired(tables: Tables) -> Iterator[Case]:
+def _model_layers(tables: Tables) -> Iterator[Case]:
     for row in tables["model_layers_paired"]:
         names = [name for name in row.cells if re.fullmatch(r"load_chip_\d+", name)]
         loads = np.array([row.count(name, zero=True) for name in names], float)
         if not loads.any():
             raise row.refused("no assignments; expected loads above 0")
-        sent = np.tile(loads / len(loads), (len(loads), 1))  # from each chip alike
+        sent = np.tile(loads / len(loads), (len(loads), 1))  # as many from each chip
         for kernel in (DISPATCH, COMBINE):
             yield Case(
-                row.text("case"), row.text("case"), str(row.file), row.line, BLACKHOLE, kernel, "model-2026-09-17",
-                "model", RING, sent, (len(loads),), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16,
-                1e6 * row.number(f"{kernel}_ms"), "of loads measured, of sources taken to be even",
+                name=row.text("case"), whole=row.text("case"), file=str(row.file), line=row.line, machine=BLACKHOLE,
+                kernel=kernel, version="model-2026-09-17", family="model", topology=RING, sent=sent,
+                sides=(len(loads),), wrapped=(True,), links=2, link_bytes_per_s=GALAXY_LINK,
+                vector_bytes=MISTRAL["hidden"] * BF16, measured_ns=1e6 * row.number(f"{kernel}_ms"),
+                spread="of loads measured, of sources taken to be even",
             )  # fmt: skip
 
 
@@ -226,10 +221,12 @@ def _columns(tables: Tables) -> Iterator[Case]:
             generation = row.text("generation")
             for kernel in (DISPATCH, COMBINE):
                 yield Case(
-                    f"{whole} {generation.partition('_')[0]} {topology}", whole, str(row.file), row.line, BLACKHOLE,
-                    kernel, f"column-{generation.replace('_', '-')}", "column", topology, sent, (chips,),
-                    (topology == RING,), row.count("links_per_direction"), LOUDBOX_LINK, row.count("hidden") * BF16,
-                    row.number(f"{kernel}_ns"), EVEN, share,
+                    name=f"{whole} {generation.partition('_')[0]} {topology}", whole=whole, file=str(row.file),
+                    line=row.line, machine=BLACKHOLE, kernel=kernel, version=f"column-{generation.replace('_', '-')}",
+                    family="column", topology=topology, sent=sent, sides=(chips,), wrapped=(topology == RING,),
+                    links=row.count("links_per_direction"), link_bytes_per_s=LOUDBOX_LINK,
+                    vector_bytes=row.count("hidden") * BF16, measured_ns=row.number(f"{kernel}_ns"), spread=EVEN,
+                    hot=share,
                 )  # fmt: skip
 
 
@@ -242,9 +239,10 @@ def _uniform(tables: Tables) -> Iterator[Case]:
         name = f"uniform {topology} {links} {'link' if links == 1 else 'links'}"
         sent = even(row.count("tokens_per_chip") * row.count("top_k"), chips)
         yield Case(
-            name + gate, name, str(row.file), row.line, BLACKHOLE, kernel, f"uniform-2026-06{later}", "uniform",
-            topology, sent, (chips,), (topology == RING,), links, LOUDBOX_LINK, row.count("hidden") * BF16,
-            row.number("ns"), MEASURED,
+            name=name + gate, whole=name, file=str(row.file), line=row.line, machine=BLACKHOLE, kernel=kernel,
+            version=f"uniform-2026-06{later}", family="uniform", topology=topology, sent=sent, sides=(chips,),
+            wrapped=(topology == RING,), links=links, link_bytes_per_s=LOUDBOX_LINK,
+            vector_bytes=row.count("hidden") * BF16, measured_ns=row.number("ns"), spread=MEASURED,
         )  # fmt: skip
 
 
@@ -257,9 +255,10 @@ def _stages(tables: Tables) -> Iterator[Case]:
         sent = even(MISTRAL["tokens"] * MISTRAL["top_k"] * 8 / chips, 8)
         for kernel in (DISPATCH, COMBINE):
             yield Case(
-                f"mean of a stage, {chips} chips", f"{chips} chips", str(row.file), row.line, BLACKHOLE, kernel,
-                "stage-2026-08-31", "stage", RING, sent, (8,), (True,), 2, GALAXY_LINK, MISTRAL["hidden"] * BF16,
-                1e6 * row.number(f"{kernel}_ms"), EVEN,
+                name=f"mean of a stage, {chips} chips", whole=f"{chips} chips", file=str(row.file), line=row.line,
+                machine=BLACKHOLE, kernel=kernel, version="stage-2026-08-31", family="stage", topology=RING, sent=sent,
+                sides=(8,), wrapped=(True,), links=2, link_bytes_per_s=GALAXY_LINK,
+                vector_bytes=MISTRAL["hidden"] * BF16, measured_ns=1e6 * row.number(f"{kernel}_ms"), spread=EVEN,
             )  # fmt: skip
 
 
@@ -281,9 +280,11 @@ def _others(tables: Tables) -> Iterator[Case]:
             # 16,384 tokens x top 8 on 16 chips; a row of 8,192 values
             name = f"{version} {dtype[1].lower()}"
             yield Case(
-                f"TPU v7x {name}", name, str(row.file), row.line, TPU7X, DISPATCH, f"{version}-2026-06",
-                f"tpu {version}", MESH, even(8192.0, 16), (2, 2, 4), (False, False, True), 1, TPU_LINK,
-                8192 * (BF16 if dtype[1].lower() == "bf16" else 1), UNITS_NS[unit] * row.number("value"), EVEN,
+                name=f"TPU v7x {name}", whole=name, file=str(row.file), line=row.line, machine=TPU7X, kernel=DISPATCH,
+                version=f"{version}-2026-06", family=f"tpu {version}", topology=MESH, sent=even(8192.0, 16),
+                sides=(2, 2, 4), wrapped=(False, False, True), links=1, link_bytes_per_s=TPU_LINK,
+                vector_bytes=8192 * (BF16 if dtype[1].lower() == "bf16" else 1),
+                measured_ns=UNITS_NS[unit] * row.number("value"), spread=EVEN,
             )  # fmt: skip
         elif (mori := _MORI.match(item)) and (tokens := re.match(r"([\d,]+) tokens", row.text("setting"))):
             kernel, kind, count = mori[1].lower(), mori[2].lower(), int(tokens[1].replace(",", ""))
@@ -294,20 +295,18 @@ def _others(tables: Tables) -> Iterator[Case]:
             ns = value * UNITS_NS[unit] if unit in UNITS_NS else 1e9 * sent[0].sum() * vector / (value * 1e9)
             name = f"MI300X {kernel} {kind} {count} tokens"
             yield Case(
-                name, name, str(row.file), row.line, MI300X, kernel, "mori", "mori", FULL, sent, (), (), 1, XGMI_LINK,
-                vector, ns, EVEN,
+                name=name, whole=name, file=str(row.file), line=row.line, machine=MI300X, kernel=kernel, version="mori",
+                family="mori", topology=FULL, sent=sent, sides=(), wrapped=(), links=1, link_bytes_per_s=XGMI_LINK,
+                vector_bytes=vector, measured_ns=ns, spread=EVEN,
             )  # fmt: skip
 
 
-READERS: tuple[Callable[[Tables], Iterator[Case]], ...] = (_replay, _paired, _columns, _uniform, _stages, _others)
+READERS: tuple[Callable[[Tables], Iterator[Case]], ...] = (_replay, _model_layers, _columns, _uniform, _stages, _others)
 
 
 def even(assignments: float, chips: int) -> np.ndarray:
     """Each chip sends ``assignments``, as many to each."""
     return np.full((chips, chips), assignments / chips)
-
-
-# --- links -----------------------------------------------------------------------------------------------------------
 
 
 def _rates(rows: list[CsvLine]) -> Iterator[Rate]:
@@ -321,13 +320,10 @@ def _latencies(rows: list[CsvLine]) -> Iterator[Latency]:
     for row in rows:
         name = f"{row.text('test')}, {row.text('payload_bytes')} B, {row.text('op')}"
         yield Latency(
-            name,
-            row.text("machine"),
-            row.text("topology"),
-            row.number("payload_bytes"),
-            "atomic" in row.text("op"),
-            row.number("net_avg_ns") / row.count("hops"),
-        )
+            name=name, machine=row.text("machine"), topology=row.text("topology"),
+            payload_bytes=row.number("payload_bytes"), atomic="atomic" in row.text("op"),
+            ns=row.number("net_avg_ns") / row.count("hops"),
+        )  # fmt: skip
 
 
 def _blocks(rows: list[CsvLine]) -> Iterator[TransformerBlock]:
@@ -336,15 +332,10 @@ def _blocks(rows: list[CsvLine]) -> Iterator[TransformerBlock]:
         if not re.fullmatch(r"\d+x\d+", mesh):
             raise row.fault("mesh", "expected two sides, such as 8x4")
         yield TransformerBlock(
-            f"{kind} block, {mesh}, {fabric}",
-            mesh,
-            fabric,
-            row.text("wrapped_axes"),
-            kind,
-            row.text("gate"),
-            row.count("tokens_per_chip"),
-            row.number("sum_of_device_max_ns"),
-        )
+            name=f"{kind} block, {mesh}, {fabric}", mesh=mesh, fabric=fabric, wrapped=row.text("wrapped_axes"),
+            kind=kind, gate=row.text("gate"), tokens=row.count("tokens_per_chip"),
+            ns=row.number("sum_of_device_max_ns"),
+        )  # fmt: skip
 
 
 def _relative(rows: list[CsvLine]) -> Iterator[tuple[str, str, str, float]]:

@@ -67,15 +67,13 @@ class Peaks:
 
 
 class Bound(NamedTuple):
-    """``needed_us``: float64[row], the least time, by the index of the rows; ``who`` in words is bound by ``what``, of
-    which ``peak`` is the rate.
-    """
+    """What some rows cannot be faster than."""
 
-    needed_us: pd.Series
-    who: str
-    what: str
-    peak: float
-    dimension: Dimension
+    needed_us: pd.Series  # float64[row], the least time, by the index of the rows
+    who: str  # GPU and dtype or operation, in words
+    what: str  # that it is bound by, in words
+    peak: float  # rate of ``what``, per second
+    dimension: Dimension  # of the rate
 
 
 def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementProblem]) -> pd.DataFrame:
@@ -93,21 +91,20 @@ def within_peaks(kind: str, rows: pd.DataFrame, peaks: Peaks, problems: list[Mea
         share[taken.index] = np.fmax(share[taken.index], taken)
         over = taken[taken > TOLERANCE]
         if len(over):
-            named = f"{len(over):,} of {len(taken):,} rows of {bound.who} are faster than its {bound.what} of "
-            told = f"{format_quantity(bound.peak, bound.dimension)}, up to {over.max():.1f} times"
-            found.append((over, bound, named + told))
+            rows_of = f"{len(over):,} of {len(taken):,} rows of {bound.who} are faster than its {bound.what} of "
+            peak = f"{format_quantity(bound.peak, bound.dimension)}, up to {over.max():.1f} times"
+            found.append((over, bound, rows_of + peak))
     beyond = (share > TOLERANCE).to_numpy()
     if beyond.sum() > (MOST_BEYOND_LINKS if kind in LINKS else MOST_BEYOND) * share.notna().sum():
         first_row = rows[beyond].iloc[0]
-        told = "; ".join(reason for _, _, reason in found)
-        reason = f"{told}: {_ASKED[kind]}"
+        reason = f"{'; '.join(each for _, _, each in found)}: {_ASKED[kind]}"
         problems.append(MeasurementProblem(first_row["file"], int(first_row["line"]), reason, "refused"))
         return rows.set_axis(index)
     for over, bound, reason in found:
         for at, times in over[over == share[over.index]].items():  # of two bounds of a row the stricter one
             rate = format_quantity(float(f"{times * bound.peak:.3g}"), bound.dimension)
-            told = f"{rate}, {times:.1f} times its peak ({reason}): {_ASKED[kind]}"
-            problems.append(MeasurementProblem(rows["file"][at], int(rows["line"][at]), told))
+            message = f"{rate}, {times:.1f} times its peak ({reason}): {_ASKED[kind]}"
+            problems.append(MeasurementProblem(rows["file"][at], int(rows["line"][at]), message))
     return rows.set_axis(index)[~beyond]
 
 
@@ -167,11 +164,11 @@ def _memory_bounds(rows: pd.DataFrame, peaks: Peaks, problems: list[MeasurementP
         known, value = peaks.hbm_bytes_per_s(gpu), mine["value"].astype(float)
         peak = known or MOST_HBM_BYTES_PER_S
         if known and value.median() < LEAST_OF_HBM * known:
-            told = (
+            message = (
                 f"HBM of {gpu}: {op} at {value.median() / peak:.0%} of its {format_quantity(peak, BANDWIDTH)}: was the "
                 "whole GPU measured, and alone?"
             )
-            problems.append(MeasurementProblem(mine["file"].iloc[0], int(mine["line"].iloc[0]), told, "warning"))
+            problems.append(MeasurementProblem(mine["file"].iloc[0], int(mine["line"].iloc[0]), message, "warning"))
         yield Bound(value**2 / peak, f"{gpu}, {op},", "HBM", peak, BANDWIDTH)
 
 

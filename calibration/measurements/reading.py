@@ -12,25 +12,11 @@ import pandas as pd
 from archsim.base.errors import ArchsimError
 from calibration.measurements.adapters import LAYOUTS
 from calibration.measurements.cells import header_of, is_log, is_table, read_cells
-from calibration.measurements.checks import checked, without_contradictions
+from calibration.measurements.checks import check_rows, without_contradictions
 from calibration.measurements.congested import without_congested
 from calibration.measurements.layouts import UNKNOWN_VERSION, FileLayout
 from calibration.measurements.peaks import Peaks
 from calibration.measurements.schema import TABLES, MeasurementKind, MeasurementProblem, gpu_key
-
-# ---- cells
-# CSV files as text cells: lines with the wrong number of cells are quarantined, files that are not tables are
-# refused.
-
-
-# ---- nccl_tests
-# What the programs of NVIDIA's nccl-tests (and AMD's rccl-tests) print, as cells of ``collective.csv``: times out of
-# place. A run begins with a header, and a file may have several. Versions differ in columns: older ones lack redop and
-# root, and have ``error`` for ``#wrong`` (nccl-tests, src/common.cu).
-
-
-# ---- machine
-# Files that do not name the measured GPU: it is taken from the folder, from other files or the manifest.
 
 MANIFEST = "manifest.json"  # {run_id: {"gpu_name": ..., "driver": ...}}, or a single such machine
 
@@ -78,9 +64,6 @@ def _machines(file: Path) -> Iterator[dict[str, str]]:
             yield {name: machine[name] for name in ("gpu_name", "driver") if isinstance(machine.get(name), str)}
 
 
-# ---- swapped
-# GEMM tables whose columns m and n are swapped.
-
 WIDTH = 128  # of weights: features are multiples of it, and tokens are not
 LEAST_SIZES = 4  # of a sweep over tokens
 FEW_TOKENS = 64  # a sweep over tokens begins here or below; no expert is that narrow
@@ -105,8 +88,6 @@ def swapped_columns(rows: pd.DataFrame) -> str:
         f"{sizes['n'].min()} on: are the columns m (rows, tokens) and n (output features) swapped? Exchange their names"
     )
 
-
-# ---- reading
 
 UNKNOWN_LAYOUT = "no known layout has these columns"
 CASES = "cases.parquet"  # marks folders written by ``archsim calibrate --validate``, which have no measurements
@@ -211,7 +192,7 @@ def _read_file(
     read = []
     for layout in layouts if raw is not None else []:
         rows = _rows_of(raw, layout, label, problems)
-        rows = checked(rows, TABLES[layout.kind], label, problems, layout.of_user, peaks)
+        rows = check_rows(rows, TABLES[layout.kind], label, problems, layout.of_user, peaks)
         if layout.kind == "gemm" and layout.of_user and len(rows) and (why := swapped_columns(rows)):
             problems.append(MeasurementProblem(label, 1, why, "refused"))
         if layout.kind == "collective" and len(rows):

@@ -36,18 +36,16 @@ class MeasuredColumn:
 
 @dataclass(frozen=True)
 class MeasurementKind:
-    """A kind of measurement. ``key``: columns that identify a point within a run; ``value``: the measured column;
-    ``not_above``: pairs of columns (a, b) with a <= b.
-    """
+    """A kind of measurement."""
 
-    kind: str
-    meaning: str
-    columns: tuple[MeasuredColumn, ...]
-    key: tuple[str, ...]
-    value: str = "latency_us_median"
-    not_above: tuple[tuple[str, str], ...] = ()
-    figures: tuple[str, ...] = field(init=False)
-    required: tuple[str, ...] = field(init=False)
+    kind: str  # name of its file, without .csv
+    meaning: str  # in words
+    columns: tuple[MeasuredColumn, ...]  # of a row, in order
+    key: tuple[str, ...]  # columns that identify a point within a run
+    value: str = "latency_us_median"  # the measured column
+    not_above: tuple[tuple[str, str], ...] = ()  # pairs of columns (a, b) with a <= b
+    figures: tuple[str, ...] = field(init=False)  # columns of numbers
+    required: tuple[str, ...] = field(init=False)  # columns that must be there
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", tuple(column.name for column in self.columns if column.is_figure))

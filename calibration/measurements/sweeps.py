@@ -10,9 +10,6 @@ from archsim.laws.tables import newest_first
 MOST_DISAGREEMENT = 0.05  # median |log ratio| of two release candidates that still count as one version
 SAME = " = "  # between the names of duplicate sweeps
 LEAST_COMMON_POINTS = 20  # points, before two sweeps are compared
-MOST_APART = 1.5  # ratio of the times of two sweeps at a point that are still averaged
-# Of two sweeps of one version, the newer counts unless it is slower by more: two public ones are up to 1.52 apart
-PLAINLY_SLOWER = 2.0
 
 
 def release(version: str) -> str:
@@ -56,11 +53,11 @@ def pools(rows: pd.DataFrame, point: list[str], value: str) -> list[tuple[str, p
         pools = []
         while left.shape[1]:
             first = left.columns[0]
-            alike = [
+            agreeing = [
                 column for column in left if _version(column) == _version(first) or _agree(left[first], left[column])
             ]
-            pools.append(left[alike].dropna(how="all"))
-            left = left.drop(columns=alike)
+            pools.append(left[agreeing].dropna(how="all"))
+            left = left.drop(columns=agreeing)
         found += [(name if len(pools) == 1 else _version(sweeps.columns[0]), sweeps) for sweeps in pools]
     return found
 
@@ -72,57 +69,3 @@ def _version(sweep: str) -> str:
 def _agree(a: pd.Series, b: pd.Series) -> bool:
     both = (a - b).dropna().abs()
     return len(both) < LEAST_COMMON_POINTS or float(both.median()) <= MOST_DISAGREEMENT
-
-
-def off_the_others(sweeps: pd.DataFrame) -> pd.DataFrame:
-    """Measured / median of the other sweeps - 1, by sweep; nan if there is no other."""
-    found = {name: sweeps[name] - sweeps.drop(columns=name).median(axis=1) for name in sweeps}
-    return np.expm1(pd.DataFrame(found, index=sweeps.index))
-
-
-def repeatability(sweeps: pd.DataFrame) -> pd.Series:
-    """Distance of a sweep from the median of the others, mean over sweeps; nan for a single sweep."""
-    return off_the_others(sweeps).abs().mean(axis=1)
-
-
-def consensus(sweeps: pd.DataFrame) -> pd.Series:
-    """ln of the time at each point: the median over the sweeps that measured it.
-
-    Sweeps that are over MOST_APART apart at a point are not averaged: the median is over those that agree with most
-    others, of two that disagree the newer, or the faster one of a version if the newer is over PLAINLY_SLOWER: a
-    throttled GPU is only slower. Columns are sweeps, the newest first.
-    """
-    found = sweeps.median(axis=1)
-    kept = _kept(sweeps)
-    found[kept.index] = sweeps.loc[kept.index].where(kept).median(axis=1)
-    return found.dropna()
-
-
-def note_of(sweeps: pd.DataFrame) -> str:
-    """Where sweeps disagree, and which ones count there; '' if they agree everywhere."""
-    kept = _kept(sweeps)
-    if not len(kept):
-        return ""
-    apart = sweeps.loc[kept.index]
-    times = np.exp((apart.max(axis=1) - apart.min(axis=1)).max())
-    shared = int((sweeps.notna().sum(axis=1) > 1).sum())
-    names = ", ".join(name for name in sweeps if kept[name].any())
-    return (
-        f"sweeps are over {MOST_APART:g} times apart at {len(kept)} of {shared} points ({times:.1f} times at most): "
-        f"not averaged there, but as in {names}"
-    )
-
-
-def _kept(sweeps: pd.DataFrame) -> pd.DataFrame:
-    """bool: which sweeps count, for each of the points at which sweeps are too far apart."""
-    apart = sweeps[sweeps.max(axis=1) - sweeps.min(axis=1) > np.log(MOST_APART)]
-    times = apart.to_numpy()
-    near = np.abs(times[:, :, None] - times[:, None, :]) <= np.log(MOST_APART)  # point, sweep, other sweep
-    others, point = near.sum(axis=2), np.arange(len(apart))
-    most = others == others.max(axis=1, keepdims=True)
-    newest = most.argmax(axis=1)  # the first, of those with most others
-    version = np.array([name.partition("/")[0] for name in apart])
-    fastest = np.where(most & (version == version[newest][:, None]), times, np.inf).argmin(axis=1)
-    throttled = times[point, newest] - times[point, fastest] > np.log(PLAINLY_SLOWER)
-    best = np.where(throttled, fastest, newest)
-    return pd.DataFrame(near[point, best], index=apart.index, columns=apart.columns)

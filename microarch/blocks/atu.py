@@ -18,7 +18,8 @@ import numpy as np
 
 from archsim.base.compiled import inner
 from microarch.blocks import hbm, llc
-from microarch.blocks.request import AWAY, CHOICE, HERE, HIT, PAPER, Event, NextState, State, Unit, parameter
+from microarch.blocks.block import CHOICE, PAPER, NextState, parameter
+from microarch.blocks.request import AWAY, HERE, HIT, Event, State, Unit
 
 SERVES = {State.LOOKUP: Unit.PORT}
 MISSED = "llc.miss_ns, + hbm.latency_ns if the ATU misses"

@@ -3,7 +3,8 @@
 import numpy as np
 
 from microarch.blocks import atu, compute, global_cp, hbm, link, llc, local_cp, pdu
-from microarch.blocks.request import Event, State, TransitionTable, Unit
+from microarch.blocks.block import TransitionTable
+from microarch.blocks.request import Event, State, Unit
 
 REQUEST_BLOCKS = (atu, llc, hbm, link, pdu, compute)
 

@@ -6,7 +6,8 @@ on and its queue.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
+from microarch.blocks.block import PAPER, SIMULATOR, NextState, parameter
+from microarch.blocks.request import Event, State, Unit
 
 SERVES = {State.COMPUTE: Unit.COMPUTE}
 STEPS = {(State.COMPUTE, Event.SERVED): NextState(State.DONE, action="multiply", latency="flop / flop_per_ns")}

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import compiled, units
-from microarch.blocks.request import CHOICE, PAPER, NextState, TransitionTable, parameter
+from microarch.blocks.block import CHOICE, PAPER, NextState, TransitionTable, parameter
 
 COUNT_BYTES = 2  # tokens of an expert on a die: 16 bits, as a heatmap counter has (paper, table II)
 COMMAND_BYTES = 16  # command and address of a request on the fabric (paper, table I)
@@ -50,12 +50,14 @@ COUNTER_BITS = 16  # of a heatmap entry (paper, table II: 512 x 512 x 2 B per la
 class Parameters:
     """Datapath of the state machine; latencies in its table are cycles of ``clock_hz``, messages cross the fabric."""
 
-    clock_hz: float = parameter(0.85e9, "decision.fsm.clock", "synthesis (docs/rtl.md)")
-    lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)
-    pipeline: int = parameter(3, "decision.fsm.pipeline", CHOICE)
-    comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)
+    clock_hz: float = parameter(0.85e9, "decision.fsm.clock", "synthesis (docs/rtl.md)")  # of the state machine
+    lanes: int = parameter(8, "decision.fsm.lanes", CHOICE)  # candidates evaluated in parallel
+    pipeline: int = parameter(3, "decision.fsm.pipeline", CHOICE)  # further cycles of a block of tokens
+    comparators: int = parameter(32, "decision.fsm.comparators", CHOICE)  # of sorter and selector
+    # of the expert distribution table
     table_port_bits: int = parameter(72, "decision.fsm.table_port_bits", f"{PAPER}, table II")
-    heatmap_port_bits: int = parameter(512, "decision.fsm.heatmap_port_bits", f"{PAPER}, table II")
+    heatmap_port_bits: int = parameter(512, "decision.fsm.heatmap_port_bits", f"{PAPER}, table II")  # of the heatmap
+    # of a PDU's table
     prediction_port_bits: int = parameter(16, "decision.fsm.prediction_port_bits", f"{PAPER}, table II")
 
 
@@ -120,14 +122,14 @@ ON_THE_PATH = np.array(CRITICAL)
 class DecisionWork(NamedTuple):
     """Work of one decision."""
 
-    dies: int
+    dies: int  # of the machine
     experts: int  # of the model
     demand_received: bool  # whether the policy needs the demand of all dies
     table_entries: int  # entries of the distribution table that were read
-    sorted_experts: int
+    sorted_experts: int  # experts that were ordered by tokens
     candidates: np.ndarray  # int64[expert placed]: candidates ranked
     blocks: np.ndarray  # int64[expert placed]: blocks assigned
-    plan_entries: int
+    plan_entries: int  # sub-kernels that were formed
     rows: int  # rows of the heatmap that were read; 0 without prediction
     copies: int  # reported by the dies
     operations: int = 0  # multiply-adds of a solver

@@ -22,8 +22,9 @@ import numpy as np
 
 from archsim.base.compiled import inner, kernel
 from archsim.specs.model import SLICES
-from microarch.blocks import llc
-from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
+from microarch.blocks import lru
+from microarch.blocks.block import PAPER, SIMULATOR, NextState, parameter
+from microarch.blocks.request import Event, State, Unit
 
 UNBOUNDED_BYTES = 2**62
 SERVES = {state: Unit.HBM for state in (State.LOCAL_HBM, State.REMOTE_HBM, State.COPY, State.ACT_READ, State.ACT_WRITE)}
@@ -54,11 +55,11 @@ ROOM = np.dtype(
 class Parameters:
     """Size and speed of the HBM of one die; bandwidth and capacity default to Dojo's."""
 
-    bandwidth_bytes_per_s: float = parameter(2e12, "hbm.bandwidth", f"{PAPER}, table I")
-    efficiency: float = parameter(0.9, "hbm.efficiency", SIMULATOR)
-    latency_ns: float = parameter(300.0, "hbm.latency", PAPER)
-    capacity_bytes: int = parameter(80 * 10**9, "hbm.capacity", f"{PAPER}, table I")
-    reserved_fraction: float = parameter(0.1, "hbm.reserved", PAPER)
+    bandwidth_bytes_per_s: float = parameter(2e12, "hbm.bandwidth", f"{PAPER}, table I")  # nominal
+    efficiency: float = parameter(0.9, "hbm.efficiency", SIMULATOR)  # share of the bandwidth that transfers reach
+    latency_ns: float = parameter(300.0, "hbm.latency", PAPER)  # of a read or write
+    capacity_bytes: int = parameter(80 * 10**9, "hbm.capacity", f"{PAPER}, table I")  # of one die
+    reserved_fraction: float = parameter(0.1, "hbm.reserved", PAPER)  # of the capacity, for no weights
 
     @property
     def bytes_per_ns(self) -> float:
@@ -69,11 +70,11 @@ class Parameters:
 class Copies(NamedTuple):
     """Cached copies on all dies; see the module's table."""
 
-    present: np.ndarray
-    was_read: np.ndarray
-    slices: np.ndarray
-    ring: np.ndarray
-    room: np.ndarray
+    present: np.ndarray  # uint8[die, key]
+    was_read: np.ndarray  # uint8[die, key]
+    slices: np.ndarray  # int8[layer·expert, die]
+    ring: np.ndarray  # RING[die, key + 1]
+    room: np.ndarray  # ROOM[die]
 
 
 def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
@@ -84,7 +85,7 @@ def no_copies(experts: int, limit_bytes: np.ndarray) -> Copies:
     room = np.zeros(dies, ROOM)
     room["limit_bytes"] = limit_bytes
     present, was_read = np.zeros((2, dies, keys), np.uint8)
-    return Copies(present, was_read, np.zeros((experts, dies), np.int8), llc.empty_rings(dies, keys), room)
+    return Copies(present, was_read, np.zeros((experts, dies), np.int8), lru.empty_rings(dies, keys), room)
 
 
 def count_anew(copies: Copies) -> None:
@@ -98,7 +99,7 @@ def count_anew(copies: Copies) -> None:
 def read(copies, die, key):
     """A copy was read: it becomes the youngest."""
     copies.was_read[die, key] = 1
-    llc.touch(copies.ring[die], key)
+    lru.touch(copies.ring[die], key)
 
 
 @inner
@@ -106,8 +107,8 @@ def _evict_down_to(copies, die, slice_bytes, most_bytes):
     """Evict the oldest copies until at most ``most_bytes`` are used."""
     room, ring = copies.room[die], copies.ring[die]
     while room.used_bytes > most_bytes:
-        oldest = llc.oldest(ring)
-        llc.unlink(ring, oldest)
+        oldest = lru.oldest(ring)
+        lru.unlink(ring, oldest)
         copies.present[die, oldest] = 0
         copies.slices[oldest // SLICES, die] -= 1
         room.used_bytes -= slice_bytes
@@ -126,7 +127,7 @@ def evict_beyond_room(copies, slice_bytes):
 def keep(copies, die, key, slice_bytes):
     """Enter a copy, evicting the oldest ones if there is no room; False if it can never fit."""
     if copies.present[die, key]:
-        llc.touch(copies.ring[die], key)
+        lru.touch(copies.ring[die], key)
         return True
     room, ring = copies.room[die], copies.ring[die]
     if slice_bytes > room.limit_bytes:
@@ -136,5 +137,5 @@ def keep(copies, die, key, slice_bytes):
     copies.slices[key // SLICES, die] += 1
     room.used_bytes += slice_bytes
     room.peak_bytes = max(room.peak_bytes, room.used_bytes)
-    llc.link_youngest(ring, key)
+    lru.link_youngest(ring, key)
     return True

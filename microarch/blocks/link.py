@@ -8,7 +8,8 @@ Transitions of DATA are the PDU's, which checks what arrives.
 
 from dataclasses import dataclass
 
-from microarch.blocks.request import PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
+from microarch.blocks.block import PAPER, SIMULATOR, NextState, parameter
+from microarch.blocks.request import Event, State, Unit
 
 SERVES = {State.REQUEST: Unit.PATH, State.ACT_MOVE: Unit.PATH}
 ASKED = "hops · hop_ns + request_bytes / bytes_per_ns"

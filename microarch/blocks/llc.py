@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import CHOICE, PAPER, SIMULATOR, Event, NextState, State, Unit, parameter
-
-# ---- llc
+from microarch.blocks.block import CHOICE, PAPER, SIMULATOR, NextState, parameter
+from microarch.blocks.request import Event, State, Unit
 
 EMPTY = -1
 SERVES = {State.REMOTE_LLC: Unit.PORT, State.LLC_FILL: Unit.PORT}
@@ -28,12 +27,12 @@ STEPS = {
 class Parameters:
     """Size and speed of an LLC."""
 
-    capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)
-    hit_ns: float = parameter(100.0, "llc.hit", PAPER)
-    miss_ns: float = parameter(110.0, "llc.miss", PAPER)
-    write_ns: float = parameter(30.0, "llc.write", PAPER)
-    ways: int = parameter(2, "llc.ways", SIMULATOR)
-    segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)
+    capacity_bytes: int = parameter(64 * 2**20, "llc.capacity", PAPER)  # of one die
+    hit_ns: float = parameter(100.0, "llc.hit", PAPER)  # look-up that finds the slice
+    miss_ns: float = parameter(110.0, "llc.miss", PAPER)  # look-up that does not
+    write_ns: float = parameter(30.0, "llc.write", PAPER)  # store of a slice
+    ways: int = parameter(2, "llc.ways", SIMULATOR)  # slices of a set
+    segment_bytes: int = parameter(2**20, "llc.segment", CHOICE)  # of a cache of segments
 
 
 def sliced_geometry(capacity_bytes: int, slice_bytes: int, ways: int) -> tuple[int, int]:
@@ -94,51 +93,3 @@ def store(tags, die, expert, key):
         line[last] = line[last + 1]
         last += 1
     line[last] = key
-
-
-# ---- lru
-# Least-recently-used order of the entries of a table, as a ring: every entry links to the next older and the next
-# younger one.
-#
-# Layout: ``ring: RING[entry + 1]``; the last row is the head: its ``older`` is the youngest entry, its ``newer`` the
-# oldest.
-
-RING = np.dtype([("older", "i4"), ("newer", "i4")])
-
-
-def empty_rings(dies: int, entries: int) -> np.ndarray:
-    """A ring without entries for every die, RING[die, entry + 1]."""
-    rings = np.zeros((dies, entries + 1), RING)
-    rings[:, entries] = entries, entries  # a row is written before it is read: rings of no entries take no memory
-    return rings
-
-
-@inner
-def unlink(ring, entry):
-    older, newer = ring[entry].older, ring[entry].newer
-    ring[older].newer = newer
-    ring[newer].older = older
-
-
-@inner
-def link_youngest(ring, entry):
-    """Insert an entry that is not in the ring as the youngest."""
-    head = ring.shape[0] - 1
-    youngest = ring[head].older
-    ring[entry].older = youngest
-    ring[entry].newer = head
-    ring[youngest].newer = entry
-    ring[head].older = entry
-
-
-@inner
-def oldest(ring):
-    """The next entry to evict; the head's own number if there is none."""
-    return np.int64(ring[ring.shape[0] - 1].newer)
-
-
-@inner
-def touch(ring, entry):
-    """An entry was used: it becomes the youngest."""
-    unlink(ring, entry)
-    link_youngest(ring, entry)

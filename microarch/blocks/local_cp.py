@@ -4,8 +4,8 @@ It keeps up to the allowed number of slices in flight, holds those whose tokens 
 when the last slice is computed. (Yu et al., ISCA 2026, arXiv 2510.05497v4, section V; design choices in
 ``docs/engine.md``.)
 
-State layout: ``archsim.engine.state.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that are
-left, slices held) and ``HELD[chain]`` (queue of those held).
+State layout: ``archsim.engine.local_cp.LOCAL_CP[die]`` (state, next and last slice to start, bundles and slices that
+are left, slices held) and ``HELD[chain]`` (queue of those held).
 
 FETCH: slices are fetched, tokens are in flight. EXECUTE: the tokens have arrived, slices are computed as they arrive.
 COMBINE: all are computed, results travel to the dies on which their tokens live. A die that receives no tokens starts
@@ -15,7 +15,7 @@ in EXECUTE.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from microarch.blocks.request import CHOICE, PAPER, NextState, TransitionTable, parameter
+from microarch.blocks.block import CHOICE, PAPER, NextState, TransitionTable, parameter
 
 
 @dataclass(frozen=True)

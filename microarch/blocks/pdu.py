@@ -10,7 +10,8 @@ State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 from dataclasses import dataclass
 
 from archsim.base.compiled import inner
-from microarch.blocks.request import KEEP, PAPER, SERVED, Event, NextState, State, Unit, parameter
+from microarch.blocks.block import PAPER, NextState, parameter
+from microarch.blocks.request import KEEP, SERVED, Event, State, Unit
 
 SERVES = {State.DATA: Unit.PATH}
 MOVED = "hops · link.hop_ns + bytes / link.bytes_per_ns"

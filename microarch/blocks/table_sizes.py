@@ -31,15 +31,15 @@ class TableDesign:
 
     experts: int = 512  # rows of the tables; a model may have fewer
     layers: int = 100  # MoE layers whose heatmaps are kept in DRAM
-    dies: int = 25
+    dies: int = 25  # of the wafer
     hbm_capacity_bytes: int = 80 * 10**9  # of one die
     counter_bits: int = 16  # of a heatmap entry
     granule_bytes: int = 64  # unit of address translation: a line, or a page
     presence_word_bits: int = 64  # presence bits are stored in whole words
     ports: int = 1  # read/write ports of every table
     table_port_bits: int = 72  # of the expert distribution table
-    heatmap_port_bits: int = 512
-    prediction_port_bits: int = 16
+    heatmap_port_bits: int = 512  # of the heatmap
+    prediction_port_bits: int = 16  # of the prediction table of a die
     clock_hz: float = 2.5e9  # of tables and cores; fitted, see ``microarch.silicon.area``
     atu_entries: int | None = None  # of the ATU of a die; None: one for every expert
 
@@ -52,15 +52,15 @@ class TableDesign:
 
 @dataclass(frozen=True)
 class HardwareTable:
-    """A table with ``entries`` of ``fields`` (name → bits); the wafer has ``copies`` instances of it."""
+    """A table of the decision hardware."""
 
-    name: str
-    storage: Storage
-    entries: int
-    fields: tuple[tuple[str, int], ...]
-    port_bits: int
-    ports: int
-    copies: int = 1
+    name: str  # as table II calls it
+    storage: Storage  # what it is made of
+    entries: int  # rows of one instance
+    fields: tuple[tuple[str, int], ...]  # (name, bits) of an entry
+    port_bits: int  # width of a port
+    ports: int  # for reading and writing
+    copies: int = 1  # instances on the wafer
 
     @property
     def bits_per_entry(self) -> int:

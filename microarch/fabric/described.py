@@ -22,21 +22,16 @@ NEEDED = ("nodes", "edges", "classes")
 
 
 class FabricDescription(NamedTuple):
-    """Nodes, links and, if given, routes and places.
+    """Nodes, links and, if given, routes and places."""
 
-    nodes: their number, the dies (0 to dies - 1) included. edges: (node, node), each pair once; every edge is a link
-    each way. classes: of links; the effective share of a bandwidth is ``d2d.efficiency`` of the system. edge_class:
-    int[edge], an index of ``classes``; None: all are of the first class. following: int[node, die], the next node on
-    the way from a node to a die; None: shortest paths (fewest links, then least latency, then the lowest next number).
-    places: int[node, 2], column and row for maps; None: a map in an automatic layout.
-    """
-
-    nodes: int
-    edges: Sequence[tuple[int, int]]
-    classes: Sequence[LinkClass]
-    edge_class: Sequence[int] | None = None
+    nodes: int  # their number, the dies (0 to dies - 1) included
+    edges: Sequence[tuple[int, int]]  # (node, node), each pair once; every edge is a link each way
+    classes: Sequence[LinkClass]  # of links; the effective share of a bandwidth is ``d2d.efficiency`` of the system
+    edge_class: Sequence[int] | None = None  # int[edge], an index of ``classes``; None: all are of the first
+    # int[node, die], the next node on the way from a node to a die; None: shortest paths (fewest links, then least
+    # latency, then the lowest next number)
     following: Any = None
-    places: Any = None
+    places: Any = None  # int[node, 2], column and row for maps; None: a map in an automatic layout
 
 
 def build_own(target: str, dies: int, params: dict[str, Any]) -> tuple[Graph, tuple[LinkClass, ...]]:
@@ -53,12 +48,12 @@ def build_own(target: str, dies: int, params: dict[str, Any]) -> tuple[Graph, tu
         where = "" if place.filename == __file__ else f" ({place.filename}:{place.lineno})"
         raise errors.ArchsimError(f"{target}: {type(error).__name__}: {error}{where}") from error
     try:
-        return _checked(dies, given)
+        return _check_description(dies, given)
     except ValueError as error:
         raise errors.ArchsimError(f"{target}: {error}") from None
 
 
-def _checked(dies: int, given: Any) -> tuple[Graph, tuple[LinkClass, ...]]:
+def _check_description(dies: int, given: Any) -> tuple[Graph, tuple[LinkClass, ...]]:
     missing = [field for field in NEEDED if not hasattr(given, field)]
     if missing:
         raise ValueError(

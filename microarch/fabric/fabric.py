@@ -31,9 +31,6 @@ import numpy as np
 
 from archsim.base import compiled, units
 
-# ---- routes
-# Properties of all routes of a fabric: sums and minima over links, an order of links, shortest paths.
-
 
 @compiled.kernel
 def count_links(toward, link_dst, routers, length, entered):
@@ -173,21 +170,14 @@ def _towards(
     return following, settled
 
 
-# ---- fabric
-
-
 class LinkClass(NamedTuple):
-    """A class of equal links. ``law``: calibration and kind (``h100/intra_node``) of a law that engines may use
-    instead.
+    """A class of equal links."""
 
-    ``efficiency``: share of the bandwidth that transfers reach.
-    """
-
-    name: str
-    bandwidth_bytes_per_s: float
-    latency_ns: float
-    law: str | None = None
-    efficiency: float = 1.0
+    name: str  # in tables and figures
+    bandwidth_bytes_per_s: float  # one way, nominal
+    latency_ns: float  # of one link
+    law: str | None = None  # calibration and kind (``h100/intra_node``) of a law that engines may use instead
+    efficiency: float = 1.0  # share of the bandwidth that transfers reach
 
     @property
     def bytes_per_ns(self) -> float:
@@ -238,18 +228,18 @@ class Routes:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Dies, links and routes, see the module's table. ``kind``: name of the topology, or ``levels``, or ``own``."""
+    """Dies, links and routes, see the module's table."""
 
-    kind: str
-    dies: int
-    nodes: int
-    link_src: np.ndarray
-    link_dst: np.ndarray
-    link_edge: np.ndarray
-    link_class: np.ndarray
-    routes: Routes
-    node_x: np.ndarray | None
-    node_y: np.ndarray | None
+    kind: str  # name of the topology, or ``levels``, or ``own``
+    dies: int  # the first of the nodes
+    nodes: int  # dies, switches and shared ports
+    link_src: np.ndarray  # int32[link]
+    link_dst: np.ndarray  # int32[link]
+    link_edge: np.ndarray  # int32[link]
+    link_class: np.ndarray  # int32[link]
+    routes: Routes  # found when they are asked for
+    node_x: np.ndarray | None  # int32[node]
+    node_y: np.ndarray | None  # int32[node]
 
     @property
     def hops(self) -> np.ndarray:
@@ -371,17 +361,9 @@ def assemble(
     link_dst = np.ascontiguousarray(link_dst)
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
-        kind,
-        dies,
-        nodes,
-        np.ascontiguousarray(link_src),
-        link_dst,
-        edge,
-        classes[edge].astype(np.int32),
-        Routes(toward, link_dst, routers),
-        x,
-        y,
-    )
+        kind=kind, dies=dies, nodes=nodes, link_src=np.ascontiguousarray(link_src), link_dst=link_dst, link_edge=edge,
+        link_class=classes[edge].astype(np.int32), routes=Routes(toward, link_dst, routers), node_x=x, node_y=y,
+    )  # fmt: skip
 
 
 def with_ports(fabric: Fabric, bytes_per_s: float) -> Fabric:
@@ -403,11 +385,12 @@ def with_ports(fabric: Fabric, bytes_per_s: float) -> Fabric:
     route_links[route_ptr[1:][longer] - 1] = links + dies + target
     port = LinkClass("port", bytes_per_s, 0.0)
     return Fabric(
-        fabric.kind, dies, fabric.nodes, np.concatenate([fabric.link_src, own, own]),
-        np.concatenate([fabric.link_dst, own, own]), np.concatenate([fabric.link_edge, edges + own, edges + own]),
-        np.concatenate([fabric.link_class, np.full(2 * dies, len(fabric.classes), np.int32)]),
-        Routes.given(fabric.hops, route_ptr, route_links), fabric.node_x, fabric.node_y, fabric.name,
-        (*fabric.classes, port), 2 * dies,
+        kind=fabric.kind, dies=dies, nodes=fabric.nodes, link_src=np.concatenate([fabric.link_src, own, own]),
+        link_dst=np.concatenate([fabric.link_dst, own, own]),
+        link_edge=np.concatenate([fabric.link_edge, edges + own, edges + own]),
+        link_class=np.concatenate([fabric.link_class, np.full(2 * dies, len(fabric.classes), np.int32)]),
+        routes=Routes.given(fabric.hops, route_ptr, route_links), node_x=fabric.node_x, node_y=fabric.node_y,
+        name=fabric.name, classes=(*fabric.classes, port), ports=2 * dies,
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def _switch(site: Site) -> fabric.Wiring:
     return _of_one_class(edges[:0] if site.dies == 1 else edges, following)
 
 
-def _listed(site: Site) -> fabric.Wiring:
+def _from_edges(site: Site) -> fabric.Wiring:
     ends = np.array([(edge.a, edge.b) for edge in site.edges], np.int64).reshape(-1, 2)
     latency_ns = np.array([edge.latency_ns for edge in site.edges], np.float64)
     return fabric.Wiring(ends, np.arange(len(ends)), fabric.shortest_paths(site.dies, site.dies, ends, latency_ns))
@@ -107,7 +107,7 @@ BUILDERS: MappingProxyType[str, Callable[[Site], fabric.Wiring]] = MappingProxyT
         "ring": _ring,
         "fully_connected": _fully_connected,
         "switch": _switch,
-        "edges": _listed,
+        "edges": _from_edges,
     }
 )
 

@@ -98,7 +98,7 @@ def export(
     files[f"{block}_tb.hex"] = _vectors(shipped, cycles)
     timing = None
     if library is not None:
-        netlist = synthesis.mapped(block, lockstep.BENCHES[block][0].component(found.parameters), library)
+        netlist = synthesis.map_to_cells(block, lockstep.BENCHES[block][0].component(found.parameters), library)
         timing = longest_path(netlist.module, library, getattr(shipped, "memories", []))
         files[f"{block}_netlist.v"] = netlist.verilog
     files[f"{block}.sdc"] = _constraints(block, shipped, timing)

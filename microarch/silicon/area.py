@@ -20,9 +20,6 @@ from microarch.silicon.technology import A72, A76, N5, PJ_PER_FJ, Core, Technolo
 
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
-
-# ---- area_power
-
 UM2_PER_MM2 = 1e6
 MW_PER_W = 1e3
 MW_PER_NW = 1e-6
@@ -87,24 +84,3 @@ def parts_of(design: TableDesign, technology: Technology = N5) -> tuple[Part, ..
         Part(f"{name} ({core.name})", copies, core_cost(core, design.clock_hz).times(copies))
         for name, core, copies in cores
     )
-
-
-# ---- datapath_area
-# Area and power of logic that decides: lanes of the Global CP that evaluate candidates, slots that keep them,
-# comparators and buffers that sort, the heatmap's adders; on the dies the PDUs' second registers and the ATUs' order.
-#
-# Logic is counted in flip-flops of the technology, each clocked every cycle. Their number per lane, per candidate and
-# per comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesis``: within 25 %), of an
-# ATU at 4 to 16 ways and 128 to 1,024 entries, of the heatmap's store at ports of 64 to 2,048 bits (both within 5 %). A
-# bitonic network sorts in place; a merge sorter, which is not in RTL, writes the experts from one buffer to another.
-
-# ruff: noqa: E501  (one row a coefficient: a table is read across)
-
-
-# ---- decision_area
-# Silicon of a system's decision hardware: tables, Local CPs, and a Global CP that is a state machine, a core or a
-# host.
-#
-# It follows ``decision`` of the system (``archsim.specs.system``). The design of the paper's table II, with
-# the clock that its powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``; the two are separate, so
-# that a configuration is never compared with a row that does not describe it.

@@ -37,34 +37,35 @@ HBM_STACK_BYTES = 24e9  # the usual stack of eight dies
 
 @dataclass(frozen=True)
 class CostEstimates(Estimates):
-    wafer_usd: Estimate = Estimate(
+    wafer_usd: Estimate = Estimate(  # a processed wafer
         16988.0,
         13000.0,
         18000.0,
         "USD",
         "Khan and Mann, AI Chips: What They Are and Why They Matter, CSET 2020: a 5 nm wafer",
     )
-    defects_per_cm2: Estimate = Estimate(
+    defects_per_cm2: Estimate = Estimate(  # fatal ones
         0.10, 0.06, 0.11, "1/cm2", "TSMC Technology Symposium 2020, in AnandTech: N5 at 0.10 to 0.11, and falling"
     )
+    # how defects cluster: the parameter of the negative binomial law
     cluster: Estimate = Estimate(2.0, 2.0, 10.0, "", "ITRS: 2; chiplet cost models use up to 10")
-    test_share: Estimate = Estimate(
+    test_share: Estimate = Estimate(  # tests that make a known-good die
         0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die"
     )
-    hbm_usd_per_gb: Estimate = Estimate(
+    hbm_usd_per_gb: Estimate = Estimate(  # memory
         10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026"
     )
-    carrier_usd: Estimate = Estimate(
+    carrier_usd: Estimate = Estimate(  # a carrier of 300 mm
         4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node"
     )
-    cable_usd_per_gbit_per_s: Estimate = Estimate(
+    cable_usd_per_gbit_per_s: Estimate = Estimate(  # between carriers
         0.25,
         0.125,
         0.5,
         "USD per Gbit/s each way",
         "assumed: passive copper cables of 400 to 800 Gbit/s at 100 to 200 USD",
     )
-    bond_loss: Estimate = Estimate(
+    bond_loss: Estimate = Estimate(  # bonds that fail
         0.0014, 0.00002, 0.0021, "of bonds",
         "TSMC, Technology Symposium in Hsinchu, May 2026: above 98 % of CoWoS packages of 5.5 reticles are good; 12 HBM stacks and two dies are 14 bonds; low: Pal et al., Designing a 2048-Chiplet, 14336-Core Waferscale Processor, DAC 2021: 99.998 % of chiplets, with two pillars a pad; high: assumed, half as much again on a whole wafer",
     )  # fmt: skip

@@ -1,4 +1,14 @@
-"""Silicon of a system's decision hardware: tables, Local CPs, a Global CP, and the logic that decides."""
+"""Silicon of a system's decision hardware: tables, Local CPs, a Global CP, and the logic that decides.
+
+It follows ``decision`` of the system (``archsim.specs.system``); the design of the paper's table II, with the clock that
+its powers were fitted to, is ``microarch.blocks.table_sizes.TableDesign()``, apart, so that no configuration is compared
+with a row that does not describe it.
+
+Logic is counted in flip-flops of the technology, each clocked every cycle. Their number per lane, per candidate and per
+comparator is that of the RTL, synthesised at 4 to 16 lanes (``microarch.silicon.synthesis``: within 25 %), of an ATU at
+4 to 16 ways and 128 to 1,024 entries, of the heatmap's store at ports of 64 to 2,048 bits (both within 5 %). A bitonic
+network sorts in place; a merge sorter, which is not in RTL, writes the experts from one buffer to another.
+"""
 
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 

@@ -56,12 +56,9 @@ class AreaEstimates(Estimates):
     )  # fmt: skip
     hbm_mm2_per_tb_per_s: Estimate = _HBM
     d2d_mm2_per_tb_per_s: Estimate = Estimate(
-        1 / 1.35,
-        1 / 1.35,
-        1 / 0.188,
-        "mm2 per TB/s",
+        1 / 1.35, 1 / 1.35, 1 / 0.188, "mm2 per TB/s",
         "UCIe 1.0, advanced package: 188 to 1350 GB/s/mm2 (UCIe Consortium, 2022)",
-    )
+    )  # fmt: skip
 
 
 def die_area(

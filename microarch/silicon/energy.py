@@ -67,7 +67,7 @@ _B200_W, _B200_TFLOP_PER_S = 1000, 2250  # NVIDIA datasheet: board power, dense 
 
 @dataclass(frozen=True)
 class EnergyEstimates(Estimates):
-    hbm_pj_per_bit: Estimate = Estimate(
+    hbm_pj_per_bit: Estimate = Estimate(  # read or written
         _READ_PJ - _CACHED_PJ,
         6.0,
         _SKINNY_PJ - _CACHED_PJ,
@@ -75,22 +75,23 @@ class EnergyEstimates(Estimates):
         "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of products "
         "with one row; low: device, PHY and controller (O'Connor et al., MICRO 2017: 3.9 for HBM2 alone)",
     )
-    d2d_pj_per_bit: Estimate = Estimate(
+    d2d_pj_per_bit: Estimate = Estimate(  # over one link between dies
         0.3,
         0.25,
         0.6,
         "pJ/bit",
         "UCIe: 0.25 to 0.3 in advanced, 0.5 to 0.6 in standard packages (Das Sharma, Hot Interconnects 2025)",
     )
-    wire_pj_per_bit_mm: Estimate = Estimate(
+    wire_pj_per_bit_mm: Estimate = Estimate(  # along a wire of a die
         _WIRE_PJ_PER_MM,
         0.05,
         0.16,
         "pJ/bit/mm",
         "assumed: on-chip wires with repeaters, 14 to 5 nm, as in talks by W. Dally",
     )
+    # read or written in an LLC
     sram_pj_per_bit: Estimate = Estimate(_SRAM_PJ, 0.1, 0.3, "pJ/bit", f"{_JOUPPI}: 1 MB bank, 64 bits")
-    flop_pj: Estimate = Estimate(
+    flop_pj: Estimate = Estimate(  # of a product
         _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S,
         _B200_W / _B200_TFLOP_PER_S,
         _SUSTAINED_W / _SUSTAINED_TFLOP_PER_S,
@@ -98,13 +99,13 @@ class EnergyEstimates(Estimates):
         "an H100 at 669 TFLOP/s in BF16 and 690 W, without what it draws waiting and for HBM; low: B200 at its limit "
         "of 1,000 W and its peak; high: the H100 with all it draws",
     )
-    padding_pj: Estimate = Estimate(
+    padding_pj: Estimate = Estimate(  # of empty rows of a tile
         _PADDING * _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S, 0.24, 0.42,
         "pJ/FLOP in 16 bits of empty rows of a tile",
         "an H100 in BF16 products with one row, 486 W at 1,980 MHz, as tiles of 64 rows, V ~ f; low, high: the same of "
         "an H200 in BF16, and of the H100 in FP8",
     )  # fmt: skip
-    idle_w_per_mm2: Estimate = Estimate(
+    idle_w_per_mm2: Estimate = Estimate(  # of a die that waits
         _WAITING_W / die_area.GH100_MM2,
         _ASLEEP_W / die_area.GH100_MM2,
         _LEAST_DECODE_W / die_area.GH100_MM2,
@@ -121,11 +122,11 @@ Amount = Any  # float, or float64[die]
 class Activity:
     """Activity of a run, summed over all dies; or float64[die] of each."""
 
-    time_s: float
-    hbm_bytes: Amount
+    time_s: float  # of the run
+    hbm_bytes: Amount  # read and written
     d2d_byte_hops: Amount  # bytes times the links that they crossed
     llc_bytes: Amount  # written and read
-    flop: Amount
+    flop: Amount  # of products
     decision_s: float  # time for which the deciding hardware was active
     tokens: float  # passed through all MoE layers
     padded_flop: Amount = 0.0  # of rows that are empty in the tiles that tensor cores multiply

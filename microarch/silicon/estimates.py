@@ -10,12 +10,12 @@ Group = TypeVar("Group", bound="Estimates")
 
 @dataclass(frozen=True)
 class Estimate:
-    """``low`` to ``high`` is the range of the sources; ``value`` is used in computations."""
+    """A number that is known within a range."""
 
-    value: float
-    low: float
-    high: float
-    unit: str
+    value: float  # used in computations
+    low: float  # least of the sources
+    high: float  # most of the sources
+    unit: str  # as in tables
     source: str  # "assumed: …" without a source
 
     def __post_init__(self) -> None:

@@ -31,48 +31,48 @@ _MOST_ROUNDS = 2000
 class HeatEstimates(Estimates):
     """Coefficients of leakage and conduction."""
 
-    leakage_doubles_k: Estimate = Estimate(
+    leakage_doubles_k: Estimate = Estimate(  # warming that doubles the leakage
         22.5,
         20.0,
         25.0,
         "K",
         "the range that designers of processors state; subthreshold leakage grows by 3 % a kelvin",
     )
-    leakage_share: Estimate = Estimate(
+    leakage_share: Estimate = Estimate(  # what leaks
         0.35,
         0.15,
         0.56,
         "of the power of a die that waits",
         "assumed; high: all that an H100 draws asleep, 70 of 125 W",
     )
-    clock_share: Estimate = Estimate(
+    clock_share: Estimate = Estimate(  # what follows the clock
         0.44,
         0.2,
         0.44,
         "of the power of a die that waits",
         "an H100: 125 W with its clocks up, 70 W asleep; low: assumed, with gated clocks",
     )
-    leakage_at_c: Estimate = Estimate(
+    leakage_at_c: Estimate = Estimate(  # where the leakage is as stated
         50.0,
         35.0,
         65.0,
         "C",
         "assumed: between an H100 that waits and one at its limit, by whose powers the coefficients of energy were fitted",
     )
-    lowest_voltage: Estimate = Estimate(
+    lowest_voltage: Estimate = Estimate(  # to which it falls with the clock
         0.65,
         0.55,
         0.75,
         "of the voltage at full clock",
         "assumed: GPUs reach their least voltage at about two thirds of their highest clock",
     )
-    silicon_w_per_mk: Estimate = Estimate(
+    silicon_w_per_mk: Estimate = Estimate(  # conductivity
         118.0, 100.0, 148.0, "W/mK", "148 at 300 K (Incropera et al., table A.1), and as T^-1.3 at 85 C"
     )
-    silicon_mm: Estimate = Estimate(
+    silicon_mm: Estimate = Estimate(  # thickness
         0.775, 0.1, 0.775, "mm", "a 300 mm wafer (SEMI M1), of a die and of the carrier each; low: thinned"
     )
-    stack_share: Estimate = Estimate(
+    stack_share: Estimate = Estimate(  # spent in the stack, not on the die
         0.46,
         0.35,
         0.7,

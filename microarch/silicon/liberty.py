@@ -116,14 +116,14 @@ class Arc:
 
 @dataclass(frozen=True)
 class LibertyCell:
-    name: str
-    area_um2: float
+    name: str  # in the library
+    area_um2: float  # of its node
     pin_ff: dict[str, float]  # of input pins
     arcs: dict[str, tuple[Arc, ...]]  # by output pin, or by the pin of a setup arc
-    is_sequential: bool
-    clock_pin: str
+    is_sequential: bool  # a flip-flop or a latch
+    clock_pin: str  # '' without a clock
     clock_fj: float  # of a cycle of its clock, data at rest; 0 without a clock
-    leakage_nw: float
+    leakage_nw: float  # mean of its states
     changes: tuple[Surface, ...] = ()  # fJ of a rising and of a falling output, of each supply
 
     def change_fj(self, load_ff: float, volts: float) -> float:

@@ -28,8 +28,6 @@ from microarch.silicon.liberty import Library
 from microarch.silicon.technology import Coefficient
 from microarch.silicon.timing import access_ps, instances_of, loads_of, longest_path
 
-# ---- synthesis
-
 GATE, GATE_PINS, GATE_OFF = "ICGx1_ASAP7_75t_R", "ENA:CLK:GCLK", "SE"
 LEFT_OUT = ("DFFHQx4_ASAP7_75t_R",)  # a flip-flop with a true output
 LEAST_GATED = 4  # registers behind a clock gate
@@ -49,33 +47,30 @@ class Netlist(NamedTuple):
 
 @dataclass(frozen=True)
 class Synthesised:
-    """A component in cells. Areas are the library's own, of its node; ``delay_ps``: longest path by this project's
-    timing, with the access time of its memories; ``cells_ps``: without; ``abc_logic_ps``: of the logic between
-    registers, by abc's timing, beside ``logic_ps``.
-    """
+    """A component in cells. Areas are the library's own, of its node."""
 
-    block: str
-    parameters: dict[str, Any]
-    flip_flops: int
-    clock_gates: int
-    gated_flip_flops: int
-    cells: int
-    area_um2: float
-    sequential_um2: float
-    flip_flop_um2: float
-    delay_ps: float
-    cells_ps: float
+    block: str  # name of the component
+    parameters: dict[str, Any]  # of the component
+    flip_flops: int  # how many
+    clock_gates: int  # how many
+    gated_flip_flops: int  # flip-flops behind clock gates
+    cells: int  # all of them
+    area_um2: float  # of all cells
+    sequential_um2: float  # of its flip-flops
+    flip_flop_um2: float  # the kind of flip-flop of which it has most
+    delay_ps: float  # longest path by this project's timing, with the access time of its memories
+    cells_ps: float  # the same, memories answering at once
     access_ps: dict[str, float]  # of its memories, from address to data
-    logic_ps: float
-    abc_logic_ps: float
-    path_ends: str
+    logic_ps: float  # of the logic between registers, by this project's timing
+    abc_logic_ps: float  # the same by abc's timing
+    path_ends: str  # file:line of the register at the end of the longest path
     free_running_fj: float  # a cycle, all clock pins
     gates_fj: float  # a cycle of the clock gates' own clock pins
     change_fj: float  # of a flip-flop's output and what it drives, the mean of all
-    leakage_nw: float
+    leakage_nw: float  # of all cells
     source: str  # SHA-256 of the component's file
     library: dict[str, str]  # file: SHA-256
-    versions: dict[str, str]
+    versions: dict[str, str]  # package → version
 
     @property
     def clock_hz(self) -> float:
@@ -85,7 +80,7 @@ class Synthesised:
 
 def synthesise(block: str, component: Any, source: Path, library: Library) -> Synthesised:
     """Map a component (Amaranth) to the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
-    netlist = mapped(block, component, library)
+    netlist = map_to_cells(block, component, library)
     module = netlist.module
     kinds = Counter(each["type"] for each in module["cells"].values())
     cells = {name: library.cells[name] for name in kinds}
@@ -124,9 +119,9 @@ def synthesise(block: str, component: Any, source: Path, library: Library) -> Sy
     )
 
 
-def mapped(block: str, component: Any, library: Library) -> Netlist:
+def map_to_cells(block: str, component: Any, library: Library) -> Netlist:
     """A component in the cells of a library. Raises ModuleNotFoundError without the extra ``rtl``."""
-    return Netlist(*in_yosys(_mapped, block, _rtlil(block, component), library.texts))
+    return Netlist(*in_yosys(_map_in_yosys, block, _rtlil(block, component), library.texts))
 
 
 def verilog_of(block: str, component: Any) -> str:
@@ -189,8 +184,8 @@ def _change_fj(module: Mapping[str, Any], library: Library) -> float:
 def _register_at(module: Mapping[str, Any], pin: str) -> str:
     """The lines of the component that wrote the register of ``pin`` (cell.pin): file:line."""
     cell = module["cells"].get(pin.rpartition(".")[0], {})
-    written = re.findall(r"(\w+\.py:\d+)", cell.get("attributes", {}).get("src", ""))
-    return " ".join(sorted(set(written))) or re.sub(r"\$\d+", "", pin)
+    as_json = re.findall(r"(\w+\.py:\d+)", cell.get("attributes", {}).get("src", ""))
+    return " ".join(sorted(set(as_json))) or re.sub(r"\$\d+", "", pin)
 
 
 def digest_of(source: Path) -> str:
@@ -199,7 +194,7 @@ def digest_of(source: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path, run: Callable[[str], None]):
+def _map_in_yosys(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Path, run: Callable[[str], None]):
     """The fields of ``Netlist``."""
     files = []
     for name, content in texts:
@@ -224,7 +219,7 @@ def _mapped(block: str, text: str, texts: Sequence[tuple[str, str]], folder: Pat
     return module, (folder / "out.v").read_text(encoding="utf-8"), float(delays[-1]) if delays else 0.0
 
 
-def written(found: Synthesised) -> str:
+def as_json(found: Synthesised) -> str:
     return json.dumps(asdict(found), indent=1, sort_keys=True) + "\n"
 
 
@@ -235,12 +230,6 @@ def read_result(block: str) -> Synthesised | None:
     except FileNotFoundError:
         return None
 
-
-# ---- synthesised
-# Analytical areas beside those of synthesis, for the parts of the decision hardware that are in RTL.
-#
-# Areas are of cells in the node of the library (ASAP7); the published ones (table II, 5 nm) are of all copies. 7 nm to
-# 5 nm is in one place: `TO_5NM`.
 
 WIRES = Coefficient(1.25, "of the longest path, with wires and clock", "assumed", (1.15, 1.4))
 FASTER = Coefficient(0.87, "delay in 5 nm over 7 nm", "TSMC, 5nm Technology (tsmc.com): 15 % faster at equal power")

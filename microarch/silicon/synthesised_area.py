@@ -26,16 +26,14 @@ BESIDE: Mapping[str, str] = MappingProxyType(  # why table II is no row of the c
 
 
 class ComponentArea(NamedTuple):
-    """A component: cells in um2 of the library's node; ``placed_mm2``: all copies in 5 nm, placed; ``published_mm2``:
-    of table II, None where it has no such row. ``stale``: the component's source has changed since its synthesis.
-    """
+    """A component, by the model and by synthesis."""
 
-    component: str
-    copies: int
-    analytical_um2: float
-    synthesised: synthesis.Synthesised
-    published_mm2: float | None
-    stale: bool
+    component: str  # name
+    copies: int  # on the wafer
+    analytical_um2: float  # one copy by the model, in the library's node
+    synthesised: synthesis.Synthesised  # one copy in cells of the library's node
+    published_mm2: float | None  # all copies by table II; None where it has no such row
+    stale: bool  # its source has changed since its synthesis
 
     @property
     def ratio(self) -> float:
@@ -49,13 +47,13 @@ class ComponentArea(NamedTuple):
     @property
     def reason(self) -> str:
         """Why a ratio, of the model or of table II, is above `NEAR`; '' where none is."""
-        told = [] if 1 / NEAR <= self.ratio <= NEAR else [f"the model is {self.ratio:.2f} of synthesis"]
+        reasons = [] if 1 / NEAR <= self.ratio <= NEAR else [f"the model is {self.ratio:.2f} of synthesis"]
         if self.component in BESIDE:
-            told.append(BESIDE[self.component])
+            reasons.append(BESIDE[self.component])
         if self.published_mm2 is not None and self.placed_mm2 > NEAR * self.published_mm2:
             share = self.copies * self.synthesised.sequential_um2 * TO_5NM.value / 1e6 / self.published_mm2
-            told.append(f"flip-flops alone take {share:.1f} times table II's area, before any logic or placement")
-        return "; ".join(told)
+            reasons.append(f"flip-flops alone take {share:.1f} times table II's area, before any logic or placement")
+        return "; ".join(reasons)
 
 
 def side_by_side(dies: int) -> list[ComponentArea]:

@@ -40,21 +40,21 @@ class Coefficient:
 class Technology:
     """Coefficients of tables. The module's text says how they combine."""
 
-    name: str
-    title: str
-    bitcell: Coefficient
-    port_pitch: Coefficient
-    periphery: Coefficient
-    periphery_edge: Coefficient
-    flop: Coefficient
-    flop_port: Coefficient
-    placement: Coefficient
-    access_8k: Coefficient
-    access_32k: Coefficient
-    access_1m: Coefficient
-    energy_scale: Coefficient
-    sram_leakage: Coefficient
-    flop_cycle: Coefficient
+    name: str  # of the node
+    title: str  # in tables
+    bitcell: Coefficient  # um2, one port
+    port_pitch: Coefficient  # um that a further port adds to a side of the cell
+    periphery: Coefficient  # area of a large macro over that of its cells
+    periphery_edge: Coefficient  # what edges of small macros add, over the root of the bits
+    flop: Coefficient  # um2 of a flip-flop
+    flop_port: Coefficient  # multiplexer of a port, over the flip-flop
+    placement: Coefficient  # share of the area that cells fill
+    access_8k: Coefficient  # pJ of 64 bits, 8 KB
+    access_32k: Coefficient  # the same, 32 KB
+    access_1m: Coefficient  # the same, 1 MB
+    energy_scale: Coefficient  # energy in this node over that of the accesses
+    sram_leakage: Coefficient  # nW of a bit
+    flop_cycle: Coefficient  # fJ of a cycle of a flip-flop
 
     def coefficients(self) -> dict[str, Coefficient]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -92,12 +92,12 @@ class Technology:
 class Core:
     """A core as measured in an older node, and its scaling to 5 nm."""
 
-    name: str
-    area_mm2: Coefficient
-    power_mw: Coefficient
+    name: str  # of the core
+    area_mm2: Coefficient  # in the older node
+    power_mw: Coefficient  # in the older node
     clock_hz: Coefficient  # clock at which the power was measured
-    area_scale: Coefficient
-    power_scale: Coefficient
+    area_scale: Coefficient  # 5 nm over the older node
+    power_scale: Coefficient  # 5 nm over the older node
 
     def coefficients(self) -> dict[str, Coefficient]:
         names = ("area_mm2", "power_mw", "clock_hz", "area_scale", "power_scale")

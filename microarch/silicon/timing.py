@@ -32,17 +32,15 @@ INTO: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # sense: (output edge, in
 
 
 class PathTiming(NamedTuple):
-    """``delay_ps``: longest path; ``logic_ps``: longest logic between registers, without what the register at its start
-    and the set-up at its end take, memories answering at once; ``ends``: cell and pin, or port, at the end of the
-    longest path; ``cells_ps``: the longest path if memories answered at once; ``arrivals``: when the data of a memory
-    arrives, by input, in ps.
-    """
+    """The longest paths of a component."""
 
-    delay_ps: float
+    delay_ps: float  # longest path
+    # longest logic between registers, without the register at its start and the set-up at its end, memories answering
+    # at once
     logic_ps: float
-    ends: str
-    cells_ps: float = 0.0
-    arrivals: Mapping[str, float] = {}
+    ends: str  # cell and pin, or port, at the end of the longest path
+    cells_ps: float = 0.0  # longest path if memories answered at once
+    arrivals: Mapping[str, float] = {}  # input of a memory → when its data arrives, ps
 
 
 class Instance(NamedTuple):

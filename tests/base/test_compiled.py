@@ -25,7 +25,7 @@ from archsim.base.code_digest import (
     shipped_code,
 )
 from archsim.base.compiled import allocating, for_shipping, inner, kernel, outer, pointer, reference, ship
-from archsim.cli.list import RUNS
+from archsim.cli.compile import RUNS
 
 
 def twice(number):
@@ -145,13 +145,13 @@ def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tm
     (tmp_path / "now").touch()
     begun_s = (tmp_path / "now").stat().st_mtime
     whole_s = sum(KERNELS["runs"].values()) + sum(KERNELS["shared"].values())
-    (tmp_path / "generated._generate-1.py311.nbi.lock").touch()
+    (tmp_path / "generative._generate-1.py311.nbi.lock").touch()
     assert whole_s - 1 < seconds_left(["runs", "shared"], begun_s) <= whole_s
-    (tmp_path / "generated._generate-1.py311.1.nbc").touch()
+    (tmp_path / "generative._generate-1.py311.1.nbc").touch()
     (tmp_path / "shared.run_step-560.py311.nbi.lock").touch()
     least_s = seconds_left(["shared"], begun_s)
     assert 13 < least_s <= KERNELS["shared"]["shared.run_step"]
-    assert seconds_left(["shared"], begun_s - 3 * KERNELS["runs"]["generated._generate"]) > 2.5 * least_s
+    assert seconds_left(["shared"], begun_s - 3 * KERNELS["runs"]["generative._generate"]) > 2.5 * least_s
     os.utime(tmp_path / "shared.run_step-560.py311.nbi.lock", (begun_s - 20, begun_s - 20))
     assert seconds_left(["shared"], begun_s) == 1  # it still goes on
 
@@ -159,11 +159,11 @@ def test_kernels_that_a_command_will_need_are_counted_as_slow_as_those_before(tm
 def test_what_is_missing_is_told_before_anything_compiles(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("archsim.base.code_digest._shipped_names", frozenset)  # by no installation, either
-    (tmp_path / "generated._generate-1.py311.1.nbc").touch()
-    (tmp_path / "generated._generate-1.py311.2.nbc").touch()
-    os.utime(tmp_path / "generated._generate-1.py311.1.nbc", (0, 0))
-    os.utime(tmp_path / "generated._generate-1.py311.2.nbc", (0, 0))
-    least_s = sum(KERNELS["runs"].values()) - KERNELS["runs"]["generated._generate"]
+    (tmp_path / "generative._generate-1.py311.1.nbc").touch()
+    (tmp_path / "generative._generate-1.py311.2.nbc").touch()
+    os.utime(tmp_path / "generative._generate-1.py311.1.nbc", (0, 0))
+    os.utime(tmp_path / "generative._generate-1.py311.2.nbc", (0, 0))
+    least_s = sum(KERNELS["runs"].values()) - KERNELS["runs"]["generative._generate"]
     assert machine_code(["runs"]) == (2, pytest.approx(least_s), False)
 
 

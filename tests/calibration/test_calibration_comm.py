@@ -13,7 +13,7 @@ from rich.console import Console
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, TransferTable
 from archsim.laws.transfers import PiecewiseLaw, law_of, link_of_copy
 from archsim.specs.library import load_model
-from archsim.studies.validation.errors import errors_with, table_of, transfer_errors
+from archsim.studies.validation.comm_errors import errors_with, table_of, transfer_errors
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory
 from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
@@ -133,12 +133,12 @@ def public(shared):
 @pytest.mark.nightly
 class TestPublicSets:
     def test_every_file_is_read_without_a_problem(self, public):
-        told = [problem for found in public.values() for problem in found.problems]
-        assert {(problem.file, problem.kind) for problem in told} <= {
+        problems_found = [problem for found in public.values() for problem in found.problems]
+        assert {(problem.file, problem.kind) for problem in problems_found} <= {
             ("gpu_benches_stream_vs_occupancy.csv", "warning"),
             ("aic_deepep_normal_internode.csv", "quarantined"),
         }
-        congested = [problem.reason for problem in told if problem.kind == "quarantined"]
+        congested = [problem.reason for problem in problems_found if problem.kind == "quarantined"]
         assert all(" on 8 nodes: " in each or "_notify on 2 nodes: " in each for each in congested)
         assert any(each.startswith("dispatch on 8 nodes") and "16 GB/s a NIC" in each for each in congested)
         skipped = {file: why for found in public.values() for file, why in found.skipped.items()}
@@ -417,7 +417,7 @@ class TestMeasure:
         assert len(rows) == 4 and set(rows) == {0, 1, 2, 3}
 
 
-# ---- The law of transfers: pieces, and what it says of sizes that were not measured.
+# The law of transfers: pieces, and what it says of sizes that were not measured.
 
 LAW = PiecewiseLaw((64.0, 4096.0), (2000.0, 3000.0), (0.5, 0.1), 64.0, 2.0**20)
 
@@ -460,7 +460,7 @@ def test_a_time_is_that_of_the_last_piece_that_has_begun(begins, pieces, size):
     assert float(law_of(table).time_ns(size)) == latency_ns[piece] + at * ns_per_byte[piece]
 
 
-# ---- Lines from size to size: what a dense sweep in whole microseconds says of sizes that were left out.
+# Lines from size to size: what a dense sweep in whole microseconds says of sizes that were left out.
 
 MIB = 2.0**20
 DENSE_SIZES = np.arange(32, 640) * MIB / 32

@@ -15,9 +15,9 @@ from archsim.laws.gemm import ExpertGemm, Rates, choose_table, gemm_curve, gemm_
 from archsim.laws.tables import GemmLaw, GemmTable
 from archsim.specs.calibration_files import load_calibration
 from archsim.studies.validation.errors import expert_cases
+from calibration.fit.calibration_file import write_calibration
 from calibration.fit.fit import choose_gpu, fit_measurements
 from calibration.fit.gemm import fit_gemm
-from calibration.fit.parameters import write_calibration
 from calibration.measurements.reading import CalibrationError, Measurements
 from calibration.measurements.sweeps import SAME, pools
 

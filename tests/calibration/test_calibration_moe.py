@@ -15,7 +15,7 @@ from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
 from archsim.specs.calibration_files import calibration_named
 from archsim.studies.validation import errors
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.cases import calibrations_shipped
+from archsim.studies.validation.engine_layers import calibrations_shipped
 from calibration.fit import moe
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
@@ -180,7 +180,7 @@ def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
     assert dict(found["aim"]) == {"DeepSeek-V3": errors.AIM_OF["DeepSeek-V3"], "Own": errors.AIM}
 
 
-# ---- Laws of fused MoE layers on other dies, and what bounds their fits.
+# Laws of fused MoE layers on other dies, and what bounds their fits.
 
 H100_HBM, H200_HBM, PEAK = 3.35e12, 4.8e12, 989e12
 LAYER = MeasuredLayer(4096, 1536, "fp8", H100_HBM)

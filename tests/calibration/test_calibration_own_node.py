@@ -19,8 +19,8 @@ from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table, path
 from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
-from archsim.studies.validation.cases import copy_cases
-from calibration.fit.parameters import write_calibration
+from archsim.studies.validation.engine_copies import copy_cases
+from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.reading import Measurements, read_measurements
@@ -237,7 +237,7 @@ def test_names():
     )
 
 
-# ---- Systems and calibrations of a GPU without a datasheet, from made-up measurements.
+# Systems and calibrations of a GPU without a datasheet, from made-up measurements.
 
 MEMORY = "run_id,gpu_name,library,library_version,level,op,quantity,working_set_bytes,value"
 UNI = {"placement": "intra_node", "method": "ce", "direction": "uni", "concurrent_pairs": "1"}
@@ -350,10 +350,13 @@ def test_the_newest_version_is_taken_everywhere():
 def test_hbm_is_of_the_newest_version_and_says_what_its_share_is_of(tmp_path):
     numbers = [scalar(value, version, op=op, quantity=quantity) for version, values in (("2.10", (500.0, 0.8)), ("2.9", (900.0, 0.5)))  # noqa: E501
                for value, op, quantity in zip(values, ("chase", "read"), ("latency_ns", "efficiency"), strict=True)]  # fmt: skip  # noqa: E501
-    for gpu_fit, told in (((), "latency, efficiency"), (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)")):
+    for gpu_fit, end in (
+        ((), "latency, efficiency"),
+        (("hbm",), "latency, efficiency (of 2 TB/s, which was fitted)"),
+    ):
         path = write_calibration(calibration(gpu_fit=gpu_fit, hbm=numbers), tmp_path / "own.yaml")
         hbm = read(HbmSpec, bandwidth="2 TB/s", capacity="80 GB", calibration=str(path))
-        assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {told}")
+        assert (hbm.latency_ns, hbm.efficiency) == (500.0, 0.8) and hbm.source.endswith(f": {end}")
 
 
 @pytest.fixture

@@ -20,16 +20,16 @@ from archsim.laws.moe import BY_CHANCE, moe_ns
 from archsim.laws.transfers import law_of
 from archsim.specs.calibration_files import load_calibration, read_calibration
 from archsim.specs.system import SystemSpec
+from calibration.fit.calibration_file import write_calibration
 from calibration.fit.moe import fit_moe
-from calibration.fit.parameters import write_calibration
 from calibration.fit.quantisation import without_quantisation
 from calibration.fit.transfers import fit_transfers
-from calibration.measurements.adapters.public import ATTENTION
+from calibration.measurements.adapters.not_fitted import ATTENTION
+from calibration.measurements.consensus import MOST_APART, PLAINLY_SLOWER, consensus, note_of
 from calibration.measurements.datasheets import DATASHEETS
 from calibration.measurements.fingerprints import fingerprints, in_fit
 from calibration.measurements.reading import UNKNOWN_LAYOUT, CalibrationError, kinds_of, read_measurements
 from calibration.measurements.schema import GEMM, TABLES, describe, gpu_key
-from calibration.measurements.sweeps import MOST_APART, PLAINLY_SLOWER, consensus, note_of
 
 HEAD = "run_id,gpu_name,library,library_version,dtype,quant_included,groups,m,n,k,latency_us_median"
 ROWS = [
@@ -264,8 +264,8 @@ def test_unknown_layout_is_skipped_and_nothing_at_all_is_an_error(tmp_path):
 def test_headers_written_in_another_way_are_refused(tmp_path, capsys, head, why):
     written(tmp_path, head, *ROWS)
     assert main(["calibrate", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert "gemm.csv:1: refused: " in told and why in told and "no usable measurements" in told
+    message = capsys.readouterr().err
+    assert "gemm.csv:1: refused: " in message and why in message and "no usable measurements" in message
 
 
 MOE_HEAD = "gpu,model,phase,dtype,kernel_source,distribution,ep,num_tokens,latency_us"
@@ -498,7 +498,7 @@ def test_shared_measurements_are_read_without_a_problem(shared):
     assert kinds == {"gemm", "moe", "quantisation", "attention"}
 
 
-# ---- Layouts of the Blackwell set: a few rows of each, read into the schema; dtypes of four bits; siblings.
+# Layouts of the Blackwell set: a few rows of each, read into the schema; dtypes of four bits; siblings.
 
 FILES = {
     "gemm/aic_gemm_grid_b200.csv": (
@@ -618,7 +618,7 @@ def test_systems_take_every_dtype_and_count_its_bytes(dtype):
     assert all(dtype == "fp16" or dtype in DATASHEETS[gpu].peak_flop_per_s for gpu in ("b200", "gb300"))
 
 
-# ---- Measurements that pass every check of a row and are wrong as a whole: units, throttled runs, and what is lost.
+# Measurements that pass every check of a row and are wrong as a whole: units, throttled runs, and what is lost.
 
 SHAPES = [(n, k) for n in (2048, 4096, 8192) for k in (2048, 7168)]
 SIZES = (1, 16, 64, 256, 1024, 4096)
@@ -706,8 +706,10 @@ def test_of_two_runs_that_differ_the_faster_one_is_the_table(tmp_path, capsys, s
     runs = {str(run): 1.4 if run == slow else 1.0 for run in range(2)}
     out = tmp_path / "h100.yaml"
     assert main(["calibrate", str(set_in(tmp_path / "2", gemm=of_runs(runs))), "--out", str(out)]) == 0
-    told = f"NVIDIA H100, torch 2.8: run '{slow}' takes 1.40 times as long as run '{1 - slow}', at 36 points: not used"
-    assert told in capsys.readouterr().err
+    message = (
+        f"NVIDIA H100, torch 2.8: run '{slow}' takes 1.40 times as long as run '{1 - slow}', at 36 points: not used"
+    )
+    assert message in capsys.readouterr().err
     (table,) = read_calibration(out).gemm
     assert table.sweeps == (f"2.8/{1 - slow}",)
 
@@ -734,8 +736,8 @@ def test_many_rows_faster_than_the_peak_refuse_a_file(tmp_path, capsys):
     assert "faster than its peak" not in capsys.readouterr().err
     asked = ["calibrate", str(fast), "--peak", "bf16=989TFLOP/s", "--out", str(tmp_path / "x900.yaml")]
     assert main(asked) == 2
-    told = "refused: 13 of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
-    assert told in capsys.readouterr().err
+    message = "refused: 13 of 36 rows of x900 in bf16 are faster than its peak of 989 TFLOP/s, up to 1.4 times"
+    assert message in capsys.readouterr().err
 
 
 def test_a_single_row_faster_than_the_peak_is_left_out(tmp_path):
@@ -785,10 +787,10 @@ BOUNDED = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "cells", "gpu", "us", "told"),
+    ("kind", "head", "cells", "gpu", "us", "message"),
     sampled(BOUNDED, lambda case: case[0] != "collective" or case[3] == "X900" or "16,2" in case[2]),
 )
-def test_what_is_faster_than_its_gpu_is_left_out(tmp_path, kind, head, cells, gpu, us, told):
+def test_what_is_faster_than_its_gpu_is_left_out(tmp_path, kind, head, cells, gpu, us, message):
     """At nine tenths of what can be all is used; twice as fast the file is refused; a single row goes alone."""
     sizes = [2**power for power in range(16, 31)]
     found = {}
@@ -804,7 +806,7 @@ def test_what_is_faster_than_its_gpu_is_left_out(tmp_path, kind, head, cells, gp
     (one,) = found["one"][1]
     alone = (len(sizes) - 1, "quarantined") if kind != "attention" else (0, "refused")  # kernels by a twentieth
     assert (found["one"][0], one.kind, one.line) == (*alone, len(sizes) + 1)
-    assert told in one.reason and told in found["fast"][1][0].reason
+    assert message in one.reason and message in found["fast"][1][0].reason
 
 
 LOG = """\
@@ -837,7 +839,7 @@ def test_output_of_nccl_tests(tmp_path):
     assert set(rows["num_gpus"]) == {8} and set(rows["nodes"]) == {1}
 
 
-@pytest.mark.parametrize(("name", "old", "new", "line", "kind", "told"), [
+@pytest.mark.parametrize(("name", "old", "new", "line", "kind", "message"), [
     ("all_gather_perf.txt", "x", "x", 7, "quarantined", "busbw is 1.75 times algbw; expected 0.875, of all_g"),
     ("all_reduce_perf.txt", "4021.5   267.0", "4.0215   267.0", 8, "quarantined", "267 GB/s; 1,073,741,824 bytes"),
     ("all_reduce_perf.txt", "467.3      0", "467.3    262", 8, "quarantined", "#wrong: 262 values"),
@@ -846,9 +848,9 @@ def test_output_of_nccl_tests(tmp_path):
     ("all_reduce_perf.txt", "[0xdb] NVIDIA H100", "[0xdb] NVIDIA H200", 1, "refused", "ranks on two GPUs"),
     ("run.txt", "x", "x", 5, "refused", "no line names the program"),
 ])  # fmt: skip
-def test_output_of_nccl_tests_that_contradicts_itself(tmp_path, name, old, new, line, kind, told):
+def test_output_of_nccl_tests_that_contradicts_itself(tmp_path, name, old, new, line, kind, message):
     (tmp_path / name).write_text(LOG.format(most=2**30, wrong="#wrong", **REDUCED).replace(old, new))
-    problem = next(each for each in read_measurements(tmp_path).problems if told in each.reason)
+    problem = next(each for each in read_measurements(tmp_path).problems if message in each.reason)
     assert (problem.file, problem.line, problem.kind) == (name, line, kind)
 
 
@@ -938,8 +940,8 @@ def test_a_shape_that_is_slow_in_one_run_is_told_and_not_averaged(tmp_path, caps
     out, good = tmp_path / "h100.yaml", on("h100", 1, "0")
     folder = set_in(tmp_path / "two", gemm=good + [slow(row) for row in on("h100", 1, "1")])
     assert main(["calibrate", str(folder), "--out", str(out)]) == 0
-    told = "note: h100 gemm torch bf16 apart, version 2.8: sweeps are over 1.5 times apart at 6 of 36 points"
-    assert told in capsys.readouterr().err
+    message = "note: h100 gemm torch bf16 apart, version 2.8: sweeps are over 1.5 times apart at 6 of 36 points"
+    assert message in capsys.readouterr().err
     fast = tmp_path / "fast.yaml"
     assert main(["calibrate", str(set_in(tmp_path / "one", gemm=good)), "--out", str(fast), "--gpu", "h100"]) == 0
     assert read_calibration(out).gemm[0].shapes == read_calibration(fast).gemm[0].shapes
@@ -955,7 +957,7 @@ def test_fits_are_written_with_six_digits_and_exact_sizes(tmp_path):
     assert found.p2p[0].last_bytes == POWERS[-1]
 
 
-# ---- Sweeps of one release: what counts where they disagree, and which times a table is known to be fitted to.
+# Sweeps of one release: what counts where they disagree, and which times a table is known to be fitted to.
 
 TIMES = st.floats(1.0, 1e6)
 

@@ -16,7 +16,7 @@ from archsim.laws.laws import Laws
 from archsim.laws.scaling import KEYS, with_scaled
 from archsim.specs.calibration_files import calibration_digest, calibration_named, load_calibration, read_calibration
 from archsim.specs.config_files import shipped_configs
-from calibration.fit.parameters import write_calibration
+from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.datasheets import DATASHEETS, SCALED
 
 SIZES = [2**e for e in range(12, 28)]
@@ -138,7 +138,7 @@ def test_a_calibration_may_take_a_section_of_another_and_have_one_itself(tmp_pat
     assert found.launch == load_calibration("h100").launch and found.hbm[0].value == 0.9
 
 
-# ---- Tables scaled from another GPU: rates by nominal ratios, flagged, never in place of measured ones.
+# Tables scaled from another GPU: rates by nominal ratios, flagged, never in place of measured ones.
 
 DECODE = {"heads": 64, "kv_heads": 8, "head_dim": 128, "dtype": "bf16"}
 

@@ -17,13 +17,15 @@ from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.studies.validation import errors as validate
-from archsim.studies.validation.cases import calibrations_shipped, moved
-from archsim.studies.validation.errors import AIM, AIM_OF, choice_notes, layer_groups
-from archsim.studies.validation.page import LawPoints, sections, unread
+from archsim.studies.validation.audit import audit, page_of
+from archsim.studies.validation.choosing import choice_notes
+from archsim.studies.validation.cluster_cases import transfer_cases
+from archsim.studies.validation.engine_layers import calibrations_shipped
+from archsim.studies.validation.errors import AIM, AIM_OF, layer_groups
 from archsim.studies.validation.page import main as write_shipped
-from archsim.studies.validation.validation import audit, page_of
+from archsim.studies.validation.sections import LawPoints, sections, unread
 from archsim.uncertainty.quantities import KNOTS, Quantiles
-from calibration.fit.coverage import BEGIN, END, LEVELS, judged, with_table, with_widths
+from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
 from calibration.fit.residuals import TableResiduals
@@ -255,7 +257,7 @@ def test_a_release_is_what_candidates_are_of():
     assert np.all([release(version) == version for version in ("vidur", "unknown", "xla")])
 
 
-# ---- The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
+# The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
 
 DTYPES = ["bf16", "fp8"]
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
@@ -339,7 +341,7 @@ def test_ep_sizes_left_out_of_deepseek(groups):
     assert groups.groupby(["library", "version"])["mean"].mean().max() <= AIM_OF["DeepSeek-V3"]
 
 
-# ---- Widths of laws are learned from points that no fit saw, and cover what they say they do.
+# Widths of laws are learned from points that no fit saw, and cover what they say they do.
 
 
 def tables(common, own, tails=0.0, count=60, points=40, seed=0):
@@ -355,7 +357,7 @@ def tables(common, own, tails=0.0, count=60, points=40, seed=0):
     sampled([(0.2, 0.05, 0.0), (0.02, 0.2, 0.0), (0.1, 0.1, 0.15)], lambda case: case[2] > 0),
 )
 def test_learned_intervals_cover_other_tables(common, own, tails):
-    found = judged(tables(common, own, tails))
+    found = coverage_of(tables(common, own, tails))
     assert found.within == pytest.approx(LEVELS, abs=0.08)
     low, high = bounds(*levels_of(tables(common, own, tails, seed=1)), 0.9)
     assert low < 0.1 < high and np.exp(high - low) == pytest.approx(found.width, rel=0.3)
@@ -390,7 +392,7 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
 
 def test_a_page_keeps_what_is_around_its_table():
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    found = with_table(page, [judged(tables(0.1, 0.1))])
+    found = with_table(page, [coverage_of(tables(0.1, 0.1))])
     assert found.startswith("before") and found.endswith("after\n")
     assert "| moe | scaled |" in found and "old" not in found
 
@@ -401,7 +403,7 @@ def load_file():
     return search_folders("uncertainty", None)[0] / "widths.yaml"
 
 
-# ---- Sections of error by law, and what no law reads.
+# Sections of error by law, and what no law reads.
 
 HEADER = (
     "gpu,nodes,num_gpus,hidden_size,topk,num_experts,comm_sms,tokens_per_rank,dispatch_transmit_us,dispatch_notify_us,"
@@ -418,7 +420,7 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
         for tokens in (1024, 4096)
     ]
     (tmp_path / "four.csv").write_text(HEADER + "\n".join(rows) + "\n")
-    found = list(moved("h100", read_measurements(tmp_path / "four.csv"), "h100"))
+    found = list(transfer_cases("h100", read_measurements(tmp_path / "four.csv"), "h100"))
     assert [(each.of["op"], each.of["nodes"]) for each in found] == [("combine", 4), ("dispatch", 4)]
     assert all(np.abs(each.error).max() < 0.2 for each in found)
 
@@ -444,7 +446,7 @@ def test_the_page_of_shipped_calibrations(tmp_path, capsys):
     assert main(["validate", "--quick", "--with", "h100", str(folder), "--out", str(tmp_path / "out")]) in (0, 3)
 
 
-# ---- The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
+# The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
 
 NOISE = 0.01
 

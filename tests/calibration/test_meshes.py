@@ -51,9 +51,6 @@ def replay(folder: Path, ns_per_vector: float = 400.0, fixed_ns: float = 1e5, **
     write(folder, "replay_source_destination", changed.get("matrices") or matrices)
 
 
-# --- laws ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_ring_halves_the_busiest_link_of_even_traffic():
     loads = {kind: link_loads(even(8, 8), *kind) for kind in (RING, LINE)}
     assert loads[LINE].max() == 16 and loads[RING].max() == loads[RING].min() == 8
@@ -108,9 +105,6 @@ def test_a_link_passes_at_most_a_packet_at_a_time():
         law.rate(0)
 
 
-# --- fit -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_fit_finds_the_law_of_a_replay(tmp_path):
     replay(tmp_path)
     (fitted,) = ar.calibrate_meshes(tmp_path, out=tmp_path / "out")
@@ -142,9 +136,6 @@ def test_calibrate_and_validate_at_the_command_line(tmp_path, capsys):
     assert "| combine | replay-2026-09-11 | 3 | 0.0 |" in page.read_text(encoding="utf-8")
     assert main(["validate", "--mesh"]) == 0
     assert "blackhole dispatch replay-2026-09-11 (ring)" in capsys.readouterr().out
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def _row_sum(rows):
@@ -212,9 +203,6 @@ def test_a_law_whose_links_are_faster_than_links_are_is_refused(tmp_path):
 def test_a_folder_without_a_measured_mesh_is_refused(tmp_path):
     with pytest.raises(ArchsimError, match="no measured mesh; expected a folder with one or more of the files"):
         ar.validate_meshes(tmp_path)
-
-
-# --- shipped ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_shipped_law_has_residuals_and_nothing_negative():

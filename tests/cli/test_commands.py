@@ -22,8 +22,8 @@ import archsim.cli.new
 from archsim.api import exploration_of, overridden
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
-from archsim.cli import list as compiling
-from archsim.cli import printing
+from archsim.cli import compile, printing
+from archsim.cli import compile as compiling
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
 from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, scaled
@@ -35,7 +35,10 @@ FOLDER = Path(archsim.cli.__file__).parent
 EVERY = dict(every_command())
 NAMES = sorted(set(EVERY.values()))
 MODULES = sorted({f"archsim.cli.{name.partition(':')[0]}" for name in NAMES})
-SHARED = {f"archsim.cli.{name}" for name in ("arguments", "printing", "progress", "streams")}
+SHARED = {
+    f"archsim.cli.{name}"
+    for name in ("arguments", "heartbeat", "import_progress", "printing", "progress", "streams", "sweep_tables")
+}
 OF_ONE_COMMAND = {"archsim.cli.main"}  # completion
 
 
@@ -351,8 +354,8 @@ def test_each_part_runs_in_a_process_that_finds_no_results(asked, capsys):
     commands, _ = asked
     assert main(["compile", "--jobs", "1"]) == 0
     told = capsys.readouterr().out
-    assert all(what in told for what in compiling.RUNS) and "functions in" in told
-    assert len({cache for _, cache in commands}) == len(commands) == len(compiling.RUNS)
+    assert all(what in told for what in compile.RUNS) and "functions in" in told
+    assert len({cache for _, cache in commands}) == len(commands) == len(compile.RUNS)
 
 
 def test_code_that_travels_is_for_any_processor_and_says_what_it_is_for(asked, capsys, tmp_path):
@@ -369,9 +372,9 @@ def test_a_part_that_fails_is_told(asked, capsys):
     assert "ended with 3: no such thing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", compiling.RUNS)
+@pytest.mark.parametrize("what", compile.RUNS)
 def test_parts_are_small_and_their_keys_exist(what):
-    verb, file, *changes = compiling.RUNS[what]
+    verb, file, *changes = compile.RUNS[what]
     if verb == "explore":
         plan = exploration_of(overridden(file, changes)).plan
         assert plan.combinations == 64 and plan.experiment.workload.batch == (25,)

@@ -13,20 +13,9 @@ from support.waiting import wait_for
 from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
 from archsim.cli import run
+from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, ErasingStream, Heard, doing, heartbeat
 from archsim.cli.list import add_list, run_list
-from archsim.cli.progress import (
-    FEW,
-    FIRST_S,
-    INTERVAL_S,
-    LONG_S,
-    LONG_SILENT_S,
-    Bar,
-    ErasingStream,
-    Heard,
-    Lines,
-    doing,
-    heartbeat,
-)
+from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Bar, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
@@ -116,9 +105,9 @@ SILENT_S = 2.5
 
 @pytest.fixture(autouse=True)
 def silent(monkeypatch):
-    monkeypatch.setattr("archsim.cli.progress.SILENT_S", SILENT_S)
+    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", SILENT_S)
     nothing = MachineCode(0, 0.0, False)  # others may compile
-    for module in ("cli.progress", "base.code_digest"):
+    for module in ("cli.heartbeat", "base.code_digest"):
         monkeypatch.setattr(f"archsim.{module}.machine_code", lambda *expected: nothing)
 
 
@@ -190,8 +179,8 @@ def test_a_part_of_a_run_is_told_in_words_once_some_of_it_is_done():
 def test_stderr_is_as_before_when_the_command_ends(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("archsim.cli.progress.SILENT_S", 0.05)
-    monkeypatch.setattr("archsim.cli.progress._LOOK_S", 0.01)
+    monkeypatch.setattr("archsim.cli.heartbeat.SILENT_S", 0.05)
+    monkeypatch.setattr("archsim.cli.heartbeat._LOOK_S", 0.01)
     with heartbeat("archsim sweep"):
         print("working on it ...", file=sys.stderr)
         wait_for(lambda: "working on it, " in stream.getvalue(), seconds=10)

@@ -32,7 +32,7 @@ from archsim.specs.attention import LayerSet
 from archsim.specs.library import load_assumptions, load_experiment
 from archsim.specs.policies import PolicySpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.studies.optimum import Bounds, distances
+from archsim.studies.optimum_distances import Bounds, distances
 
 
 def test_migrations_cost_what_the_assumption_says():
@@ -197,7 +197,7 @@ def test_the_host_of_libra_is_hidden_behind_local_experts():
     assert libra(view, slots=1).in_sight_ns == 0
 
 
-# ---- Several holders of an expert in the engine, and placements that change while it runs.
+# Several holders of an expert in the engine, and placements that change while it runs.
 
 NO_MOVES = {"activations": "ignored", "decision_cost": "free", "gemm": "roofline", "migration": "free"}
 CALLS = []
@@ -342,7 +342,7 @@ def test_a_file_names_a_rebalancing(tmp_path):
     assert spec.rebalancing.params == {"every_steps": 2}
 
 
-# ---- Cached copies: what is written, saved, evicted and kept adds up; steps of the warm-up run and are not counted.
+# Cached copies: what is written, saved, evicted and kept adds up; steps of the warm-up run and are not counted.
 
 ENGINES = pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 PREDICTED = {"heatmap_update": "free", "decision_cost": "free"}

@@ -75,7 +75,7 @@ def test_nor_one_that_was_once_slower(engine, gemm, numbers, what):
             assert case.run(engine, system, plans) <= before * (1 + SLOWER), (number, what)
 
 
-# ---- An assumption that frees a cost never lengthens a step: random cases, plans held fixed. Cases whose policy
+# An assumption that frees a cost never lengthens a step: random cases, plans held fixed. Cases whose policy
 # keeps copies are left out: which slices a die copies follows from when they arrive, so that another timing is
 # another plan.
 
@@ -124,7 +124,7 @@ def test_a_free_transfer_leaves_kernels_that_permute_what_they_receive(name, exe
     assert took_ns["ignored"] < 0.95 * took_ns["replicated"]
 
 
-# ---- ``reads: in_order``: a hand case, streaming through a small LLC, and what may never make a run slower.
+# ``reads: in_order``: a hand case, streaming through a small LLC, and what may never make a run slower.
 
 MIB = 2**20
 FREE = {"reads": "in_order", "decision_cost": "free", "heatmap_update": "free", "gemm": "roofline"}
@@ -253,7 +253,7 @@ def test_a_better_machine_slows_no_run_in_order(gemm, number, slower):
     assert all(by <= slower for by in longer.values()) and (slower == SLOWER or {what for what, _ in longer} == LARGER)
 
 
-# ---- ``rate_updates: per_round_trip``: what it may change of ``instant``, and what it may not. Kernels and
+# ``rate_updates: per_round_trip``: what it may change of ``instant``, and what it may not. Kernels and
 # interpreter are compared under it, and laws of conservation are checked, with the other assumptions.
 
 PER_ROUND_TRIP = load_assumptions("physical", rate_updates="per_round_trip")

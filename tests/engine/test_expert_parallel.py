@@ -265,8 +265,8 @@ def test_refusals_say_what_would_fit():
         (cluster(3), {}, SpecError, "256.* 24 .*16 or 32.*8"),
         (node, {"capacity": "finite"}, CapacityError, "10 dies.* 8"),
     )
-    for system, changes, kind, told in cases:
-        with pytest.raises(kind, match=told):
+    for system, changes, kind, message in cases:
+        with pytest.raises(kind, match=message):
             engine_of(system, **changes)
 
 
@@ -309,7 +309,7 @@ def test_a_slot_that_holds_an_expert_twice_counts():
         refuse_unequal(np.array([[2, 3]]), 5)
 
 
-# ---- Clusters against what was measured and published: DeepEP over nodes, skewed layers, a deployment on 96 H100.
+# Clusters against what was measured and published: DeepEP over nodes, skewed layers, a deployment on 96 H100.
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DATA = shared_path() / "data" / "calibration"
@@ -366,9 +366,9 @@ def usable(op, nodes):
 def test_normal_kernels_on_8_nodes_without_congested_rows():
     off = []
     for phase, op in enumerate(("dispatch", "combine")):
-        sent, told = usable(op, 8), np.median(list(usable(f"{op}_notify", 8).values()))
+        sent, notify = usable(op, 8), np.median(list(usable(f"{op}_notify", 8).values()))
         found = simulated("per_rank", 8, sent)[:, phase] / 1e3
-        off.append(np.abs(found / (np.array(list(sent.values())) + told) - 1))
+        off.append(np.abs(found / (np.array(list(sent.values())) + notify) - 1))
         assert len(sent) >= 9
     assert np.concatenate(off).mean() <= 0.08
 
@@ -476,7 +476,7 @@ def test_a_layer_of_qwen3_on_8_h200():
     assert skewed[1][2] > even[1][2]
 
 
-# ---- Executions: chosen by name, and added from outside the package.
+# Executions: chosen by name, and added from outside the package.
 
 TOKEN_NS = 3.0
 

@@ -12,8 +12,9 @@ from support.examples import examples
 from support.from_python import from_python
 
 from archsim.engine.flows import max_min, network, port_fair
+from archsim.engine.flows.link_order import xy_rank
 from archsim.engine.flows.network import build_network
-from archsim.engine.flows.port_fair import build_ports, xy_rank
+from archsim.engine.flows.ports import build_ports
 from archsim.engine.flows.simulation import simulate_flows
 from microarch.fabric.grid import build_mesh
 
@@ -47,9 +48,6 @@ def hops(src, dst):
     return abs(src % X - dst % X) + abs(src // X - dst // X)
 
 
-# ---- against the flit-level simulator --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arbitration", "policy", "duration_bar", "makespan_bar"),
     [
@@ -75,9 +73,6 @@ def test_errors_against_flit_level_simulation(shared, arbitration, policy, durat
     duration_error, makespan_error = np.mean(errors, axis=0)
     assert duration_error <= duration_bar
     assert makespan_error <= makespan_bar
-
-
-# ---- a transfer alone ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,9 +109,6 @@ def test_size_zero_takes_latency_only():
 
 def test_no_flows():
     assert finish([]).shape == (0,)
-
-
-# ---- laws of max-min fairness ----------------------------------------------------------------------------------------
 
 
 @given(flows=flow_lists, port=port_limits)
@@ -258,9 +250,6 @@ def test_round_robin_recomputes_only_the_component_too():
     assert rates_of(net).tolist() == [0, 1, 1]
 
 
-# ---- laws of both arbitrations ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arbitration", ARBITRATIONS)
 @given(flows=flow_lists, port=port_limits, power=st.integers(-30, 30))
 @settings(max_examples=examples(30))
@@ -322,9 +311,6 @@ def test_more_bandwidth_does_not_slow_a_fan_in(arbitration, sources, factor):
     flows = [(src, 0, size, start) for src, size, start in sources]
     faster = finish(flows, arbitration, port=1.0 * factor, link=factor)
     assert faster.max() <= finish(flows, arbitration, port=1.0).max() * (1 + 1e-3)
-
-
-# ---- round robin -----------------------------------------------------------------------------------------------------
 
 
 def mesh_rates(mesh, pairs, arbitration, hbm=None, hbm_of=()):
@@ -396,16 +382,11 @@ def test_round_robin_overloads_nothing_and_starves_no_one(pairs, hbm):
     assert sum(rate for (src, _), rate in zip(pairs, rates, strict=True) if src == 5) <= hbm * (1 + 1e-12)
 
 
-# ---- reserved --------------------------------------------------------------------------------------------------------
-
-
 def test_reserved_paths_exclude_each_other_in_order_of_start():
     flows = [(2, 0, 100, 1), (0, 2, 100, 0), (4, 5, 100, 0), (1, 2, 10, 1)]
     # 0 → 2 holds both edges until 140; then 2 → 0 (lower index, same start) until 280; then 1 → 2
     assert finish(flows, contention="reserved").tolist() == [280, 140, 120, 310]
 
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 GOOD = {"fabric": (X, Y), "flows": [(0, 1, 10, 0)], "link_bytes_per_s": 1e9, "hop_ns": 20}
 

@@ -38,15 +38,9 @@ from archsim.specs.measured import CopyLaw
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.validation.cases import (
-    COPY_SIZES,
-    EXPERT_COLUMNS,
-    copies_table,
-    copy_cases,
-    engine_cases,
-    engine_table,
-)
-from archsim.workload.generated import SyntheticTraffic
+from archsim.studies.validation.engine_cases import EXPERT_COLUMNS, engine_cases, engine_table
+from archsim.studies.validation.engine_copies import COPY_SIZES, copies_table, copy_cases
+from archsim.workload.synthetic import SyntheticTraffic
 from calibration.measurements.reading import Measurements, read_measurements
 
 H100 = calibration_named("h100")
@@ -305,7 +299,7 @@ def test_kernels_of_a_die_lie_between_the_roofline_and_slow_gpus():
     assert few_lanes["quantise"][0] > bounds["quantise"][0] and few_lanes["multiply"] == bounds["multiply"]
 
 
-# ---- ``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says
+# ``gemm: calibrated`` in the event engine: it takes what the fitted law says, counts nothing twice, and says
 # where it guesses.
 
 APART = {"gemm": "calibrated", "reads": "together", "memory": "experts"}  # every slice is a GEMM of its own
@@ -511,7 +505,7 @@ def test_block_scales_change_measured_gemms_only():
     assert [row["decode_ns"] for row in plain] == [row["decode_ns"] for row in blocks]
 
 
-# ---- HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event
+# HBM and links whose latency and efficiency come from a calibration; the validation experiment through the event
 # engine.
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -47,29 +47,29 @@ MODEL = small_model(
 def ran(kernel):
     """Stages of the kernel's last step: (state, item, event, next, parent's number), and their starts and ends."""
     rows = kernel.pool.stages[: kernel.pool.count[0]]
-    told = []
+    logged = []
     for row in rows:
         done = row["kind"] == State.DONE
         event = None if done else Event(row["event"])
         following = None if done else State(blocks.NEXT[row["kind"], event])
-        told.append((State(row["kind"]), int(row["item"]), event, following, int(row["parent"])))
-    return told, rows["time"].copy(), rows["end"].copy()
+        logged.append((State(row["kind"]), int(row["item"]), event, following, int(row["parent"])))
+    return logged, rows["time"].copy(), rows["end"].copy()
 
 
 def interpreted(interpreter):
-    told = [(s.state, s.item, s.event, s.next, s.parent.number if s.parent else -1) for s in interpreter.log]
-    return told, np.array([s.start for s in interpreter.log]), np.array([s.end for s in interpreter.log])
+    logged = [(s.state, s.item, s.event, s.next, s.parent.number if s.parent else -1) for s in interpreter.log]
+    return logged, np.array([s.start for s in interpreter.log]), np.array([s.end for s in interpreter.log])
 
 
-def by_item(told, starts, ends):
+def by_item(logged, starts, ends):
     """{(state, item): (event, next, parent's state and item)} and {(state, item): (start, end)}.
 
     Under ``shared`` no item is in a state twice. Rates of different solvers differ in the last bit, so that the order
     of unrelated events is only defined where their times differ by more.
     """
-    names = [row[:2] for row in told]
+    names = [row[:2] for row in logged]
     assert len(set(names)) == len(names)
-    what = {row[:2]: (*row[2:4], names[row[4]] if row[4] >= 0 else None) for row in told}
+    what = {row[:2]: (*row[2:4], names[row[4]] if row[4] >= 0 else None) for row in logged}
     return what, {name: time for name, *time in sorted(zip(names, starts, ends, strict=True))}
 
 
@@ -149,14 +149,14 @@ class Both:
 
     def compare(self, interpreter, work, memory, end, expected):
         reserved = self.assumptions.contention == "reserved"
-        told, starts, ends = ran(self.kernel)
-        told_here, starts_here, ends_here = interpreted(interpreter)
+        logged, starts, ends = ran(self.kernel)
+        logged_here, starts_here, ends_here = interpreted(interpreter)
         if reserved:
-            assert told == told_here
+            assert logged == logged_here
             assert (starts == starts_here).all() and (ends == ends_here).all() and end == expected
         else:
-            what, when = by_item(told, starts, ends)
-            what_here, when_here = by_item(told_here, starts_here, ends_here)
+            what, when = by_item(logged, starts, ends)
+            what_here, when_here = by_item(logged_here, starts_here, ends_here)
             assert what == what_here
             assert np.array([*when.values()]) == pytest.approx(np.array([*when_here.values()]), rel=1e-9)
             assert end == pytest.approx(expected, rel=1e-9)
@@ -164,7 +164,7 @@ class Both:
         compare_memory(interpreter.memory, memory)
         assert memory.copies.room["unwritten_bytes"] == pytest.approx(interpreter.memory.unwritten, abs=1)
         check_drained(self.kernel, work, reserved)
-        self.stages += len(told)
+        self.stages += len(logged)
 
     def note(self, step, layer, interpreter, rows, end):
         """The interpreter's log of the step, on its own clock with decisions; what the heatmap takes in meanwhile."""
@@ -190,16 +190,16 @@ class Both:
 def compare_logs(columns, expected, outcome):
     """Every transition of every command processor, once, with the same event, next state and time; in order of time."""
     names = "step", "layer", "block", "die", "state", "event", "next"
-    told = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    logged = list(zip(*(columns[name].tolist() for name in names), strict=True))
     here = [tuple(int(value) for value in row[:7]) for row in expected]
-    assert len(set(told)) == len(told) > 0
-    assert sorted(told) == sorted(here)
-    times = dict(zip(told, columns["time_ns"].tolist(), strict=True))
+    assert len(set(logged)) == len(logged) > 0
+    assert sorted(logged) == sorted(here)
+    times = dict(zip(logged, columns["time_ns"].tolist(), strict=True))
     times_here = dict(zip(here, (row[7] for row in expected), strict=True))
-    assert [times[row] for row in told] == pytest.approx([times_here[row] for row in told], rel=1e-9)
-    for step in {row[:2] for row in told}:
-        assert (np.diff([times[row] for row in told if row[:2] == step]) >= 0).all()
-    ends = [times[row] for row in told if row[2] == Processor.GLOBAL_CP and row[4] == global_cp.State.UPDATE]
+    assert [times[row] for row in logged] == pytest.approx([times_here[row] for row in logged], rel=1e-9)
+    for step in {row[:2] for row in logged}:
+        assert (np.diff([times[row] for row in logged if row[:2] == step]) >= 0).all()
+    ends = [times[row] for row in logged if row[2] == Processor.GLOBAL_CP and row[4] == global_cp.State.UPDATE]
     assert max(ends) == pytest.approx(outcome.prefill_ns + outcome.decode_ns, rel=1e-9)
 
 
@@ -353,8 +353,8 @@ def test_reset_blocks_that_have_run_are_as_good_as_new(changes):
     runs = [each.run() for each in (new, again)]
     assert runs[0].step_ns.tobytes() == runs[1].step_ns.tobytes()
     assert runs[0].tally.resources.tobytes() == runs[1].tally.resources.tobytes()
-    told = [each.engine.transitions() for each in (new, again)]
-    assert len(told[0]["step"]) > 0 and all((told[0][name] == told[1][name]).all() for name in told[0])
+    logged = [each.engine.transitions() for each in (new, again)]
+    assert len(logged[0]["step"]) > 0 and all((logged[0][name] == logged[1][name]).all() for name in logged[0])
 
 
 def test_a_run_without_a_log_is_the_same_and_has_none():
@@ -392,7 +392,7 @@ def test_kernels_and_interpreter_agree_event_for_event_on_every_transition(capsy
     assert set(seen) == set(every)
 
 
-# ---- ``engine: interpreted`` beside the compiled kernels: the same results, to the last column.
+# ``engine: interpreted`` beside the compiled kernels: the same results, to the last column.
 
 SYSTEMS = 12  # of the 1,000 that were compared
 SPECIAL = (253, 10281)  # reads shorter than a first segment; flows that go on at the rate of those before

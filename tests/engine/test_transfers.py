@@ -34,7 +34,7 @@ from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.event import step_networks
 from archsim.engine.fabrics import build_fabric, carriers_needed
-from archsim.engine.flows.port_fair import ranks_in_cycles
+from archsim.engine.flows.link_order import ranks_in_cycles
 from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.loop import Replay
 from archsim.engine.moves import (
@@ -64,7 +64,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
 from archsim.uncertainty.worlds import quantities_of, ranges_of
-from archsim.workload.demand import StepDemand, TokenRouting
+from archsim.workload.step_demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology
 
@@ -178,8 +178,8 @@ def test_a_calibration_without_the_kernels_takes_those_of_the_nearest_and_says_s
     named = engine_of(SHAPES[0], "per_rank", system=system_of(level=NVLINK | {"law": f"{taken}/intra_node"}))
     assert run.machine.transfer_ns.tolist() == named.machine.transfer_ns.tolist()
     assert (run.machine.transfer_ns > 10_000).all() and np.isfinite(run.machine.transfer_bytes_per_ns).all()
-    told, own = name_kernels(run.scenario), calibration or "h100"
-    assert told == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
+    kernels_named, own = name_kernels(run.scenario), calibration or "h100"
+    assert kernels_named == f"DeepEP normal of {taken}" + (f" instead of {own}" if own != taken else "")
     assert kernels_stand_in(run.scenario) or own == taken
     assert name_kernels(engine_of(SHAPES[0], "per_rank", transfer_software="free").scenario) is None
 
@@ -253,7 +253,7 @@ def test_a_first_size_that_was_measured_cold_lengthens_no_other():
     assert (np.diff(law.busy_ns) >= 0).all()
 
 
-# ---- How many hidden vectors are sent: laws, and the expected number against random routing.
+# How many hidden vectors are sent: laws, and the expected number against random routing.
 
 NO_HOPS = 1 - np.eye(4, dtype=np.int64)
 
@@ -390,7 +390,7 @@ def test_single_tokens_are_kept_where_they_are_asked_for(monkeypatch):
     assert known[0] is False and known[1] is True
 
 
-# ---- What moved between which dies and over which links, by class, is all that moved.
+# What moved between which dies and over which links, by class, is all that moved.
 
 
 @given(dies=st.integers(1, 40), n_bytes=st.integers(0, 10**6), executor=st.sampled_from(["fsm", "gpu"]))
@@ -453,7 +453,7 @@ def test_ranks_fetch_the_experts_that_they_run_and_do_not_hold(nodes):
     assert 0 <= waits < ns["harmoeny"].step_ns
 
 
-# ---- A die pays for the tokens that it receives, however many dies there are (physics: `gemm: grouped`).
+# A die pays for the tokens that it receives, however many dies there are (physics: `gemm: grouped`).
 
 EP = PolicySpec(name="ep", **PRESETS["ep"])
 ENGINES = [EventEngine, AnalyticalEngine]
@@ -564,7 +564,7 @@ def test_parts_of_a_time_sum_to_it():
     assert (times.multiply_ns <= least_ns * (1 + 1e-12)).all()
 
 
-# ---- ``endpoint: as_measured`` and ``arbitration: head_of_line``: ports of dies, and queues that are held up, on
+# ``endpoint: as_measured`` and ``arbitration: head_of_line``: ports of dies, and queues that are held up, on
 # rings.
 
 ENDS = "assumptions=[physical, {set: physical, endpoint: as_measured}]"
@@ -614,9 +614,6 @@ def test_the_share_of_a_link_is_that_of_the_measured_chip():
     assert 0.43 < share < 0.45
 
 
-# --- head of line ----------------------------------------------------------------------------------------------------
-
-
 def test_a_transfer_that_waits_holds_up_those_behind_it():
     """Of three transfers over a line the first shares a buffer with the last, which three others hold up."""
     flows = [(0, 1, 1000, 0), *[(1, 2, 1000, 0)] * 3, (0, 2, 1000, 0)]
@@ -660,7 +657,7 @@ def test_a_note_says_what_a_speed_up_is_worth():
     assert policy_notes(rows[:1]) == []
 
 
-# ---- ``carriers: as_needed``: links from one carrier to the next are a class of their own.
+# ``carriers: as_needed``: links from one carrier to the next are a class of their own.
 
 MODEL = small_model(layers=4, moe_layers=small_model().moe_layers.model_copy(update={"last": 3}))
 
@@ -744,7 +741,7 @@ def test_check_says_so(capsys):
     assert "d2d.off_carrier" in capsys.readouterr().err
 
 
-# ---- The network of a large machine has the groups alone that a step can use; nothing else differs.
+# The network of a large machine has the groups alone that a step can use; nothing else differs.
 
 SYSTEM, GROUPS_MODEL = small_system(3, 2), small_model()
 

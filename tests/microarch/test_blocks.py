@@ -17,7 +17,8 @@ from archsim.engine.interpreted.interpreter import walk
 from archsim.engine.interpreted.memory import DieMemory
 from archsim.engine.interpreted.reserved import Reserved
 from archsim.engine.machine import build_machine
-from archsim.report.blocks import DIAGRAMS, diagram_of, state_diagram
+from archsim.report.blocks import DIAGRAMS, diagram_of
+from archsim.report.state_diagram import state_diagram
 from archsim.specs.library import load_assumptions, load_model, load_system
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, link, llc
@@ -131,7 +132,7 @@ def test_boxes_of_a_diagram_do_not_overlap(name):
             assert apart_x or apart_y
 
 
-# ---- The recipe of docs/blocks.md, followed from outside the package with ``tests/support/decompressor.py``.
+# The recipe of docs/blocks.md, followed from outside the package with ``tests/support/decompressor.py``.
 
 EXPAND_NS = decompressor.Parameters().expand_ns
 

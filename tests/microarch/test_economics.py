@@ -21,7 +21,7 @@ from archsim.report.units import estimated
 from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.specs.library import load_experiment, load_system
-from archsim.studies.validation.cases import gpu_power_w, power_cases
+from archsim.studies.validation.power_cases import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
 from microarch.silicon.cost import (
     CARRIER_MM2,
@@ -259,14 +259,14 @@ def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):
     assert main(["cost", "configs/power.yaml", "--sources"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in HeatEstimates().named())
-    for change, told in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
+    for change, why in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
         assert main(["cost", "configs/power.yaml", "--coefficient", change]) == 2
-        assert told in capsys.readouterr().err
+        assert why in capsys.readouterr().err
     assert main(["cost", "configs/power.yaml", "--coefficient", "lowest_voltage=0.9"]) == 0
     assert capsys.readouterr().out != printed
 
 
-# ---- Energy of whole chips: power that the coefficients give for H100, H200 and Tesla's D1, beside what they draw.
+# Energy of whole chips: power that the coefficients give for H100, H200 and Tesla's D1, beside what they draw.
 # Chips are given by what they do in a second. The coefficients follow from four works of the H100; its others
 # and all of the H200's were not used.
 
@@ -373,7 +373,7 @@ def test_teslas_die_at_its_peak():
     assert power_w(0.0, 362e12, die_mm2=D1_MM2) == pytest.approx(400, rel=0.05)
 
 
-# ---- Laws of the heat grid: conservation, closed forms, symmetry, and that more cooling never heats anything.
+# Laws of the heat grid: conservation, closed forms, symmetry, and that more cooling never heats anything.
 
 AREA = {"compute": 200.0, "llc": 80.0, "hbm": 70.0, "d2d": 50.0, "decision": 1.0}
 MESH = [(x, y) for y in range(3) for x in range(4)]

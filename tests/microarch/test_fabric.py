@@ -250,7 +250,7 @@ def test_flows_take_the_bandwidth_and_latency_of_their_links():
         simulate_flows(build_levels((Level("ring", (5, 1)),)), [(0, 2, 9, 0)], 1e9, 1.0, arbitration="round_robin")
 
 
-# ---- shortest paths, and users' own builders -------------------------------------------------------------------------
+# Shortest paths, and users' own builders
 
 
 @law
@@ -354,12 +354,12 @@ def test_an_own_builder_gives_routes_or_shortest_paths_are_found():
     ("broken", "ZeroDivisionError: division by zero"),
 ])  # fmt: skip
 def test_what_is_no_fabric_is_refused_with_the_name_of_the_function(which, problem):
-    with pytest.raises(ArchsimError, match=problem) as told:
+    with pytest.raises(ArchsimError, match=problem) as raised:
         build_own(OWN, 3, {"which": which})
-    assert str(told.value).startswith(f"{OWN}: ")
+    assert str(raised.value).startswith(f"{OWN}: ")
 
 
-# ---- Links, and those of all routes, by formula are those of the fabric that is built.
+# Links, and those of all routes, by formula are those of the fabric that is built.
 
 
 def counted(found):
@@ -395,7 +395,7 @@ def test_so_do_those_of_levels(levels):
     assert counted(extent_of_levels(levels)) == Extent(graph.links, len(graph.route_links))
 
 
-# ---- Fabrics with holes: routes end, use what works, and never wait for each other in a cycle on a virtual channel.
+# Fabrics with holes: routes end, use what works, and never wait for each other in a cycle on a virtual channel.
 
 
 def system(like="dojo", **keys):

@@ -11,7 +11,7 @@ from support.tables import read_beside, table_of
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.models.config_json import import_config, write_model
-from archsim.models.config_keys import class_defaults, squeezed
+from archsim.models.config_keys import class_defaults, squeeze_name
 from archsim.runs.notes import memory_notes
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
@@ -234,7 +234,7 @@ def told(folder, config):
 def test_a_key_that_is_left_out_has_the_value_of_its_class(name, tmp_path):
     """Stated with that value, it changes nothing; where no class is known, it is asked for by name."""
     config = flat(CARDS[name][0])
-    given = class_defaults().get(squeezed(config.get("model_type") or "longcat_flash_ngram"))
+    given = class_defaults().get(squeeze_name(config.get("model_type") or "longcat_flash_ngram"))
     for key, value in given.values.items() if given else ():
         if key in ("mamba_d_head", "mamba_dt_rank"):
             continue

@@ -158,7 +158,7 @@ def test_a_dense_model_is_refused(tmp_path, capsys):
         x = mlp(g, attention(g, x, layer, 64), f"model.layers.{layer}.mlp", 64, 128)
     path = g.save(tmp_path / "dense.onnx")
     assert main(["model", "import", str(path), "--out", str(tmp_path / "m.yaml")]) == 2
-    assert "no MoE layer was recognised" in capsys.readouterr().err
+    assert "MoE layer" in capsys.readouterr().err
     assert not (tmp_path / "m.yaml").exists()
 
 
@@ -169,7 +169,7 @@ def test_fields_missing_from_the_graph_must_be_given(small, tmp_path, capsys):
 
     path, out = whole_model(tmp_path / "m.onnx", small, layer_of), tmp_path / "m.yaml"
     assert main(["model", "import", str(path), "--out", str(out)]) == 2
-    assert "top_k was not found in the graph. Give it with --top-k" in capsys.readouterr().err
+    assert "--top-k" in capsys.readouterr().err
     assert not out.exists()
     assert main(["model", "import", str(path), "--out", str(out), "--top-k", "8"]) == 0
     assert load_model(str(out)).top_k == 8
@@ -177,14 +177,14 @@ def test_fields_missing_from_the_graph_must_be_given(small, tmp_path, capsys):
 
 def test_what_contradicts_the_graph_is_refused(small, tmp_path):
     path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: batched(g, x, layer, small))
-    with pytest.raises(SpecError, match="top_k is 8 in the graph; --top-k says 2"):
+    with pytest.raises(SpecError, match="top_k is 8 .*--top-k .*2"):
         import_model(path, given={"top_k": 2})
 
 
 def test_layers_that_differ_are_refused(small, tmp_path):
     other = small.model_copy(update={"expert_ffn": 512})
     path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: batched(g, x, layer, (small, other)[layer]))
-    with pytest.raises(SpecError, match="expert_ffn differs between layers: 1024 in layer 0, 512 in layer 1"):
+    with pytest.raises(SpecError, match="expert_ffn .*1024 in layer 0, 512 in layer 1"):
         import_model(path)
 
 
@@ -197,7 +197,7 @@ def test_experts_that_are_missing_are_told(small, tmp_path):
         gate.dims[1] = 64
         return out
 
-    with pytest.raises(SpecError, match="60 experts are named; the router has 64"):
+    with pytest.raises(SpecError, match=r"\b60 .*\b64\b"):
         import_model(whole_model(tmp_path / "m.onnx", small, layer_of))
 
 
@@ -224,7 +224,7 @@ def test_experts_without_a_gate_have_two_matrices(form, small, tmp_path):
     path = whole_model(tmp_path / "m.onnx", small, lambda g, x, layer: without_gate(g, x, layer, small, form))
     found = import_model(path, given={"expert_ffn": small.expert_ffn}).spec
     assert sizes(found) == sizes(small) and not found.gated and found.routed_weights * 3 == small.routed_weights * 2
-    with pytest.raises(SpecError, match="gated is False in the graph; --gated says True"):
+    with pytest.raises(SpecError, match="gated is False .*--gated .*True"):
         import_model(path, given={"gated": True})
 
 

@@ -641,7 +641,7 @@ def test_rates_are_drawn_to_the_mean_as_far_as_chance_explains_differences():
 
 def test_an_unknown_admission_is_refused_with_the_known_ones():
     spec = {"name": "x", "allocation": "first_seen", "prediction": {"name": "heatmap", "admission": "rereads"}}
-    with pytest.raises(ValueError, match=r"expected reread, not the text 'rereads'; did you mean 'reread'\?"):
+    with pytest.raises(ValueError, match="'rereads'.*'reread'"):
         PolicySpec.model_validate(spec)
-    with pytest.raises(ValueError, match="expected reread, not the number 3"):
+    with pytest.raises(ValueError, match=r"reread.*\b3\b"):
         PolicySpec.model_validate(spec | {"prediction": {"name": "heatmap", "admission": 3}})

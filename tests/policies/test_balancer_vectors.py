@@ -258,7 +258,7 @@ def test_prediction_accuracy(case):
 def test_accuracy_of_tables_of_other_sizes():
     assert balancers.prediction_accuracy([[1, 2, 3]], [[3, 4]]) == (0.5, 0.0)
     assert balancers.prediction_accuracy(np.zeros((0, 2)), np.zeros((0, 2))) == (1.0, 1.0)
-    with pytest.raises(ValueError, match="predicted has 2 tokens, actual has 1"):
+    with pytest.raises(ValueError, match=r"\b2 tokens.*\b1\b"):
         balancers.prediction_accuracy([[1], [2]], [[1]])
 
 
@@ -397,9 +397,9 @@ def test_refuses(function, given, named, said):
 
 def test_refuses_what_is_of_another_fit_and_negative_costs():
     fitted = balancers.lina_fit([[0], [1]], 1, 2)
-    with pytest.raises(ValueError, match="1 layers; the table was fitted to 2"):
+    with pytest.raises(ValueError, match=r"\b1 layers.*\b2\b"):
         fitted.predict([[0]], 1)
-    with pytest.raises(ValueError, match="at most 2, the number of experts"):
+    with pytest.raises(ValueError, match=r"\b2\b.*experts"):
         fitted.predict([[0], [0]], 3)
     with pytest.raises(ValueError, match="cost of tokens has negative"):
         balancers.dup([1.0], 1, 1, lambda tokens: -tokens)

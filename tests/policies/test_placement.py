@@ -123,7 +123,7 @@ def test_replicas_that_do_not_fit_are_refused():
     ).demand_bytes.max()
     system = small_system(hbm={"capacity_bytes": int(needed), "reserved_fraction": 0.0})
     EventEngine(scenario_of(system, model, policy("ep", placement="balanced"), assumptions))
-    with pytest.raises(CapacityError, match="does not fit"):
+    with pytest.raises(CapacityError, match="fit"):
         EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:replicated"), assumptions))
 
 
@@ -131,7 +131,7 @@ def test_a_placement_of_another_shape_is_refused():
     place = build_policy(policy("ep", placement="test_placement:of_two_layers")).place
     with pytest.raises(
         ArchsimError,
-        match="the placement is of 2 layers, 5 experts and 3 dies; expected 4 layers, 5 experts and 3 dies",
+        match="2 layers, 5 experts and 3 dies.* 4 layers, 5 experts and 3 dies",
     ):
         place(4, 5, 3)
 
@@ -193,12 +193,12 @@ def test_a_file_that_is_missing_or_does_not_fit_is_refused(tmp_path):
     def place(dies=SYSTEM.dies, **params):
         return place_experts(policy("ep", placement={"name": "from_file", **params}), MODEL, dies)
 
-    with pytest.raises(PlacementError, match="give `file`"):
+    with pytest.raises(PlacementError, match="`file`"):
         place()
     with pytest.raises(PlacementError, match="cannot be read"):
         place(file=str(tmp_path / "none.json"))
     write_placement(placed(), MODEL, tmp_path)
-    with pytest.raises(PlacementError, match="do not divide among 7 ranks"):
+    with pytest.raises(PlacementError, match=r"\b7 ranks\b"):
         place(dies=7, file=str(tmp_path / ENGINES[0].file))
 
 

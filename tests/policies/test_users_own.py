@@ -17,7 +17,7 @@ from archsim.engine.decision import ALLOCATION, ASIDE
 from archsim.policies.allocation import NO_EFFORT, Effort, Plan, home
 from archsim.policies.rebalancing import Rebalanced
 from archsim.policies.replication import Replicas
-from archsim.report import sections
+from archsim.report import slower
 from archsim.runs.notes import policy_notes
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import PolicySpec
@@ -304,12 +304,12 @@ def test_the_page_says_where_and_why_a_policy_is_slower_than_ep():
     rows.append(row("allo", 2, 50.0, bound_link=0.5, bound_hbm=0.5))
     policies = [PolicySpec(name=name, allocation=rule) for name, rule in (("mine", "x:y"), ("allo", "isca26"))]
     sets = {"physical": load_assumptions("physical")}
-    found = sections.slower_section(rows, policies, sets)
+    found = slower.slower_section(rows, policies, sets)
     assert (found["lost"], found["compared"]) == (2, 4)
     worst, second = found["rows"][:2]
     assert (worst.place, worst.policy, worst.loss, worst.step) == ("batch 2", "allo", "100.0\u00a0%", 4)
     assert worst.longer == "links: +100.0\u00a0%" and "hidden vectors" in worst.unseen
-    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", sections.OTHER)
-    assert sections.slower_section(rows[:2], policies, sets) is None
+    assert (second.policy, second.loss, second.unseen) == ("mine", "25.0\u00a0%", slower.OTHER)
+    assert slower.slower_section(rows[:2], policies, sets) is None
     ignored = {"physical": load_assumptions("physical", activations="ignored", gemm="roofline")}
-    assert sections.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"
+    assert slower.slower_section(rows, policies, ignored)["rows"][0].unseen == "links that pairs share"

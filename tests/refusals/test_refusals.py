@@ -36,8 +36,8 @@ from archsim.specs.papers import load_paper
 from archsim.specs.serving_files import load_serving
 from archsim.specs.system import SystemSpec
 from archsim.studies.serving.question import asked_of
+from archsim.workload.formats.load_files import read_loads
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.loads import read_loads
 from archsim.workload.placements import PhysicalMap, read_placement, sglang_default, write_placement
 
 HERE = Path(__file__).parent

@@ -9,7 +9,8 @@ from support.examples import sampled
 from support.report_folder import write_folder
 
 from archsim.report.page import PAGES, write_report
-from archsim.report.plots import RAMP, TEMPLATES
+from archsim.report.plot_parts import TEMPLATES
+from archsim.report.plots import RAMP
 from archsim.specs.library import load_assumptions
 
 MOST_WORDS = 4000  # visible at first

@@ -11,7 +11,7 @@ from archsim.base.fields import Spec
 from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
 from archsim.report import reference
-from archsim.report.reference import FILES, schema_of, traffic_schema
+from archsim.report.schema import FILES, schema_of, traffic_schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="comes with nbformat: pip install -e '.[test]'")
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,12 +19,18 @@ from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
 from archsim.engine.fabrics import build_fabric
 from archsim.engine.step_counts import MOST_FRAMES, StepCounts
-from archsim.report import decision_cost, figures
-from archsim.report.decision_cost import added_mm2, families, section, step_exposed_ns, words
-from archsim.report.maps import MappedRun, die_map, nodes_of, port_utilisation
-from archsim.report.page import PAGES, render_all, rendered, write_report
-from archsim.report.sections import balancers_section, beyond_memory, copied, distance, reached, reason, sentences
-from archsim.report.tables import BOUNDS, Report, results, ties
+from archsim.report import deciders, design_map, die_figures, published_overhead
+from archsim.report.answers import sentences
+from archsim.report.balancers import balancers_section, distance, reached, reason
+from archsim.report.deciders import added_mm2, families, words
+from archsim.report.decision_cost import section, step_exposed_ns
+from archsim.report.layout import nodes_of
+from archsim.report.maps import MappedRun, die_map, port_utilisation
+from archsim.report.page import PAGES, render_all, write_report
+from archsim.report.rendering import rendered
+from archsim.report.report import Report
+from archsim.report.sections import beyond_memory, copied
+from archsim.report.tables import BOUNDS, results, ties
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
@@ -38,7 +44,8 @@ from archsim.report.units import (
     signed_percent,
     significant,
 )
-from archsim.runs.columns import COLUMNS, HOST_PERCENTILES, LAYOUT, RUN_COLUMNS
+from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
+from archsim.runs.measure_run import HOST_PERCENTILES
 from archsim.runs.results import Results, layers_told, write_frames
 from archsim.specs.fabric import FabricSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_system
@@ -368,7 +375,7 @@ def test_no_section_on_ties_without_such_a_pair(tmp_path):
 
 
 def test_map_draws_each_direction_where_links_are_shared(folder):
-    (found, _) = figures.maps(Report(folder))
+    (found, _) = die_figures.maps(Report(folder))
     for label, links in (("published", 40), ("physical", 80)):
         chosen = {"assumptions": label, "policy": "base", "model": "deepseek-v3"}
         own = [link for link in found.links if all(link[name] == value for name, value in chosen.items())]
@@ -377,7 +384,7 @@ def test_map_draws_each_direction_where_links_are_shared(folder):
 
 def test_dies_stand_under_their_roof(tmp_path):
     """25 dies of three policies in two phases, of two assumption sets."""
-    found = figures.roofline(Report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
+    found = die_figures.roofline(Report(write_folder(tmp_path, policies=("base", "ep", "allo"))))
     assert len(found.rows) == 2 * 3 * 2 * 25
     roofs = {curve["place"]: max(each["tflop_per_s"] for each in found.curves) for curve in found.curves}
     assert all(row["tflop_per_s"] <= roofs[row["place"]] for row in found.rows)
@@ -385,7 +392,7 @@ def test_dies_stand_under_their_roof(tmp_path):
 
 def test_many_iterations_share_columns_of_a_chart(tmp_path):
     report = Report(write_folder(tmp_path, policies=("base", "ep"), decode_steps=126))
-    columns = {row["iteration"] for row in figures.steps(report).rows}
+    columns = {row["iteration"] for row in die_figures.steps(report).rows}
     assert columns == set(range(0, 127, 4))
 
 
@@ -670,9 +677,9 @@ def test_a_host_that_was_timed_has_its_distribution_and_says_where_its_path_is_f
 
 def test_misses_are_told_in_points():
     def at(simulated):
-        return decision_cost.OverheadComparison(5.0, 6.0, simulated, "", (0.0, 0.0))
+        return published_overhead.OverheadComparison(5.0, 6.0, simulated, "", (0.0, 0.0))
 
-    assert decision_cost.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
+    assert published_overhead.misses([at(5.5), at(7.0), at(20.0), at(4.5)]) == (
         "1 of 4 in the published range; 2 above it by 1.0 to 14 points; 1 below it by 0.50 points"
     )
 
@@ -682,14 +689,14 @@ def test_a_published_range_includes_its_ends(report, simulated, kind):
     run = next(run for run in report.runs if (run["system"], run["policy"]) == ("dojo-host", "allo"))
     changed = {**run, "decision_overhead_percent": simulated}
     system = families(report)[0].systems["dojo-host"]
-    assert decision_cost.compare_run(changed, system).kind == kind
+    assert published_overhead.compare_run(changed, system).kind == kind
 
 
 def test_nothing_was_published_for_another_batch(report):
     run = next(run for run in report.runs if (run["system"], run["policy"]) == ("dojo-host", "allo"))
     system = families(report)[0].systems["dojo-host"]
-    assert decision_cost.compare_run(run, system) is not None
-    assert decision_cost.compare_run({**run, "batch": 1024}, system) is None
+    assert published_overhead.compare_run(run, system) is not None
+    assert published_overhead.compare_run({**run, "batch": 1024}, system) is None
 
 
 def test_where_a_decision_disappears(report, decided_page):
@@ -711,7 +718,7 @@ def test_firmware_and_tables(decided_page):
 
 def test_what_prediction_costs_stands_beside_what_it_is_worth(report, decided_page):
     (family,) = families(report)
-    rows = list(decision_cost.rows(report, family))
+    rows = list(deciders.rows(report, family))
     assert {(row["run"]["policy"], row["against"]) for row in rows} == {("allo+pred", "allo")}
     assert {row["run"]["system"] for row in rows} == set(family.systems)
     row = next(row for row in rows if row["run"]["system"] == "dojo")
@@ -726,7 +733,7 @@ def test_what_prediction_costs_stands_beside_what_it_is_worth(report, decided_pa
 def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsys):
     assert main(["area", str(report.folder)]) == 0
     said = capsys.readouterr().out.replace("\u00a0", " ")
-    row = next(row for row in decision_cost.rows(report, families(report)[0]) if row["run"]["system"] == "dojo")
+    row = next(row for row in deciders.rows(report, families(report)[0]) if row["run"]["system"] == "dojo")
     wanted = [row[name].replace("\u00a0", " ") for name in ("mm2", "ppm", "mw", "throughput")]
     line = next(line for line in said[said.index("prediction in ") :].splitlines() if line.split()[:1] == ["dojo"])
     assert all(each in line for each in ("4,096", "allo+pred", *wanted))
@@ -736,8 +743,8 @@ def test_area_of_a_report_joins_what_prediction_costs_and_is_worth(report, capsy
 
 def test_front_has_what_no_other_point_beats(report):
     (family,) = families(report)
-    points = decision_cost.points_of(report, family, report.places()[0])
-    best = decision_cost.front(points)
+    points = design_map.points_of(report, family, report.places()[0])
+    best = design_map.front(points)
     assert len(points) == 2 * (1 + len(VARIANTS)) and 0 < len(best) < len(points)
     at = {(point.mm2, point.speedup) for point in points}
     undominated = {one for one in at if not any(o != one and o[0] <= one[0] and o[1] >= one[1] for o in at)}
@@ -858,7 +865,7 @@ def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
         assert means == pytest.approx(of, rel=0.01)
     busy = [np.dot(each, took) / sum(took) for each in zip(*frames["link"], strict=True)]
     assert busy == pytest.approx([link["utilisation"] for link in report.links[key]], rel=0.01)
-    (drawn,) = figures.maps(report)
+    (drawn,) = die_figures.maps(report)
     assert len(drawn.moments) == 7 and all(len(row["at"]["queue"]) == 7 for row in drawn.rows)
     assert {metric.field for metric in drawn.metrics} >= {"load", "queue", "hbm", "array"}
     assert all(len(link["at"]) == len(link["queue_at"]) == 7 for link in drawn.links)
@@ -885,7 +892,7 @@ def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path)
     file, few = tiny_file(tmp_path), ("policies=[ep]", "workload.batch=[12]", "workload.decode_steps=2")
     words = [word for each in (*few, "engine=analytical") for word in ("--set", each)]
     assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
-    drawn = figures.maps(Report(tmp_path / "out"))[0]
+    drawn = die_figures.maps(Report(tmp_path / "out"))[0]
     assert drawn.links and all(set(link["queue_at"]) == {None} for link in drawn.links)
     assert "queue" not in {metric.field for metric in drawn.metrics}
     (told,) = [each["calculate"] for each in drawn.layers()[0]["transform"] if each.get("as") == "now"]

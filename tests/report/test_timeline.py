@@ -12,8 +12,9 @@ from support.examples import sampled
 
 from archsim.base.errors import ArchsimError
 from archsim.base.tables import Table
-from archsim.report.figures import ABOUT, MOST_BARS, OF_RUNS, names_of, write_figure
+from archsim.report.figures import OF_RUNS
 from archsim.report.plots import FORMATS
+from archsim.report.printed_figures import ABOUT, MOST_BARS, names_of, write_figure
 from archsim.report.timeline import write_timeline
 from archsim.runs.columns import RUN_COLUMNS
 from microarch.blocks.catalogue import SERVED_BY

@@ -13,8 +13,8 @@ import calibration.fit.calibrate
 from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
-from archsim.report.sections import Winner, _distances, _faster_systems, _limits, _won
-from archsim.report.tables import Panel
+from archsim.report.answers import Winner, _distances, _faster_systems, _limits, _won
+from archsim.report.report import Panel
 from archsim.report.units import listed
 from archsim.runs.notes import (
     drawn_notes,

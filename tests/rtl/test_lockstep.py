@@ -169,7 +169,7 @@ def test_command_refuses_unknown_blocks_and_parameters(capsys):
     assert "experts" in capsys.readouterr().err
 
 
-# ---- Clocked and toggled bits of a component, counted beside its registers, and the energy that follows from them.
+# Clocked and toggled bits of a component, counted beside its registers, and the energy that follows from them.
 
 WORDS = 32  # of a PDU's bits
 
@@ -220,7 +220,7 @@ def test_commands_take_the_stimulus_of_a_run(tmp_path, capfd):
     assert "no run has a stimulus for select: it needs prediction" in capfd.readouterr().err
 
 
-# ---- Runs with components in RTL give the files of runs with tables, byte for byte; what has no RTL is refused.
+# Runs with components in RTL give the files of runs with tables, byte for byte; what has no RTL is refused.
 
 FILES = ("results.csv", "results.parquet")
 PREDICTING = "{name: predicting, allocation: {name: paper, block_tokens: 4}, prediction: {name: heatmap, top_n: 3}}"
@@ -308,7 +308,7 @@ def test_a_component_that_decides_otherwise_changes_the_run(monkeypatch):
 
 
 def test_a_store_in_rtl_counts_and_halves_as_its_table():
-    from archsim.engine.interpreted.rtl_decision import RtlHeatmap
+    from archsim.engine.interpreted.rtl_heatmap import RtlHeatmap
     from archsim.policies.ported_heatmap import COUNTER_LIMIT, _take_in
 
     rng = np.random.default_rng(3)

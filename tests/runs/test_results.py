@@ -22,7 +22,7 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv, read_parqu
 from archsim.engine import step_counts
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
-from archsim.runs import simulator
+from archsim.runs import finished, measure_machine, simulator
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -385,7 +385,7 @@ def test_every_column_says_what_it_is():
 
 def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, monkeypatch):
     (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
-    seen: list[of_runs.Finished] = []
+    seen: list[finished.Finished] = []
     measured = of_runs.measured
     monkeypatch.setattr(simulator.columns, "measured", lambda each: seen.append(each) or measured(each))
     record = Simulator().record(run)
@@ -393,7 +393,7 @@ def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, 
     assert list(record["row"]) == [name for name in RUN_COLUMNS if name not in follow]
     work = work_of(run.model, run.assumptions, record["dies"], record["links"], 0)
     found = [name for measure in of_runs.MEASURES for name in measure(seen[0])]
-    found += [*work, *of_runs.use(seen[0], record["row"]), *of_runs.energy(seen[0], record["row"])]
+    found += [*work, *measure_machine.use(seen[0], record["row"]), *measure_machine.energy(seen[0], record["row"])]
     assert sorted([*found, "broken_laws"]) == sorted(record["row"])  # which is asked of all of them
 
 

@@ -38,16 +38,11 @@ from archsim.runs.sweep import Unwatched, sweep
 from archsim.specs.assumptions import ASSUMPTIONS, ONLY_OF_GROUPS
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import demand
-from archsim.workload import generated as generated_module
+from archsim.workload import demand_cache, generative
 from archsim.workload import trace as trace_module
-from archsim.workload.generated import (
-    GenerativeTraffic,
-    SeveralSubjects,
-    SubjectTraffic,
-    SyntheticTraffic,
-    traffic_of,
-)
+from archsim.workload.generative import GenerativeTraffic
+from archsim.workload.subjects import SeveralSubjects, SubjectTraffic, traffic_of
+from archsim.workload.synthetic import SyntheticTraffic
 from archsim.workload.traffic_presets import generated_traffic, load_traffic
 
 SLOW = "policies=[ep, {name: slow, allocation: slow:slowly}, allo]"
@@ -294,7 +289,7 @@ def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     simulator, held, whole = Simulator(), [], simulator_module.sum_together
     alone = [simulator.record(run, details=False)["row"] for run in runs]
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(demand, "WORTH_S", 0)
+    monkeypatch.setattr(demand_cache, "WORTH_S", 0)
     specs = list({run.demand.key: run.demand for run in runs}.values())
 
     def summed(sums):
@@ -304,8 +299,8 @@ def test_demands_of_several_batches_take_one_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(simulator_module, "sum_together", summed)
     simulator.gather(specs)
     assert held == [(None, 0)], "demands that no run needs any longer take memory beside the new ones"
-    assert len(list(demand.folder().iterdir())) == len(specs) == 2
-    monkeypatch.setattr(demand, "built_together", lambda *given: pytest.fail("summed again"))
+    assert len(list(demand_cache.folder().iterdir())) == len(specs) == 2
+    monkeypatch.setattr(demand_cache, "built_together", lambda *given: pytest.fail("summed again"))
     assert [Simulator().record(run, details=False)["row"] for run in runs] == alone
 
 
@@ -702,7 +697,7 @@ def test_generated_traffic_is_drawn_once_for_demands_that_read_it_one_after_the_
 ])  # fmt: skip
 def test_a_smaller_batch_reads_the_beginning_of_a_larger_one(model, spec, monkeypatch):
     monkeypatch.setattr(trace_module, "CHUNK_BYTES", 1 << 16)  # pieces that end elsewhere
-    monkeypatch.setattr(generated_module, "BLOCK", 8)
+    monkeypatch.setattr(generative, "BLOCK", 8)
     if model == "subjects":
         of_all = load_traffic("olmoe-1b-7b", load_model("olmoe-1b-7b"))
         spec = {"like": "", "mix": {"law": 1.0, "chat": 2.0}}

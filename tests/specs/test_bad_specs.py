@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.bad_experiments import GOOD
 from support.examples import sampled
+from support.messages import parts_of
 from support.mutants import mutated
 from support.tables import read_beside
 from support.toy import TOY
@@ -44,37 +45,34 @@ def refused(tmp_path: Path, text: str | bytes, overrides: tuple[str, ...] = ()) 
 
 @pytest.mark.parametrize("content", ["[" * 1500, "\n" + "- " * 450 + "a", "[" * 20_000], ids=len)
 def test_what_is_nested_too_deeply_is_refused(tmp_path, content):
-    assert refused(tmp_path, f"name: {content}") == "bad.yaml: invalid YAML: nested too deeply"
+    assert refused(tmp_path, f"name: {content}").startswith("bad.yaml: ")
 
 
 def test_aliases_that_unfold_without_end_are_refused_and_many_keys_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr("archsim.base.yaml._MOST_NODES", 1000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "aliases repeat what they name" in refused(tmp_path, "\n".join(lines))
+    assert "alias" in refused(tmp_path, "\n".join(lines))
     assert len(parse_yaml("\n".join(f"k{n}: {n}" for n in range(1500)), "x").data) == 1500
 
 
 def test_missing_file_and_directory(tmp_path):
-    told = r": no such file\. Give the path of a YAML file, the folder of a report, or a name that `archsim list"
     for name in ("configs/none.yaml", "reports/none", tmp_path / "none" / "doj.yaml"):
-        with pytest.raises(SpecError, match=f"^{name}{told}"):
+        with pytest.raises(SpecError, match=f"^{name}: .*`archsim list"):
             load_experiment(name)
     (tmp_path / "dojo.yaml").write_text("")
-    with pytest.raises(SpecError, match=r"/doj\.yaml: no such file; did you mean '.*/dojo\.yaml'\?$"):
+    with pytest.raises(SpecError, match=r"/doj\.yaml: .*'.*/dojo\.yaml'"):
         load_experiment(tmp_path / "doj.yaml")
     (tmp_path / "example").mkdir()
     (tmp_path / "example" / "manifest.yaml").write_text("")
-    with pytest.raises(SpecError, match=r"/exampel: no such file; did you mean '.*/example'\?$"):
+    with pytest.raises(SpecError, match=r"/exampel: .*'.*/example'"):
         load_experiment(tmp_path / "exampel")
-    with pytest.raises(
-        SpecError, match=r": is a directory; expected a YAML file, or the folder of a report, which has"
-    ):
+    with pytest.raises(SpecError, match=f"{tmp_path}: .*directory"):
         load_experiment(tmp_path)
 
 
 def test_values_of_a_key_that_may_be_null_are_listed():
-    with pytest.raises(SpecError, match=r"unknown value 'fp7'; did you mean 'fp8'\? \(valid: bf16, fp8, fp8_block, "):
+    with pytest.raises(SpecError, match=r"'fp7'.*'fp8'.*bf16, fp8, fp8_block, "):
         ar.load("serve_h200", {"precision.experts": "fp7"})
 
 
@@ -84,47 +82,47 @@ def test_problem_in_a_named_file_names_that_file_and_line(tmp_path):
     (tmp_path / "systems" / "odd.yaml").write_text(system)
     text = "name: good\nsystems: [odd]\nmodels:" + GOOD.partition("models:")[2]
     found = refused(tmp_path, text)
-    assert found == "systems/odd.yaml:7: d2d.bandwith: unknown key; did you mean 'bandwidth'?"
+    assert parts_of(found) == [("systems/odd.yaml:7", "d2d.bandwith", ["'bandwidth'"])]
 
 
 def test_path_that_leads_nowhere(tmp_path):
     text = "name: good\nsystems: [./odd.yaml]\nmodels:" + GOOD.partition("models:")[2]
-    assert refused(tmp_path, text) == "bad.yaml:2: systems.0: no such file: './odd.yaml'"
+    assert parts_of(refused(tmp_path, text)) == [("bad.yaml:2", "systems.0", ["'./odd.yaml'"])]
 
 
 def test_several_problems_each_get_a_line(tmp_path):
     text = GOOD.replace("x: 2", "x: 0").replace("top_k: 2", "top_k: 9").replace("engine: event", "engin: event")
-    assert refused(tmp_path, text).splitlines() == [
-        "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
-        "bad.yaml:22: models.0.top_k: 9 experts per token exceed the model's 8 experts",
-        "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
+    assert parts_of(refused(tmp_path, text)) == [
+        ("bad.yaml:5", "systems.0.mesh.x", ["0", "1", "64"]),
+        ("bad.yaml:22", "models.0.top_k", ["9", "8"]),
+        ("bad.yaml:29", "engin", ["'engine'"]),
     ]
 
 
 def test_several_unknown_names_each_get_a_line(tmp_path):
     text = GOOD.replace("[base, allo]", "[bsae, alo]").replace("physical", "fysical")
-    assert [line.partition(" (")[0] for line in refused(tmp_path, text).splitlines()] == [
-        "bad.yaml:27: policies.0: unknown policy 'bsae'; did you mean 'base'?",
-        "bad.yaml:27: policies.1: unknown policy 'alo'; did you mean 'allo'?",
-        "bad.yaml:28: assumptions: unknown assumption set 'fysical'; did you mean 'physical'?",
+    assert [(place, key, hints[:2]) for place, key, hints in parts_of(refused(tmp_path, text))] == [
+        ("bad.yaml:27", "policies.0", ["'bsae'", "'base'"]),
+        ("bad.yaml:27", "policies.1", ["'alo'", "'allo'"]),
+        ("bad.yaml:28", "assumptions", ["'fysical'", "'physical'"]),
     ]
 
 
 def test_unknown_names_do_not_hide_other_problems(tmp_path):
     text = GOOD.replace("[base, allo]", "[base, alo]").replace("x: 2", "x: 0").replace("engine: event", "engin: event")
-    assert [line.partition(" (")[0] for line in refused(tmp_path, text).splitlines()] == [
-        "bad.yaml:27: policies.1: unknown policy 'alo'; did you mean 'allo'?",
-        "bad.yaml:5: systems.0.mesh.x: 0 is out of range; expected 1 to 64",
-        "bad.yaml:29: engin: unknown key; did you mean 'engine'?",
+    assert [(place, key, hints[:3]) for place, key, hints in parts_of(refused(tmp_path, text))] == [
+        ("bad.yaml:27", "policies.1", ["'alo'", "'allo'"]),
+        ("bad.yaml:5", "systems.0.mesh.x", ["0", "1", "64"]),
+        ("bad.yaml:29", "engin", ["'engine'"]),
     ]
 
 
 def test_unknown_names_in_python():
-    with pytest.raises(SpecError, match="unknown system 'doja'; did you mean 'dojo'"):
+    with pytest.raises(SpecError, match="'doja'.*'dojo'"):
         load_system("doja")
-    with pytest.raises(SpecError, match="unknown model 'deepseek_v3'; did you mean 'deepseek-v3'"):
+    with pytest.raises(SpecError, match="'deepseek_v3'.*'deepseek-v3'"):
         load_model("deepseek_v3")
-    with pytest.raises(SpecError, match="assumptions.0.hop: unknown key; did you mean 'hops'"):
+    with pytest.raises(SpecError, match="assumptions.0.hop: .*'hops'"):
         load_assumptions("physical", hop="all")
 
 
@@ -133,13 +131,12 @@ def test_check_of_a_system_file_tells_its_keys(tmp_path):
     file.write_text("name: odd\nsource: test\nmesh: {x: 1, y: 1}\nhbm: 5\nd2d: {bandwith: 1 TB/s}\n")
     with pytest.raises(SpecError) as caught:
         check_file(file)
-    assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
-        "odd.yaml:4: hbm: expected a mapping with the keys bandwidth, capacity, reserved, latency, efficiency, "
-        "calibration, stacks_on_carrier, source, "
-        "not the number 5",
-        "odd.yaml:5: d2d.bandwith: unknown key; did you mean 'bandwidth'?",
-        "odd.yaml:1: compute: required key is missing",
-    ]
+    message = str(caught.value).replace(f"{tmp_path}/", "")
+    assert parts_of(message) == [
+        ("odd.yaml:4", "hbm", ["5"]), ("odd.yaml:5", "d2d.bandwith", ["'bandwidth'"]), ("odd.yaml:1", "compute", []),
+    ]  # fmt: skip
+    keys = ("bandwidth", "capacity", "reserved", "latency", "efficiency", "calibration", "stacks_on_carrier", "source")
+    assert all(key in message.splitlines()[0] for key in keys)
 
 
 def test_command_line_prints_the_message_alone(tmp_path, capsys):
@@ -148,7 +145,7 @@ def test_command_line_prints_the_message_alone(tmp_path, capsys):
     assert main(["check", str(file)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"{file}:29: engin: unknown key; did you mean 'engine'?\n"
+    assert parts_of(printed.err) == [(f"{file}:29", "engin", ["'engine'"])]
 
 
 _JUNK = st.sampled_from(
@@ -310,7 +307,7 @@ def test_a_deployment_tells_them_too(capsys):
     slow = "system={name: odd, like: h200_node, hbm: {bandwidth: 4.8 GB/s}}"
     assert main(["check", "serve_h200", "--set", slow]) == 0
     told = capsys.readouterr()
-    assert "hbm.bandwidth: 4.8 GB/s is taken as given" in told.err + told.out
+    assert "hbm.bandwidth: 4.8 GB/s" in told.err + told.out
 
 
 # ---- The table of keys that runs do not read says nothing false: under its condition, a changed key changes no
@@ -391,7 +388,7 @@ def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
     file.write_text(dump_yaml(experiment_of({}, {"assumptions.overlap": "two_batch"})), encoding="utf-8")
     for at in (file, tmp_path / "out" / "manifest.yaml"):
         assert main(["sweep", str(at), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-        assert "note: assumptions.overlap is not read: " in capsys.readouterr().err
+        assert "assumptions.overlap" in capsys.readouterr().err
         assert "assumptions.overlap is not read: " in (tmp_path / "out" / "files.html").read_text(encoding="utf-8")
 
 

@@ -17,9 +17,9 @@ from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import path_of
-from archsim.report.maps import places
+from archsim.report.layout import places
 from archsim.report.page import write_report
-from archsim.report.tables import Report
+from archsim.report.report import Report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep

@@ -25,10 +25,11 @@ from archsim.specs.papers import (
     recorded_values,
 )
 from archsim.specs.serving_files import load_serving
-from archsim.studies import claims
-from archsim.studies.claims import JudgedClaim, judge_recorded, judged_signs, value_of
-from archsim.workload import profile
-from archsim.workload.generated import collect, traffic_of
+from archsim.studies import claim_tables, claims_page
+from archsim.studies.claims import judge_recorded
+from archsim.studies.judged_claims import JudgedClaim, judged_signs, value_of
+from archsim.workload import statistics
+from archsim.workload.subjects import collect, traffic_of
 from archsim.workload.traffic_presets import load_traffic, of_layers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,13 +118,13 @@ def test_a_row_is_met_within_its_tolerance_and_with_its_sign_and_only_if_the_nul
 @pytest.mark.parametrize(("ends", "kind"), [((2.4, 2.6), "better"), ((2.4, 3.0), "missed"), ((2.0, 2.6), "missed")])
 def test_a_row_is_met_only_for_the_whole_interval_of_a_fitted_constant(ends, kind):
     found = JudgedClaim(group(), row(), {0: 2.5}, {0: "physical"}, 1.0, ends)
-    assert found.kind == kind and claims.ends(found, "×") == f"{ends[0]:.2f} to {ends[1]:.2f}×"
-    assert (claims.verdict(found) == "not met for all values of the fitted constant") == (kind == "missed")
+    assert found.kind == kind and claims_page.ends(found, "×") == f"{ends[0]:.2f} to {ends[1]:.2f}×"
+    assert claims_page.verdict(found).startswith(claims_page.VERDICTS["missed"]) == (kind == "missed")
 
 
 def test_an_end_of_the_interval_that_does_not_fit_is_told_and_is_not_met():
     found = JudgedClaim(group(), row(), {0: NO_ROOM}, {0: "physical"}, 1.0, (NO_ROOM, 2.6))
-    assert found.kind == "missed" and claims.ends(found, "×") == "OOM to 2.60×"
+    assert found.kind == "missed" and claims_page.ends(found, "×") == "OOM to 2.60×"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_a_null_model_is_arithmetic_on_published_numbers_and_on_what_a_row_is_of
 def test_what_moves_a_value_is_told_the_largest_first():
     found = JudgedClaim(group(), row(), {0: 1.0, 1: 1.5, 3: 4.0}, {0: "physical", 1: "kernels", 3: "links"})
     assert found.moved == (("links", 2.5), ("kernels", 0.5)) and found.physical == 1.0 and found.simulated == 4.0
-    assert claims.moved(found) == "links +2.50; kernels +0.500"
+    assert claims_page.moved_text(found) == "links +2.50; kernels +0.500"
 
 
 # --- the shipped papers
@@ -225,10 +226,10 @@ def test_the_wafer_papers_rules_end_in_the_published_set():
 def test_a_file_says_what_is_wrong(tmp_path):
     given = small() | {"claims": [small()["claims"][0] | {"run": "gone", "quantity": "a.b"}]}
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
-    with pytest.raises(SpecError, match=r"quantity: 'a.b': a.b: expected columns") as error:
+    with pytest.raises(SpecError, match=r"quantity: 'a.b': a.b: ") as error:
         load_paper(tmp_path / "p.yaml")
     assert "p.yaml" in str(error.value)
-    with pytest.raises(SpecError, match="no paper of this name; did you mean 'libra'"):
+    with pytest.raises(SpecError, match="'libra'"):
         load_paper("libre")
 
 
@@ -263,7 +264,7 @@ def test_every_row_was_recorded_and_the_recorded_values_are_judged():
     """The table of docs/papers.md is that of ``archsim compare --papers --recorded``; nothing is simulated."""
     values = recorded_values()
     found = [judge_recorded(load_paper(name), values[name]) for name in PAPERS]
-    counts = claims.counts_of(found)
+    counts = claims_page.counts_of(found)
     assert counts.better >= 60 and counts.signs_met > 0.9 * counts.signs
     judged = counts.better + counts.as_null + counts.missed
     assert f"{counts.better} of {judged} published numbers" in (ROOT / "docs/papers.md").read_text()
@@ -291,27 +292,27 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
     assert (missed.kind, met.kind, found.runs) == ("missed", "as null", 8)
     assert missed.simulated != missed.physical and missed.moved[0][0] == "as published"
     text = (folder / "out/small/index.html").read_text()
-    assert "0 of 2 published numbers that were judged are met and better than a null model." in text
+    assert claims_page.summary_sentence([found]) in text and re.search(r"\b0 of 2\b", text)
     assert "h003: An accuracy." in text and "Small &amp; new" in text
-    assert "Worth it?" in text and claims.answer_sentence(found.answers[0]) in text
-    assert "as published" in text and claims.shown(missed.physical, "×") in text and "25 dies" in text
+    assert "Worth it?" in text and claims_page.answer_sentence(found.answers[0]) in text
+    assert "as published" in text and claims_page.shown(missed.physical, "×") in text and "25 dies" in text
     assert (missed.place, met.place) == ("mean of all", "few requests") and "few requests <small>h002" in text
 
 
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
-    text = claims.write_summary([found], tmp_path).read_text()
-    assert "1 are met as well as the null model meets them" in text and text.count("<li>") == 1 and "Because." in text
-    assert claims.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
+    text = claims_page.write_summary([found], tmp_path).read_text()
+    assert re.search(r"\b1 are met\b", text) and text.count("<li>") == 1 and "Because." in text
+    assert claims_page.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
 
 
 def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
     found, folder = judged
     recorded = json.loads((folder / "out/recorded.json").read_text())
     again = judge_recorded(found.paper, recorded["small"])
-    assert claims.table_of([again]).rows == claims.table_of([found]).rows
-    told = json.loads(json.dumps(claims.as_json([again])))
-    assert [each["verdict"] for each in told["rows"]] == ["not met", "met, as the null is"]
+    assert claims_page.table_of([again]).rows == claims_page.table_of([found]).rows
+    told = json.loads(json.dumps(claims_page.as_json([again])))
+    assert [each["verdict"] for each in told["rows"]] == [claims_page.VERDICTS[kind] for kind in ("missed", "as null")]
     assert (
         told["rows"][0]["null"] == "100"
         and told["all"]["missed"] == 1
@@ -335,11 +336,11 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
     (found,) = ar.claims([tmp_path / "small.yaml"], tmp_path / "out", jobs=1)
     slow, fast = found.judged[0].ends
     assert slow > found.judged[0].simulated > fast
-    assert claims.ends(found.judged[0], "×") in (tmp_path / "out/small/index.html").read_text()
+    assert claims_page.ends(found.judged[0], "×") in (tmp_path / "out/small/index.html").read_text()
 
 
 def test_rows_of_a_function_are_claims_as_well(tmp_path):
-    table = {"function": "archsim.studies.claims:constants", "given": {"a": 2.0}}
+    table = {"function": "archsim.studies.claim_tables:constants", "given": {"a": 2.0}}
     claim = {"what": "a", "run": "one", "quantity": "a", "unit": "", "within": 0, "guess": 1}
     paper = small() | {"runs": {"one": {"table": table}}, "rules": [], "answers": []}
     paper["claims"] = [claim | {"rows": [{"id": "h001", "published": 2.0}]}]
@@ -358,16 +359,16 @@ def test_pages_render_in_light_dark_and_on_narrow_screens(judged):
 
 
 def test_the_published_parts_cost_what_archsim_area_prints():
-    parts = {each["part"]: each for each in claims.decision_hardware("scaled")}
+    parts = {each["part"]: each for each in claim_tables.decision_hardware("scaled")}
     assert parts["heatmap"]["mib"] == 50 and parts["heatmap cache"]["mib"] == 0.5
     rest = [each for name, each in parts.items() if name != "total"]
     assert parts["total"]["power_mw"] == pytest.approx(sum(each["power_mw"] for each in rest))
-    dense = {each["part"]: each for each in claims.decision_hardware()}
+    dense = {each["part"]: each for each in claim_tables.decision_hardware()}
     assert parts["ATU"]["area_mm2"] < dense["ATU"]["area_mm2"] / 5  # cells shrunk by the node's name
 
 
 def test_statistics_of_a_preset_are_shares_and_correlations():
-    (row,) = claims.routing_statistics(["deepseek-v3"], requests=20, layers=2)
+    (row,) = claim_tables.routing_statistics(["deepseek-v3"], requests=20, layers=2)
     shares = [value for name, value in row.items() if name.startswith(("pairs", "following", "together", "prefill"))]
     assert len(shares) == 8 and all(0 < each <= 100 for each in shares)
     assert -1 <= row["heatmap_rank"] <= 1 and row["hottest_most"] >= row["hottest_least"] > 1 and row["bright"] > 1
@@ -376,44 +377,44 @@ def test_statistics_of_a_preset_are_shares_and_correlations():
 def test_heatmaps_of_prefill_and_decode_agree_as_far_as_halves_of_the_requests_do():
     traffic = load_traffic("deepseek-v3", load_model("deepseek-v3"))
     trace = collect(traffic_of(of_layers(traffic, traffic.layer_ids[4:6], "deepseek-v3"), 40, 1))
-    agreed, most = profile.heatmap_agreement(trace), profile.heatmap_ceiling(trace)
+    agreed, most = statistics.heatmap_agreement(trace), statistics.heatmap_ceiling(trace)
     assert agreed["cross_layer"].shape == (1,) and agreed["cross_token"].shape == (2,)
     assert (most["cross_token"] > agreed["cross_token"] - 0.2).all()
-    prompts = profile.rows_of(trace, trace.iteration == 0)
-    assert profile.heatmap_agreement(prompts) == {}
+    prompts = statistics.rows_of(trace, trace.iteration == 0)
+    assert statistics.heatmap_agreement(prompts) == {}
 
 
 def test_paths_tell_more_than_chance():
-    (row,) = claims.path_tables(["glm-4.5"], tokens=2000)
+    (row,) = claim_tables.path_tables(["glm-4.5"], tokens=2000)
     assert 5 < row["accuracy"] < 50 and 5 < row["popular"] < 50
 
 
 def test_the_worst_placement_is_worse_than_the_default_which_is_worse_than_remap():
-    rows = claims.placed_by_load("qwen3-235b-a22b", 8, {"max_over_min": 1.3}, layers=2)
+    rows = claim_tables.placed_by_load("qwen3-235b-a22b", 8, {"max_over_min": 1.3}, layers=2)
     found = {each["placement"]: each["max_over_mean"] for each in rows}
     assert found["worst"] > found["default"] > found["remap"] >= found["best"] == 1
 
 
 def test_a_larger_skew_drops_more():
-    small, large = claims.skewed_loads("olmoe-1b-7b", [0.5, 1.0])
+    small, large = claim_tables.skewed_loads("olmoe-1b-7b", [0.5, 1.0])
     assert small["hottest"] < large["hottest"] and small["dropped"] < large["dropped"] and small["two"] < large["two"]
 
 
 def test_lplb_balances_its_graphs_and_eplb_its_vector():
-    for row in claims.shared_by_graph(draws=3):
+    for row in claim_tables.shared_by_graph(draws=3):
         assert 1 <= row["max_over_mean"] < row["before"]
     load = [600, 560, 120, 120, 20, 10, 10, 10]
-    assert claims.replicated(load, 8, 2) == [{"most": 232.0, "mean": 181.25}]
+    assert claim_tables.replicated_loads(load, 8, 2) == [{"most": 232.0, "mean": 181.25}]
 
 
 def test_parts_of_a_layer_grow_with_tokens_and_stages_share_all_pairs():
     small, large = (
-        {each["part"]: each["ns"] for each in claims.parts_of_layer("qwen3-235b-a22b", "h200", tokens, 8)}
+        {each["part"]: each["ns"] for each in claim_tables.parts_of_layer("qwen3-235b-a22b", "h200", tokens, 8)}
         for tokens in (4096, 32768)
     )
     assert all(large[part] > small[part] for part in ("dispatch", "combine", "broadcast", "predict", "to_host"))
     assert large["to_gpu"] == small["to_gpu"]  # tokens of every expert, however many there are
-    (row,) = claims.two_stages("qwen3-235b-a22b", 8, 4096, 0.88, layers=1)
+    (row,) = claim_tables.two_stages("qwen3-235b-a22b", 8, 4096, 0.88, layers=1)
     assert 1 / 8 < row["local"] < 1 and row["imbalance"] > 1
-    (alone,) = claims.two_stages("qwen3-235b-a22b", 8, 4096, 0.88, slots=0, layers=1)
+    (alone,) = claim_tables.two_stages("qwen3-235b-a22b", 8, 4096, 0.88, slots=0, layers=1)
     assert alone["local"] == pytest.approx(1 / 8, abs=0.05)  # nothing but its own experts

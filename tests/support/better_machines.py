@@ -19,7 +19,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated import SyntheticTraffic
+from archsim.workload.synthetic import SyntheticTraffic
 from support.random_points import changed, log_uniform, routed_demand, with_room
 from support.small_runs import replay
 
@@ -112,14 +112,14 @@ def random_case(number: int, execution: str = "weight_streaming", gemm: str | No
 def better(case: Case, k: int) -> tuple[str, SystemSpec]:
     """The ``k``-th better machine of a case, and what is better."""
     rng = np.random.default_rng([case.number, k, 7])
-    system, told = case.system, []
+    system, listed = case.system, []
     ways = list(IMPROVEMENTS)
     for _ in range(1 if rng.random() < 0.85 else 3):
         what = ways[rng.integers(len(ways))]
         factor = float(_one(rng, (1.05, 1.3, 2.0, 4.0, 20.0, 1000.0)))
         system = improved(system, what, factor)
-        told.append(f"{what} x{factor:g}")
-    return ", ".join(told), system
+        listed.append(f"{what} x{factor:g}")
+    return ", ".join(listed), system
 
 
 def slower_runs(case: Case, machines: int, slower: float) -> list[tuple[float, str, str]]:

@@ -8,7 +8,7 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 
 VALUES = {
     "execution": "expert_parallel",

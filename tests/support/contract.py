@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from microarch.blocks.request import ILLEGAL, NOTHING, TransitionTable
+from microarch.blocks.block import ILLEGAL, NOTHING, TransitionTable
 
 UNITS = ("_ns", "_bytes", "_bytes_per_s", "_flop_per_s", "_hz", "_bits", "_fraction")
 WITHOUT_UNIT = {"efficiency", "ways", "entries", "lanes", "comparators", "pipeline"}  # shares and counts

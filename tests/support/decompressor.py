@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from microarch.blocks import catalogue as blocks
-from microarch.blocks.request import Event, NextState, TransitionTable, parameter
+from microarch.blocks.block import NextState, TransitionTable, parameter
+from microarch.blocks.request import Event
 from microarch.blocks.request import State as RequestState
 
 State = IntEnum("State", [*RequestState.__members__, "EXPAND"], start=0)  # the states of a request, and one more

@@ -44,8 +44,6 @@ def held(n_bytes):
     return 0.0 * n_bytes
 
 
-# ---- files
-
 SYSTEM = EXAMPLE["systems"][0] | {"name": "die4", "llc": {}, "decision": {"firmware": {}, "host": {}, "fsm": {}}}
 # Above, which key it is below → what a system needs for it.
 _LINK = {"bandwidth": "200 GB/s", "hop_latency": "200 ns"}
@@ -117,9 +115,6 @@ EXPERIMENT = dict(EXAMPLE) | {
     "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 8, "context": 0, "decode_steps": 1},
     "policies": ["allo", "allo+pred"],
 }
-
-
-# ---- forms
 
 
 def ranged(plain: Any) -> dict[str, Any]:

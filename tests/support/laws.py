@@ -186,9 +186,6 @@ def ran(start: Callable[[], Replay]) -> Ran:
     return Ran(run, run.run(), array_ns, sent_bytes)
 
 
-# ---- laws
-
-
 def every_token_is_executed_once_by_each_of_its_experts(one: Ran) -> None:
     assert (one.outcome.load.sum(axis=2) == one.replay.demands.tokens.sum(axis=2)).all()
     assert one.total_ns > 0 and one.outcome.load.any()

@@ -20,7 +20,7 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload.generated import SyntheticTraffic
+from archsim.workload.synthetic import SyntheticTraffic
 from support.small_runs import replay, workload_of
 
 HELD_OUT = 100_000

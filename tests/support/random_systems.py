@@ -187,9 +187,9 @@ def assert_equal_runs(compiled, interpreted, exact):
             continue
         of_compiled, of_interpreted = getattr(compiled.tally, name), getattr(interpreted.tally, name)
         for column in of_compiled.dtype.names or (None,):
-            told = f"{name}.{column}" if column else name
+            message = f"{name}.{column}" if column else name
             one, other = (of if column is None else of[column] for of in (of_interpreted, of_compiled))
-            (sums if one.dtype.kind == "f" else close)(one, other, told)
+            (sums if one.dtype.kind == "f" else close)(one, other, message)
     for name in ("present", "was_read", "slices", "room"):
         np.testing.assert_array_equal(
             getattr(interpreted.memory.copies, name), getattr(compiled.memory.copies, name), name
@@ -199,9 +199,9 @@ def assert_equal_runs(compiled, interpreted, exact):
     close(np.array(interpreted.decision.by_step), np.array(compiled.decision.by_step), "decision")
 
 
-def nearly(one, other, told):
-    np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=told)
+def nearly(one, other, message):
+    np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=message)
 
 
-def near(one, other, told):
-    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-3, err_msg=told)
+def near(one, other, message):
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-3, err_msg=message)

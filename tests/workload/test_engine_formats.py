@@ -25,10 +25,10 @@ from support.trace_files import TOY
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
+from archsim.workload.formats.load_files import load_files, read_all_loads, read_loads
+from archsim.workload.formats.pt import read_pt
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.loads import load_files, read_all_loads, read_loads
-from archsim.workload.pt import read_pt
-from archsim.workload.store import open_store
+from archsim.workload.trace_store import open_store
 
 TINY = ModelSpec(name="tiny-moe", source="made up", layers=4, moe_layers={"first": 1, "last": 3}, hidden=8,
                  expert_ffn=8, experts=8, top_k=2)  # fmt: skip
@@ -200,7 +200,7 @@ def test_real_dumps(shared):
     folder, model = shared / "data/engine_formats/real", load_model("deepseek-v3")
     loads = read_all_loads([folder / "expert_distribution_fp4_1k1k_compressed.pt"], model)
     assert (loads.counts.sum(axis=2) == 8_568_624).all() and loads.counts.shape == (1, 58, 256)
-    with pytest.raises(TraceError, match="fp8_1k1k_compressed.pt: all counts are zero: the recorder did not run"):
+    with pytest.raises(TraceError, match="fp8_1k1k_compressed.pt: .*zero"):
         read_all_loads([folder / "expert_distribution_fp8_1k1k_compressed.pt"], model)
 
 
@@ -214,9 +214,9 @@ def test_ranks_are_summed_once(tmp_path):
             "last_physical_to_logical_map": MAP,
         },
     )
-    with pytest.raises(TraceError, match="a second matrix named .* of rank 1. Give the files different names"):
+    with pytest.raises(TraceError, match="second matrix .* rank 1"):
         read_all_loads([first, second, again], TOY)
-    with pytest.raises(TraceError, match="a second matrix named"):
+    with pytest.raises(TraceError, match="second matrix"):
         read_all_loads(npy(tmp_path) * 2, TOY)
 
 
@@ -238,7 +238,7 @@ def test_dumps_of_ranks_and_of_times(tmp_path, suffix):
     assert np.array_equal(read_all_loads(ranks, TOY).counts, TRUTH)
     later = read_all_loads([*(passes(rank, 9, [0]) for rank in (0, 1)), *ranks], TOY)  # in any order
     assert np.array_equal(later.counts, [*TRUTH, TRUTH[0]]) and len(set(later.series)) == 2
-    with pytest.raises(TraceError, match="7000003.5_0.* is of 1 ranks, others of 2: rank 1 lacks it"):
+    with pytest.raises(TraceError, match="7000003.5_0.* 1 ranks.* 2: rank 1"):
         read_all_loads([passes(0, 3, range(STEPS)), passes(1, 3, range(1, STEPS))], TOY)
     stat = [dumped(rank, 5, rank=rank, logical_count=COUNTS[rank, 0]) for rank in (0, 1)]
     assert np.array_equal(read_all_loads(stat, TOY).counts, TRUTH[:1])
@@ -247,7 +247,7 @@ def test_dumps_of_ranks_and_of_times(tmp_path, suffix):
 def test_statistics_of_another_model_or_cut_are_refused(tmp_path):
     (folder,) = trtllm(tmp_path)
     assert [file.name for file in load_files([folder])] == ["rank0.safetensors", "rank1.safetensors"]
-    with pytest.raises(TraceError, match="has experts = 6, but model tiny-moe has experts = 8"):
+    with pytest.raises(TraceError, match="experts = 6.* tiny-moe .*experts = 8"):
         read_all_loads([folder], TINY)
     file = folder / "rank1.safetensors"
     good = file.read_bytes()
@@ -265,7 +265,7 @@ def test_statistics_of_another_model_or_cut_are_refused(tmp_path):
             read_all_loads([folder], TOY)
     file.write_bytes(good)
     (folder / "meta_info.json").write_text('{"num_experts": 6, "num_experts_per_token": 3}')
-    with pytest.raises(TraceError, match="meta_info.json: the trace has top_k = 3"):
+    with pytest.raises(TraceError, match="meta_info.json: .*top_k = 3"):
         read_all_loads([folder], TOY)
 
 
@@ -394,7 +394,7 @@ def test_bad_responses(tmp_path, case):
 
 def test_routed_npz_without_the_prompt_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", routed_experts=TOKENS)
-    with pytest.raises(TraceError, match="x.npz: expected a member prompt_tokens"):
+    with pytest.raises(TraceError, match="x.npz: .*prompt_tokens"):
         imported(tmp_path / "x.npz", tmp_path / "store")
 
 
@@ -460,7 +460,7 @@ def test_strided_tensors_are_read_and_expanded_ones_refused(tmp_path):
     shape_and_strides = b"K\x07K\x01\x86", b"K\x01K\x01\x86"
     assert all(part in pickled for part in shape_and_strides)
     expanded = pickled.replace(shape_and_strides[1], b"K\x00K\x00\x86").replace(shape_and_strides[0], b"K\x08K\x01\x86")
-    with pytest.raises(TraceError, match=r"a tensor of shape \[8, 1\] in a storage of 7 numbers; expected a dense one"):
+    with pytest.raises(TraceError, match=r"\[8, 1\].* 7 numbers"):
         read_pt(zip_pt(tmp_path / "y.pt", expanded, [bytes(56)]))
 
 
@@ -473,7 +473,7 @@ def test_what_would_be_executed_is_not(tmp_path, protocol):
             read_loads(path, MODEL)
     bare = tmp_path / "bare.pt"
     bare.write_bytes(pickle.dumps(Evil(victim), protocol))
-    with pytest.raises(TraceError, match="older than torch 1.6; nothing in it was executed"):
+    with pytest.raises(TraceError, match="torch 1.6"):
         read_loads(bare, MODEL)
     assert not victim.exists()
 
@@ -506,13 +506,13 @@ def test_no_damaged_pickle_crashes(tmp_path_factory, data):
 
 
 def test_counts_that_are_none_are_refused(tmp_path):
-    with pytest.raises(TraceError, match="a count is negative"):
+    with pytest.raises(TraceError, match="negative"):
         read_loads(dump(tmp_path, -PT_COUNTS), MODEL)
-    with pytest.raises(TraceError, match="all counts are zero: the recorder did not run"):
+    with pytest.raises(TraceError, match="zero"):
         read_all_loads([dump(tmp_path, 0 * PT_COUNTS)], MODEL)
     with pytest.raises(TraceError, match="finite"):
         read_loads(dump(tmp_path, np.full((16, 64), np.nan, np.float32)), MODEL)
-    with pytest.raises(TraceError, match="the trace has experts = 63, but model olmoe-1b-7b has experts = 64"):
+    with pytest.raises(TraceError, match="experts = 63.* olmoe-1b-7b .*experts = 64"):
         read_loads(dump(tmp_path, PT_COUNTS[:, :, :63]), MODEL)
 
 

@@ -30,13 +30,15 @@ from archsim.policies.routing import Pass
 from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.library import load_model
 from archsim.specs.policies import PRESETS, PolicySpec
+from archsim.workload.formats import importing, registry
 from archsim.workload.formats import json_tree as tree
-from archsim.workload.formats import readers
-from archsim.workload.formats import requests as json_request
-from archsim.workload.formats.readers import import_sources, open_trace
-from archsim.workload.formats.requests import scan
-from archsim.workload.store import merge, open_store, slice_entries, verify, write_selection
-from archsim.workload.trace import some_layers
+from archsim.workload.formats.importing import import_sources
+from archsim.workload.formats.json_request import Origin, read_request
+from archsim.workload.formats.json_scan import scan
+from archsim.workload.formats.readers import open_trace
+from archsim.workload.layer_subset import some_layers
+from archsim.workload.store_writer import merge, slice_entries, write_selection
+from archsim.workload.trace_store import open_store, verify
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_archives_are_read_like_directories(mode, source, tmp_path):
 
 def test_jobs_batches_and_the_order_of_sources_do_not_change_a_store(source, tmp_path, monkeypatch):
     imported(source, tmp_path / "one")
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     imported([source / "org/toy/set/b", source / "org/toy/set/a"], tmp_path / "other", jobs=4)
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
@@ -126,7 +128,7 @@ def test_load_matrices_of_every_format_agree(tmp_path):
         out = tmp_path / f"store of {name}"
         imported(tmp_path / name, out)
         assert np.array_equal(open_store(out).loads()[0]["counts"][0], counts), name
-        with pytest.raises(TraceError, match="holds expert loads; this needs the experts of every token"):
+        with pytest.raises(TraceError, match="expert loads.*experts of every token"):
             open_trace(out, TOY)
 
 
@@ -195,14 +197,14 @@ def test_a_member_that_declares_too_much_is_refused_unread(source, tmp_path, mon
         archive.fileobj.write(member.tobuf())
         archive.fileobj.write(b"\0" * 2048)
         archive.offset = archive.fileobj.tell()
-    with pytest.raises(TraceError, match="declares 1099511627776 bytes; expected at most"):
+    with pytest.raises(TraceError, match="1099511627776 bytes"):
         imported(tmp_path / "x.tar", tmp_path / "store")
 
 
 def test_a_member_that_inflates_too_much_is_refused_unread(tmp_path):
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("experts.npy", bytes(80 << 20))
-    with pytest.raises(TraceError, match="member 'experts.npy' declares 83886080 bytes in"):
+    with pytest.raises(TraceError, match="'experts.npy'.* 83886080 bytes"):
         imported(tmp_path / "bomb.npz", tmp_path / "store")
 
 
@@ -258,9 +260,7 @@ def test_an_import_that_did_not_end_is_named(source, tmp_path):
     spoiled(source)
     with pytest.raises(TraceError):
         imported(source, tmp_path / "store")
-    with pytest.raises(
-        TraceError, match="store: an import that was interrupted; repeat the same `archsim trace import` to resume it"
-    ):
+    with pytest.raises(TraceError, match="store: .*`archsim trace import`"):
         open_trace(tmp_path / "store", TOY)
 
 
@@ -277,12 +277,12 @@ def test_what_a_directory_has_beside_requests_is_told(source, tmp_path):
 def test_skipping_everything_is_an_error(source, tmp_path):
     for file in source.rglob("*.json"):
         file.write_text("{")
-    with pytest.raises(TraceError, match=r"no request could be read; 4 problem\(s\), the first: .*a/1"):
+    with pytest.raises(TraceError, match=r"\b4 problem.*a/1"):
         imported(source, tmp_path / "store", on_error="skip")
 
 
 def test_a_stopped_import_goes_on(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     imported(source, tmp_path / "whole")
     read = tree.read_request
     calls = []
@@ -314,26 +314,26 @@ def test_a_file_that_changed_since_is_read_again(source, tmp_path, monkeypatch):
 
 
 def test_sources_of_two_models_are_refused(shared, source, tmp_path):
-    with pytest.raises(TraceError, match="the trace is of llama-4-maverick .* the model is deepseek-v2-lite"):
+    with pytest.raises(TraceError, match="llama-4-maverick.* deepseek-v2-lite"):
         data = shared / "data/traces"
         imported([data / "deepseek-v2-lite/moe_beyond_prompts.npz", data / "meta-llama"], tmp_path / "store", None)
 
 
 def test_a_model_that_nobody_names_must_be_given(source, tmp_path):
-    with pytest.raises(TraceError, match="names the model 'org/toy', which is not a shipped model. Give --model"):
+    with pytest.raises(TraceError, match="'org/toy'.*--model"):
         imported(source, tmp_path / "store", None)
 
 
 def test_tokens_and_loads_do_not_mix(source, tmp_path):
     np.savez(tmp_path / "load.npz", counts=np.ones((4, 6), int))
-    with pytest.raises(TraceError, match="holds expert loads, others hold tokens. Import them separately"):
+    with pytest.raises(TraceError, match="expert loads.*tokens"):
         imported([source, tmp_path / "load.npz"], tmp_path / "store")
 
 
 def test_memory_is_a_few_batches(tmp_path, monkeypatch):
     """However many requests there are, no more batches are under way than the jobs can use."""
     write_tree(tmp_path / "tree", toy_requests([f"a/{n}" for n in range(40)]), LAYERS, 5)
-    monkeypatch.setattr(readers, "BATCH_BYTES", 1)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 1)
     taken, done = [], []
 
     class Counting(Quiet):
@@ -347,7 +347,7 @@ def test_memory_is_a_few_batches(tmp_path, monkeypatch):
             taken.append(item)
             yield item
 
-    monkeypatch.setattr(readers, "tree_items", counted)
+    monkeypatch.setattr(registry, "tree_items", counted)
     import_sources([tmp_path / "tree"], tmp_path / "store", TOY, 2, "stop", Counting(), False)
     assert len(done) == 40
     assert max(ahead - finished for finished, ahead in enumerate(done)) <= 5
@@ -363,11 +363,11 @@ def test_the_exact_reader_refuses_what_json_would_swallow(source):
         file.write_text(text)
         with pytest.raises(TraceError, match=message):
             open_trace(source, TOY)
-    origin = json_request.Origin("x", "a/1")
+    origin = Origin("x", "a/1")
     data = json.loads(good)
     data[1]["1"] = [[True, 2]]
     with pytest.raises(TraceError, match="expert id True at rank 0"):
-        json_request.read_request(json.dumps(data).encode(), origin, TOY, None)
+        read_request(json.dumps(data).encode(), origin, TOY, None)
 
 
 # ---- Recorded routing as matrices of assignments: import, dispatch and combine alone.
@@ -541,12 +541,12 @@ def test_some_layers_have_their_scores(npz, scores):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "words"),
     [(lambda s: s[..., :1], "shape"), (lambda s: -s, "finite scores"), (lambda s: s * np.nan, "finite scores")],
 )
-def test_bad_scores_are_refused(tmp_path, requests, scores, change, told):
+def test_bad_scores_are_refused(tmp_path, requests, scores, change, words):
     file = save_npz(tmp_path / "bad.npz", requests, LAYERS, scores=change(scores))
-    with pytest.raises(TraceError, match=f"bad.npz: scores: .*{told}"):
+    with pytest.raises(TraceError, match=f"bad.npz: scores: .*{words}"):
         open_trace(file, TOY)
 
 

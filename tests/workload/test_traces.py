@@ -121,7 +121,7 @@ def test_large_traces_are_converted_once_and_mapped(cached, tmp_path, monkeypatc
     requests = toy_requests(["a/1", "b/2"])
     sources = {
         "read_npz": save_npz(tmp_path / "a.npz", requests, [1, 2, 3, 4]),
-        "_assembled": write_tree(tmp_path / "tree", requests, [1, 2, 3, 4], 5),
+        "_assemble": write_tree(tmp_path / "tree", requests, [1, 2, 3, 4], 5),
     }
     for reader, source in sources.items():
         fresh = getattr(readers, reader)(source, TOY, str(source))

@@ -12,7 +12,6 @@ from archsim.engine.state import COMBINE, DATA_MESSAGES, DISPATCH, HIDDEN, REQUE
 from microarch.blocks.hbm import SLICES
 
 OF_SLICES, OF_DISPATCH, OF_COMBINE = np.int64(0), np.int64(1), np.int64(2)
-HBM_BYTES, LINK_BYTES, READ_BYTES, LLC_HITS = np.arange(4)  # of `add_slices`
 
 
 @inner
@@ -91,40 +90,3 @@ def count_step(machine, work, fetches, tally, loads, held):
     _count_slices(machine, work, fetches, tally, loads[OF_SLICES], held)
     _count_moves(machine, work, DISPATCH, tally, loads[OF_DISPATCH], held)
     _count_moves(machine, work, COMBINE, tally, loads[OF_COMBINE], held)
-
-
-@inner
-def _links(machine, src, dst):
-    """Links of a route: more than its hops where one leads through a switch."""
-    begin, end = route_of(machine, src, dst)
-    return np.int64(end) - np.int64(begin)
-
-
-@outer
-def add_slices(machine, work, fetches, total):
-    """Add the slices of a step to ``total``, int64[4]: bytes through all HBMs and links, and of weights read; and how
-    many of the slices an LLC had.
-    """
-    for chain in range(len(fetches)):
-        entry, fetch = work.entries[chain // SLICES], fetches[chain]
-        if fetch.way == FROM_HBM:
-            total[HBM_BYTES] += entry.read_bytes
-            total[READ_BYTES] += entry.read_bytes
-        elif fetch.way != FROM_LLC:
-            total[LINK_BYTES] += _links(machine, entry.die, entry.home) * machine.request_bytes
-            total[LINK_BYTES] += _links(machine, entry.home, entry.die) * machine.slice_bytes
-        total[LLC_HITS] += fetch.way == FROM_LLC or fetch.way == FROM_HOME_LLC
-        if fetch.way == FROM_HOME_HBM:
-            total[HBM_BYTES] += machine.slice_bytes
-            total[READ_BYTES] += machine.slice_bytes
-        if fetch.kept:
-            total[HBM_BYTES] += machine.slice_bytes
-
-
-@kernel
-def add_moves(machine, work, total):
-    """The same of its hidden vectors."""
-    for phase in range(len(work.moves)):
-        for move in work.moves[phase]:
-            total[HBM_BYTES] += move.bytes if move.src == move.dst else 2 * move.bytes
-            total[LINK_BYTES] += _links(machine, move.src, move.dst) * move.bytes

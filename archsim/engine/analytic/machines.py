@@ -28,7 +28,6 @@ import numpy as np
 from archsim.base import compiled, units
 from archsim.engine import fabrics, loop
 from archsim.engine.analytic import recorded_steps, slices
-from archsim.engine.analytic.count import LLC_HITS, add_moves, add_slices
 from archsim.engine.analytic.rates import (
     Links,
     by_part,
@@ -40,16 +39,19 @@ from archsim.engine.analytic.rates import (
     own,
     pick,
 )
+from archsim.engine.analytic.slices import FROM_HBM, FROM_HOME_HBM, FROM_HOME_LLC, FROM_LLC
 from archsim.engine.analytic.walk import WALKS, begun
 from archsim.engine.demand import RunDemand
 from archsim.engine.machine import effective_utilisation
-from archsim.engine.state import Machine, Memory
+from archsim.engine.state import Machine, Memory, route_of
 from archsim.policies.registry import COSTLESS
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from microarch.blocks.hbm import Copies
+from microarch.blocks.hbm import SLICES, Copies
 
-"""Part → keys of a system that it depends on."""
+# Columns of ``counted``, see `add_slices`, and of the times of entries, see `_Walks._times`.
+HBM_BYTES, LINK_BYTES, READ_BYTES, LLC_HITS = np.arange(4)
+COMPUTE, LEAST, DRAIN, ALONE = range(4)
 _CHUNK_BYTES = 1 << 25  # of the state of machines that are walked in one call
 Words = tuple[np.ndarray, ...]
 
@@ -198,19 +200,9 @@ class _Walks:
         for step, (state, changed, fresh, moved) in enumerate(self._states):
             times, launch_ns = self._times(step, of_works)
             self._kernel(
-                state,
-                machines,
-                self._links,
-                times,
-                launch_ns,
-                hbm_rates,
-                tags,
-                rooms,
-                changed,
-                fresh,
-                ns[:, step],
+                state, machines, self._links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns[:, step],
                 counted,
-            )
+            )  # fmt: skip
             counted += moved
 
     def _times(self, step: int, system: SystemSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -224,8 +216,11 @@ class _Walks:
         times = np.empty((machines_of(system), len(entries), 4))
         compute_ns = found.compute_ns + entries["block_ns"]
         whole_ns = np.ceil(compute_ns) if machine.whole_ns else compute_ns
-        times[..., 0], times[..., 1] = whole_ns, whole_ns - (found.compute_ns - found.multiply_ns)
-        times[..., 2], times[..., 3] = found.drain_ns + entries["block_ns"], found.alone_ns + entries["block_ns"]
+        times[..., COMPUTE], times[..., LEAST] = whole_ns, whole_ns - (found.compute_ns - found.multiply_ns)
+        times[..., DRAIN], times[..., ALONE] = (
+            found.drain_ns + entries["block_ns"],
+            found.alone_ns + entries["block_ns"],
+        )
         launch_ns = np.broadcast_to(found.launch_ns, (len(times), machine.dies))
         return times, own(launch_ns)
 
@@ -240,38 +235,54 @@ def _repeat_rows(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 @compiled.inner
+def _links(machine, src, dst):
+    """Links of a route: more than its hops where one leads through a switch."""
+    begin, end = route_of(machine, src, dst)
+    return np.int64(end) - np.int64(begin)
+
+
+@compiled.outer
+def add_slices(machine, work, fetches, total):
+    """Add the slices of a step to ``total``, int64[4]: bytes through all HBMs and links, and of weights read; and how
+    many of the slices an LLC had.
+    """
+    for chain in range(len(fetches)):
+        entry, fetch = work.entries[chain // SLICES], fetches[chain]
+        if fetch.way == FROM_HBM:
+            total[HBM_BYTES] += entry.read_bytes
+            total[READ_BYTES] += entry.read_bytes
+        elif fetch.way != FROM_LLC:
+            total[LINK_BYTES] += _links(machine, entry.die, entry.home) * machine.request_bytes
+            total[LINK_BYTES] += _links(machine, entry.home, entry.die) * machine.slice_bytes
+        total[LLC_HITS] += fetch.way == FROM_LLC or fetch.way == FROM_HOME_LLC
+        if fetch.way == FROM_HOME_HBM:
+            total[HBM_BYTES] += machine.slice_bytes
+            total[READ_BYTES] += machine.slice_bytes
+        if fetch.kept:
+            total[HBM_BYTES] += machine.slice_bytes
+
+
+@compiled.kernel
+def add_moves(machine, work, total):
+    """The same of its hidden vectors."""
+    for phase in range(len(work.moves)):
+        for move in work.moves[phase]:
+            total[HBM_BYTES] += move.bytes if move.src == move.dst else 2 * move.bytes
+            total[LINK_BYTES] += _links(machine, move.src, move.dst) * move.bytes
+
+
+@compiled.inner
 def _machine_of(same, machines, links, hbm_rates, at):
     """The machine ``at``; ``same``: what it shares with all."""
     row = machines.row[at]
     return Machine(
-        same.dies,
-        same.hops,
-        same.route_ptr,
-        same.route_links,
-        same.link_resources,
-        machines.hbm_bytes_per_ns[at],
-        links.link_bytes_per_ns[row],
-        links.hbm_latency_ns[row],
-        links.hop_ns[row],
-        links.link_rates[row],
-        links.route_bytes_per_ns[row],
-        links.route_ns[row],
-        same.request_bytes,
-        machines.llc_hit_ns[at],
-        machines.llc_miss_ns[at],
-        machines.llc_write_ns[at],
-        same.slice_bytes,
-        same.first_bytes,
-        same.window,
-        same.stream_bytes,
-        same.array_waits,
-        same.copies_in_background,
-        same.whole_ns,
-        links.transfer_ns[row],
-        links.transfer_bytes_per_ns[row],
-        hbm_rates,
-        same.array_speeds,
-    )
+        same.dies, same.hops, same.route_ptr, same.route_links, same.link_resources, machines.hbm_bytes_per_ns[at],
+        links.link_bytes_per_ns[row], links.hbm_latency_ns[row], links.hop_ns[row], links.link_rates[row],
+        links.route_bytes_per_ns[row], links.route_ns[row], same.request_bytes, machines.llc_hit_ns[at],
+        machines.llc_miss_ns[at], machines.llc_write_ns[at], same.slice_bytes, same.first_bytes, same.window,
+        same.stream_bytes, same.array_waits, same.copies_in_background, same.whole_ns, links.transfer_ns[row],
+        links.transfer_bytes_per_ns[row], hbm_rates, same.array_speeds,
+    )  # fmt: skip
 
 
 @compiled.inner
@@ -286,8 +297,8 @@ def _walk_all(s, machines, links, times, launch_ns, hbm_rates, tags, rooms, chan
         own_times, own_launch_ns = times[machines.work[at]], launch_ns[machines.work[at]]
         for each in range(len(s.work.entries)):
             entry = s.work.entries[each]
-            entry.compute_ns, entry.least_ns = own_times[each, 0], own_times[each, 1]
-            entry.drain_ns, entry.alone_ns = own_times[each, 2], own_times[each, 3]
+            entry.compute_ns, entry.least_ns = own_times[each, COMPUTE], own_times[each, LEAST]
+            entry.drain_ns, entry.alone_ns = own_times[each, DRAIN], own_times[each, ALONE]
         for die in range(len(s.work.local)):
             s.work.local[die].launch_ns = s.work.local[die].launched_ns = own_launch_ns[die]
         machine, copies = _machine_of(s.machine, machines, links, hbm_rates[machines.work[at]], at), s.memory.copies

@@ -10,10 +10,10 @@ import numpy as np
 
 from archsim.base.compiled import inner, outer, unsigned
 from archsim.engine.state import UNITS, Machine, Memory, StepWork, begun_ns, multiplied_ns, room_of, room_to_ask
-from microarch.blocks import atu, hbm, llc, pdu, request
+from microarch.blocks import atu, block, hbm, llc, pdu, request
 from microarch.blocks.hbm import SLICES
 
-SERVED, HIT, MISS, HERE, AWAY, KEEP = request.codes(request.Event)
+SERVED, HIT, MISS, HERE, AWAY, KEEP = block.codes(request.Event)
 FROM_LLC, FROM_HBM, FROM_HOME_LLC, FROM_HOME_HBM = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 HBMS, ARRAYS = np.int64(1), np.int64(2)  # units, in the numbering of resources
 NOBODY = np.int64(-1)

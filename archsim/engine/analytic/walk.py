@@ -127,17 +127,11 @@ def begun(machine: Machine, work: StepWork, memory: Memory, strategy: str) -> sl
     else:
         room = machine.window
     state = slices.Walk(
-        machine,
-        work,
-        memory,
-        fetches=np.zeros(len(work.chains), slices.FETCHED),
-        booked=np.zeros(machine.resources, slices.BOOKED),
-        dies=np.zeros(machine.dies, slices.BOOKED_DIE),
-        done=np.zeros(machine.dies),
-        flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
-        lines=np.zeros((machine.dies, machine.dies)),
-        calendar=np.zeros(len(work.chains), np.int64),
+        machine, work, memory, fetches=np.zeros(len(work.chains), slices.FETCHED),
+        booked=np.zeros(machine.resources, slices.BOOKED), dies=np.zeros(machine.dies, slices.BOOKED_DIE),
+        done=np.zeros(machine.dies), flying=np.zeros((machine.dies, 1 + max(1, min(most, room))), np.int64),
+        lines=np.zeros((machine.dies, machine.dies)), calendar=np.zeros(len(work.chains), np.int64),
         queued=strategy == "queued",
-    )
+    )  # fmt: skip
     bookings.count_moves(state)
     return state

@@ -21,7 +21,7 @@ import numpy as np
 
 from archsim.base import errors, units
 from archsim.base.compiled import kernel
-from archsim.engine import fabrics, state, transfer_kernels
+from archsim.engine import mesh_laws, state, transfer_kernels
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
@@ -37,7 +37,7 @@ from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.workload.demand import StepDemand
+from archsim.workload.step_demand import StepDemand
 from microarch.fabric.fabric import Fabric
 
 # Bytes of flows on the links of their routes, and what a phase waits for on them.
@@ -389,9 +389,9 @@ class MeshMoves(RouteMoves):
         system, name = scenario.system, str(scenario.system.endpoint)
         super().__init__(scenario, machine, fabric)
         self._once, self._factor = False, system.d2d.measured_factor
-        self._laws = [fabrics.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
-        self._mesh = fabrics.mesh_of(system)[1:]
-        self.named = fabrics.name_endpoint(system)
+        self._laws = [mesh_laws.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
+        self._mesh = mesh_laws.mesh_of(system)[1:]
+        self.named = mesh_laws.name_endpoint(system)
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
         return np.full(self._fabric.dies, self._kernel_ns(sent, state.DISPATCH))
@@ -436,7 +436,7 @@ def name_kernels(scenario: Scenario) -> str | None:
     none are charged.
     """
     if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
-        return fabrics.name_endpoint(scenario.system)
+        return mesh_laws.name_endpoint(scenario.system)
     grid, charged = grid_of(scenario.system), scenario.assumptions.transfer_software == "charged"
     if grid is None or not charged or scenario.assumptions.dispatch in GATHERING:
         return None
@@ -446,7 +446,7 @@ def name_kernels(scenario: Scenario) -> str | None:
 def kernels_carried(scenario: Scenario) -> bool:
     """Whether one of the kernels of `name_kernels` was measured on another GPU, shape, or number of ranks or nodes."""
     if scenario.system.endpoint is not None:
-        return fabrics.endpoint_carried(scenario.system, scenario.model)
+        return mesh_laws.endpoint_carried(scenario.system, scenario.model)
     gpu = calibration_named(scenario.system.compute.calibration).gpu
     laws = [law for op in (transfers.DISPATCH, transfers.COMBINE) for law in _laws_of(scenario, op)]
     return any(law.carried or law.gpu != gpu for law in laws)

@@ -6,7 +6,7 @@ A product counts as begun when its slice was asked for and the array is idle; it
 """
 
 from archsim.base.compiled import inner, outer
-from archsim.engine import state
+from archsim.engine import local_cp, state
 from archsim.engine.event import flows, stages
 from microarch.blocks import hbm, request
 
@@ -77,8 +77,8 @@ def _queue_compute(s, chain, parent, now):
 def operand_ready(s, chain, parent, now):
     """The first segment has arrived: go on to the array, or queue for dispatched tokens."""
     entry = s.work.entries[chain // hbm.SLICES]
-    if entry.routed and state.awaits_tokens(s.work, entry.die):
-        state.hold(s.work, entry.die, chain)
+    if entry.routed and local_cp.awaits_tokens(s.work, entry.die):
+        local_cp.hold(s.work, entry.die, chain)
     else:
         _queue_compute(s, chain, parent, now)
 
@@ -124,7 +124,7 @@ def end_product(s, stage, now):
     pool.dies[entry.die].room += pool.chains[row.item].taken
     stages.ask(s, entry.die, stage, now)
     _start_array(s, entry.die, now)
-    if entry.routed and state.count_computed(s.work, entry.die, now):
+    if entry.routed and local_cp.count_computed(s.work, entry.die, now):
         stages.start_moves(s, state.COMBINE, entry.die, stage, now)
 
 

@@ -2,9 +2,10 @@
 
 from archsim.base import causes, compiled
 from archsim.engine.state import CAUSE_OF, launching_ns
+from microarch.blocks.block import codes
 from microarch.blocks.hbm import SLICES
 from microarch.blocks.request import COMPUTE as MULTIPLIED
-from microarch.blocks.request import DATA, codes
+from microarch.blocks.request import DATA
 
 COMPUTE, INEFFICIENCY, PERMUTE, LAUNCH, BLOCKS, HBM, *_ = codes(causes.Cause)
 

@@ -13,8 +13,8 @@ Rows of the pool stay until the step ends; they are also the log from which time
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, reference, unsigned
-from archsim.engine import state
-from archsim.engine.event import claims, explained, heaps, service, step_log
+from archsim.engine import local_cp, state
+from archsim.engine.event import claim_pool, claims, explained, heaps, service, step_log
 from microarch.blocks.catalogue import NEXT, SPAWN
 from microarch.blocks.request import ACT_READ, COMPUTE, COPY, DONE, LOOKUP, Unit
 from microarch.fabric.fabric import Fabric
@@ -35,9 +35,9 @@ def _follow(s, stage, event, end):
         entry = claims.entry_of(s, row.item)
         earliest = end - service.early_ns(s, row.kind, row.item)
         floor = max(end + entry.drain_ns, service.asked_at(s, stage) + entry.alone_ns)
-        if entry.routed and state.awaits_tokens(s.work, entry.die):
+        if entry.routed and local_cp.awaits_tokens(s.work, entry.die):
             s.work.held[unsigned(row.item)].floor = floor
-            state.hold(s.work, entry.die, row.item)
+            local_cp.hold(s.work, entry.die, row.item)
             return
     elif following == DONE and row.kind >= ACT_READ:  # software follows, so that it keeps no resource from others
         earliest = end + s.machine.transfer_ns[state.phase_of(s.work, row.item)]
@@ -85,11 +85,11 @@ def _finish(s, stage):
     if kind == COMPUTE:
         entry = claims.entry_of(s, item)
         _start_chain(s, entry.die, now, stage)
-        if entry.routed and state.count_computed(s.work, entry.die, now):
+        if entry.routed and local_cp.count_computed(s.work, entry.die, now):
             _start_moves(s, state.COMBINE, entry.die, now, stage)
     elif kind >= ACT_READ and item < s.work.moves.shape[1]:
         die = s.work.moves[state.DISPATCH, item].dst
-        if state.count_arrived(s.work, die, now):
+        if local_cp.count_arrived(s.work, die, now):
             _release_held(s, die, now, stage)
 
 
@@ -211,21 +211,21 @@ class ReservedKernel:
         self._machine = machine
         self._tie_bits = -1 if assumptions.ties == "sequence" else 0
         self._link_bits = _link_bits(machine)
-        self.pool = claims.new_pool(machine.resources, 0, 0)
+        self.pool = claim_pool.new_pool(machine.resources, 0, 0)
 
     def step(self, work: state.StepWork, memory: state.Memory, tally: state.Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        if claims.STAGES_PER_CHAIN * chains + claims.STAGES_PER_MOVE * moves > len(self.pool.stages):
+        if claim_pool.STAGES_PER_CHAIN * chains + claim_pool.STAGES_PER_MOVE * moves > len(self.pool.stages):
             room = 2 * chains, 2 * moves
-            self.pool = claims.new_pool(
+            self.pool = claim_pool.new_pool(
                 self._machine.resources,
-                claims.STAGES_PER_CHAIN * room[0] + claims.STAGES_PER_MOVE * room[1],
-                claims.WAITS_PER_CHAIN * room[0] + room[1],
+                claim_pool.STAGES_PER_CHAIN * room[0] + claim_pool.STAGES_PER_MOVE * room[1],
+                claim_pool.WAITS_PER_CHAIN * room[0] + room[1],
             )
         self._work = work = work._replace(cp_ready_ns=begin_ns + work.cp_ready_ns)
         end_ns = run_step(
-            claims.ReservedState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits),
+            claim_pool.ReservedState(self._machine, work, memory, tally, self.pool, self._link_bits, self._tie_bits),
             begin_ns,
         )
         if len(work.notes):

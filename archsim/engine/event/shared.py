@@ -33,12 +33,15 @@ groups in `step_networks`, how stages begin in `stages`, the compute array in `a
 import numpy as np
 
 from archsim.base.compiled import inner, kernel, outer, reference
-from archsim.engine.event import array, explained, flows, step_log, step_networks
+from archsim.engine.event import array, explained, flow_pool, flows, step_log, step_networks
 from archsim.engine.event.stages import SharedState, ask, begin_move, begin_slice, describe_flow, new_stage, start_moves
+from archsim.engine.flows import link_order
 from archsim.engine.flows.network import TOUCHED, FlowNetwork
-from archsim.engine.flows.port_fair import NO_PORTS, Ports, build_ports, solve_rates
+from archsim.engine.flows.port_fair import solve_rates
+from archsim.engine.flows.ports import NO_PORTS, Ports, build_ports
+from archsim.engine.local_cp import count_arrived
 from archsim.engine.machine import share_every_ns
-from archsim.engine.state import DISPATCH, Machine, Memory, StepWork, Tally, count_arrived, room_for_slices, room_to_ask
+from archsim.engine.state import DISPATCH, Machine, Memory, StepWork, Tally, room_for_slices, room_to_ask
 from microarch.blocks import catalogue, hbm, llc, pdu, request
 from microarch.fabric.fabric import Fabric
 
@@ -200,21 +203,21 @@ class SharedKernel:
         self._machine = machine
         self._groups = step_networks.StepNetworks(machine, fabric, assumptions.reads, assumptions.source)
         self._cycles = assumptions.arbitration == "head_of_line"
-        self._ranks = None if assumptions.arbitration == "fair" else flows.port_ranks(fabric, self._cycles)
+        self._ranks = None if assumptions.arbitration == "fair" else link_order.port_ranks(fabric, self._cycles)
         self._ports: tuple[FlowNetwork | None, Ports] = (None, NO_PORTS)
         self.share_every_ns = share_every_ns(machine, assumptions)  # least time between two recomputes of rates
         self._metered = np.zeros(machine.dies + machine.link_resources)
-        self.pool = flows.new_pool(machine, 0, 0)
+        self.pool = flow_pool.new_pool(machine, 0, 0)
 
     def step(self, work: StepWork, memory: Memory, tally: Tally, begin_ns: float) -> float:
         """Run one step; returns its end in ns."""
         chains, moves = len(work.chains), work.moves.size
-        stages = flows.STAGES_PER_CHAIN * chains + flows.STAGES_PER_MOVE * moves + self._machine.dies
+        stages = flow_pool.STAGES_PER_CHAIN * chains + flow_pool.STAGES_PER_MOVE * moves + self._machine.dies
         if chains > len(self.pool.chains) or stages > len(self.pool.stages):
-            self.pool = flows.new_pool(self._machine, 2 * chains, 2 * moves)
+            self.pool = flow_pool.new_pool(self._machine, 2 * chains, 2 * moves)
         self._work = work
         net, lines, line_of, row_of, flow_of = self._groups.of(work)
-        traffic = flows.Traffic(
+        traffic = flow_pool.Traffic(
             pool=self.pool, net=net, resources=tally.resources, metered=self._metered, lines=lines, line_of=line_of,
             row_of=row_of, flow_of=flow_of, dies=self._machine.dies, share_every_ns=self.share_every_ns,
         )  # fmt: skip

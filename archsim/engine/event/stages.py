@@ -8,7 +8,8 @@ import numpy as np
 
 from archsim.base.compiled import inner, outer
 from archsim.engine import state
-from archsim.engine.event.flows import IS_SERVED, STAGES, Traffic, send, set_timer
+from archsim.engine.event.flow_pool import Traffic
+from archsim.engine.event.flows import IS_SERVED, STAGES, send, set_timer
 from archsim.engine.event.step_networks import OWN_COPIES, OWN_SLICES, OWN_VECTORS, PAIRS
 from microarch.blocks import atu, hbm, request
 

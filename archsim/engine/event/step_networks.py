@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.compiled import kernel
-from archsim.engine.event.flows import LINE, NOBODY
+from archsim.engine.event.flow_pool import LINE
+from archsim.engine.event.flows import NOBODY
 from archsim.engine.flows.network import FlowNetwork, build_network
 from archsim.engine.state import Machine, StepWork
 from microarch.fabric.fabric import Fabric

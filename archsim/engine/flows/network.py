@@ -136,19 +136,12 @@ def build_network(capacity, route_ptr, route_resources) -> FlowNetwork:
     if not _take_places(positions, route_ptr, route_resources, np.full(n_resources, -1)):
         raise ValueError("a route passes the same resource twice")
     return FlowNetwork(
-        resources,
-        groups,
-        routes,
-        positions,
-        users=np.zeros(n_positions, USER),
-        rounds=np.zeros(n_resources + 1, ROUND),
-        changes=np.zeros(n_positions + 1, CHANGE),
+        resources, groups, routes, positions, users=np.zeros(n_positions, USER),
+        rounds=np.zeros(n_resources + 1, ROUND), changes=np.zeros(n_positions + 1, CHANGE),
         passed=np.zeros((n_resources, min(n_resources, MOST_PASSED)), PASSED),
-        hints=np.zeros((n_resources, HINTS), np.uint8),
-        share=np.zeros(n_resources + 1, np.int64),
-        lists=np.zeros((6, max(n_groups, 2 * n_resources) + 1), np.uint32),
-        counts=np.zeros(10, np.int64),
-    )
+        hints=np.zeros((n_resources, HINTS), np.uint8), share=np.zeros(n_resources + 1, np.int64),
+        lists=np.zeros((6, max(n_groups, 2 * n_resources) + 1), np.uint32), counts=np.zeros(10, np.int64),
+    )  # fmt: skip
 
 
 @kernel

@@ -16,181 +16,22 @@ Resources with a rank are coupled as above (links, and injection and ejection po
 with rank -1 (HBM) queue every flow separately: they limit a flow at its source to the level of a max–min fill of the
 requested rates, within the same fixed point, and never block others in a buffer.
 
-=============  ===================  ================================================================================
-field          dtype[shape]         meaning
-=============  ===================  ================================================================================
-``buffers``    BUFFER[resource+1]   limit of a resource, its ports, the ports that it feeds; the last row only ends
-                                    them
-``ports``      PORT[port]           input ports by resource; an uncoupled resource has one, for all its flows
-``enters``     int64[position]      port by which a position enters its resource
-``entries``    int64[position]      groups of the component that enter by a port, ascending: from its ``first_entry``
-                                    up to its ``end_entry``
-``order``      int64[resource]      coupled resources by rank, then the uncoupled ones
-``sweep``      int64[resource]      those of the component, in this order
-``source``     float64[group]       rate at which a flow leaves its source
-=============  ===================  ================================================================================
-
 Where routes wait for each other in a cycle, as around a ring, there is no such order. ``arbitration: head_of_line``
-breaks a cycle at one link (`ranks_in_cycles`): there, what passes shares the input of the die, whose flows do not
-block each other. Rings without deadlock have such a place: two free buffers to inject (bubble flow control; Puente et
-al., Adaptive bubble router, ICPP 1999), or a dateline with buffers of its own.
+breaks a cycle at one link (`archsim.engine.flows.link_order.ranks_in_cycles`): there, what passes shares the input of
+the die, whose flows do not block each other. Rings without deadlock have such a place: two free buffers to inject
+(bubble flow control; Puente et al., Adaptive bubble router, ICPP 1999), or a dateline with buffers of its own.
 
 The contract of the incremental recompute is that of `max_min`. All tolerances are relative.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base.compiled import inner, outer
 from archsim.engine.flows import max_min, network
-from microarch.fabric.fabric import Graph, link_rank
 
-UNCOUPLED = -1
 KEPT = 0.6  # share of the old limit that damping keeps
 SETTLED = 1e-4
 MAX_SWEEPS = 200
-
-BUFFER = np.dtype(
-    [
-        ("limit", "f8"),  # throughput of the port's buffer; level of an uncoupled resource
-        ("first_port", "i8"),
-        ("first_fed", "i8"),  # start of the ports that it feeds in ``ports.fed``
-        ("coupled", "i8"),
-    ],
-    align=True,
-)
-PORT = np.dtype(
-    [
-        ("asked", "f8"),  # rate that arrives at the port
-        ("granted", "f8"),
-        ("resource", "i8"),  # resource that the port belongs to
-        ("upstream", "i8"),  # resource that feeds the port; -1: the die itself
-        ("first_entry", "i8"),
-        ("end_entry", "i8"),
-        ("fed", "i8"),  # a separate list: ports with an upstream resource, sorted by it
-    ],
-    align=True,
-)
-
-
-class Ports(NamedTuple):
-    """Input ports of the coupled resources, and the solver's scratch; see the module's table."""
-
-    buffers: np.ndarray  # BUFFER[resource + 1]
-    ports: np.ndarray  # PORT[port]
-    enters: np.ndarray  # int64[position]
-    entries: np.ndarray  # int64[position]
-    order: np.ndarray  # int64[resource]
-    sweep: np.ndarray  # int64[resource]
-    source: np.ndarray  # float64[group]
-
-
-NO_ROWS = np.zeros(0, np.int64)
-
-
-def rank_links(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links along which every route rises, from 0.
-
-    Raises ValueError where routes wait for each other in a cycle: the rates of round-robin routers then depend on their
-    buffers, which are not modelled.
-    """
-    ports = getattr(graph, "ports", 0)
-    if not ports:
-        return xy_rank(graph) if graph.kind == "mesh" else link_rank(graph)
-    if graph.kind != "mesh":
-        return link_rank(graph)
-    rank = xy_rank(graph)[:-ports] + 1
-    out, into = np.zeros(ports // 2, np.int32), np.full(ports // 2, rank.max(initial=0) + 1, np.int32)
-    return np.concatenate([rank, out, into])
-
-
-def xy_rank(mesh: Graph) -> np.ndarray:
-    """int32[link]: an order of a mesh's links along which every XY route rises, from 0."""
-    if mesh.x_of is None or mesh.y_of is None:
-        raise ValueError(f"a {mesh.kind} has no columns and rows")
-    x, y = int(mesh.x_of.max()) + 1, int(mesh.y_of.max()) + 1
-    from_x, from_y = mesh.x_of[mesh.link_src], mesh.y_of[mesh.link_src]
-    step_x, step_y = mesh.x_of[mesh.link_dst] - from_x, mesh.y_of[mesh.link_dst] - from_y
-    along_x = np.where(step_x > 0, from_x, x - 1 - from_x)
-    along_y = x + np.where(step_y > 0, from_y, y - 1 - from_y)
-    return np.where(step_x != 0, along_x, along_y).astype(np.int32)
-
-
-def ranks_in_cycles(graph: Graph) -> np.ndarray:
-    """int32[link]: an order of the links that every route follows, but for one step of every cycle of routes: where all
-    links that are left wait for others, that with the lowest number comes first.
-    """
-    first, same = graph.route_links[:-1], np.ones(max(0, len(graph.route_links) - 1), bool)
-    same[graph.route_ptr[(graph.route_ptr > 0) & (graph.route_ptr < len(graph.route_links))] - 1] = False
-    pairs = np.unique(np.stack([first[same], graph.route_links[1:][same]], axis=1).astype(np.int64), axis=0)
-    waits = np.bincount(pairs[:, 1], minlength=graph.links)
-    ptr = np.searchsorted(pairs[:, 0], np.arange(graph.links + 1))
-    rank, left = np.full(graph.links, -1, np.int32), np.ones(graph.links, bool)
-    for place in range(graph.links):
-        free = np.flatnonzero(left & (waits == 0))
-        link = int(free[0] if len(free) else np.flatnonzero(left)[0])
-        rank[link], left[link] = place, False
-        waits[pairs[ptr[link] : ptr[link + 1], 1]] -= 1
-    return rank
-
-
-def build_ports(net: network.FlowNetwork, rank, cycles: bool = False) -> Ports:
-    """Input ports for ``rank: int64[resource]`` (-1: uncoupled), which must rise along the coupled part of every route,
-    unless there may be ``cycles``.
-
-    Raises ValueError if it does not.
-    """
-    rank, route_resources = np.asarray(rank, dtype=np.int64), net.routes
-    resources, positions = len(net.resources), len(route_resources)
-    keys = route_resources * (resources + 1) + _upstream(net, rank, cycles) + 1
-    keys, enters, room = np.unique(keys, return_inverse=True, return_counts=True)
-
-    ports, buffers = np.zeros(len(keys), PORT), np.zeros(resources + 1, BUFFER)
-    ports["resource"], ports["upstream"] = keys // (resources + 1), keys % (resources + 1) - 1
-    ports["first_entry"] = np.cumsum(room) - room
-    fed = np.flatnonzero(ports["upstream"] >= 0)
-    upstream = ports["upstream"][fed]
-    ports["fed"][: len(fed)] = fed[np.argsort(upstream, kind="stable")]
-    buffers["first_port"], buffers["first_fed"] = _csr_ptr(ports["resource"], resources), _csr_ptr(upstream, resources)
-    buffers["coupled"][:-1] = rank != UNCOUPLED
-    by_rank = np.argsort(rank, kind="stable")
-    uncoupled = rank[by_rank] == UNCOUPLED
-    return Ports(
-        buffers,
-        ports,
-        enters.astype(np.int64),
-        entries=np.zeros(positions, np.int64),
-        order=np.concatenate([by_rank[~uncoupled], by_rank[uncoupled]]),
-        sweep=np.zeros(resources, np.int64),
-        source=np.zeros(len(net.groups) - 1),
-    )
-
-
-def _upstream(net, rank, cycles) -> np.ndarray:
-    """int64[position]: the coupled resource before each coupled one on its route; -1 where there is none."""
-    route_resources, route_group = net.routes, net.positions["group"]
-    coupled = np.flatnonzero(rank[route_resources] != UNCOUPLED)
-    before, after = coupled[:-1], coupled[1:]
-    same_route = route_group[before] == route_group[after]
-    before, after = before[same_route], after[same_route]
-    falls = np.flatnonzero(rank[route_resources[before]] >= rank[route_resources[after]])
-    if len(falls) and not cycles:
-        p, q = before[falls[0]], after[falls[0]]
-        raise ValueError(
-            f"route {route_group[p]}: rank falls from resource {route_resources[p]} to resource {route_resources[q]}"
-        )
-    upstream = np.full(len(route_resources), -1, dtype=np.int64)
-    upstream[after] = route_resources[before]
-    upstream[after[falls]] = -1
-    return upstream
-
-
-def _csr_ptr(owner, owners) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
-
-
-NO_PORTS = Ports(np.zeros(0, BUFFER), np.zeros(0, PORT), NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS, np.zeros(0))
 
 
 @outer

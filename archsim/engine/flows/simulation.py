@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from archsim.base import compiled, units
-from archsim.engine.flows import network, port_fair
+from archsim.engine.flows import link_order, network, port_fair
+from archsim.engine.flows.ports import NO_PORTS, build_ports
 from microarch.fabric.fabric import Fabric, Graph, narrowest, per_route
 from microarch.fabric.grid import build_mesh
 
@@ -157,7 +158,7 @@ def _share_links(graph: Graph, src, dst, size, start, latency, rates, port, arbi
     finish, active = np.empty(len(size)), np.empty(len(size), np.int64)
     flows = group.astype(np.int64), size, start, latency, order, runs, active, finish
     fair, cycles = arbitration == "fair", arbitration == "head_of_line"
-    ports = port_fair.NO_PORTS if fair else port_fair.build_ports(net, _port_rank(graph, port, cycles), cycles)
+    ports = NO_PORTS if fair else build_ports(net, _port_rank(graph, port, cycles), cycles)
     _run_events(net, ports, *flows, fair)
     return finish
 
@@ -181,7 +182,7 @@ def _network(graph: Graph, pairs, rates, port):
 
 def _port_rank(graph: Graph, port, cycles: bool) -> np.ndarray:
     """Rank of the resources of `_network`: injection, links along every route, ejection."""
-    rank = port_fair.ranks_in_cycles(graph) if cycles else port_fair.rank_links(graph)
+    rank = link_order.ranks_in_cycles(graph) if cycles else link_order.rank_links(graph)
     if math.isinf(port):
         return rank
     return np.concatenate([rank + 1, np.repeat([0, rank.max(initial=0) + 2], graph.dies)])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.engine import engine, own_blocks
+from archsim.engine import engine, own_objects
 from archsim.engine.decision import FreeDecision
 from archsim.engine.event.step_log import step_log
 from archsim.engine.interpreted import blocks, in_turns, reserved, shared
@@ -31,7 +31,7 @@ class InterpretedKernel:
 
     def __init__(self, machine: Machine, scenario: Scenario):
         self._machine, self._assumptions = machine, scenario.assumptions
-        self._own = own_blocks.objects_of(scenario.system.blocks)
+        self._own = own_objects.objects_of(scenario.system.blocks)
         self._memory: DieMemory | None = None
         self._parts: dict[str, Any] = {}
 
@@ -100,17 +100,18 @@ class InterpretedKernel:
 class InterpretedEngine(engine.EventEngine):
     """Runs steps of a scenario in the interpreter. Raises ArchsimError for an execution without chains."""
 
-    name = own_blocks.INTERPRETED
+    name = own_objects.INTERPRETED
 
     def __init__(self, scenario: Scenario, *given: Any, **options: Any):
         super().__init__(scenario, *given, **options)
         if self._is_rtl() and self.policy.predictor and scenario.assumptions.heatmap_update == "limited":
-            from archsim.engine.interpreted.rtl_decision import RtlDecision, RtlHeatmap, RtlPredictor
+            from archsim.engine.interpreted.rtl_decision import RtlDecision, RtlPredictor
+            from archsim.engine.interpreted.rtl_heatmap import RtlHeatmap
 
             fsm, experts = scenario.system.decision.fsm, scenario.model.experts
             predictor = self.policy.predictor
             assert isinstance(self.decision, RtlDecision)  # see `_build_decision`
-            assert isinstance(predictor, TopFraction | TopPositive)  # see `archsim.engine.own_blocks.refuse_engine`
+            assert isinstance(predictor, TopFraction | TopPositive)  # see `archsim.engine.own_objects.refuse_engine`
             marked = RtlPredictor(predictor, experts, fsm.comparators, self.decision)
             self.count_pairs = RtlHeatmap(experts, fsm.heatmap_port_bits)
             self.policy = self.policy._replace(predictor=marked)

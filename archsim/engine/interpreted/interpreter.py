@@ -26,7 +26,8 @@ from archsim.engine.interpreted.stage import Stage, Transition
 from archsim.engine.state import COMBINE, DISPATCH, UNITS, Machine, StepWork
 from microarch.blocks import catalogue as blocks
 from microarch.blocks import hbm, local_cp
-from microarch.blocks.request import Event, NextState, State, TransitionTable
+from microarch.blocks.block import NextState, TransitionTable
+from microarch.blocks.request import Event, State
 
 Name = tuple[str, int]  # of a resource: its kind, and the number of its die or link
 Way = tuple[Name, ...]

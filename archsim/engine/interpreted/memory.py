@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archsim.engine.state import Memory
-from microarch.blocks import hbm, llc
+from microarch.blocks import hbm, lru
 
 if TYPE_CHECKING:
     pass
@@ -128,7 +128,7 @@ def ring_order(ring: np.ndarray) -> list[int]:
 
 def ring_of(keys: Iterable[int], entries: int) -> np.ndarray:
     """The LRU ring of ``keys``, oldest first: lru.RING[entries + 1]."""
-    (ring,) = llc.empty_rings(1, entries)
+    (ring,) = lru.empty_rings(1, entries)
     order = np.array([entries, *keys], np.int64)
     ring["newer"][order], ring["older"][np.roll(order, -1)] = np.roll(order, -1), order
     return ring

@@ -1,6 +1,5 @@
 """The page of an exploration: one self-contained HTML file, the front as CSV, the YAML of every best design."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,149 +12,21 @@ import numpy as np
 from archsim.base import causes, files, sums, tables
 from archsim.base.errors import capital
 from archsim.base.yaml import dump_yaml
-from archsim.report import plots, sections
-from archsim.report.page import rendered
-from archsim.report.units import (
-    NO_BREAK,
-    amount,
-    between,
-    listed,
-    objective_unit,
-    scales_of,
-    unit_of_objective,
-)
-from archsim.report.units import unit_of as unit_shown
+from archsim.report import balancers, sections
+from archsim.report.rendering import rendered
+from archsim.report.units import NO_BREAK, amount, between, listed, unit_of_objective
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
 from archsim.specs import constraints, explore
 from archsim.specs.plan import SweepPlan
 from archsim.specs.system import SystemSpec
-from archsim.studies.exploration.analysis import (
-    MODEL,
-    MOST_LEVELS,
-    BreakEven,
-    Candidate,
-    EqualDesigns,
-    Exploration,
-    break_evens,
-    budget_of,
-    collapse_told,
-    collapsed,
-    effects,
-    levels_of_axis,
-    view_of,
-    wanted,
-    what_matters,
-    what_pays,
-)
-from archsim.studies.wafers import section_of, write_distributions
-
-# ---- figures
-# Figures of an exploration: scatter plot with front, small multiples over the axes, tornado plot.
-
-MOST_DOTS = 3000  # of designs off the front; of more, every n-th
-
-
-def _axis(field: str, objective: str, values: Sequence[float] | np.ndarray) -> tuple[plots.PlotAxis, float]:
-    """A logarithmic axis of an objective over these values, and the worth of its unit."""
-    worth, prefix = unit_shown(values, scales_of(unit_of_objective(objective)))
-    return plots.PlotAxis(field, f"{objective}, {objective_unit(objective, prefix)}", "~g", log=True), worth
-
-
-def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Points | None:
-    """All allowed designs of a model by two objectives; the front with its bands. None where there are none."""
-    shown = [
-        point
-        for point in found.points
-        if point.model == model and point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
-    ]
-    if not shown:
-        return None
-    off = [point for point in shown if not point.front]
-    every = max(1, math.ceil(len(off) / MOST_DOTS))
-    front = sorted((point for point in shown if point.front), key=lambda point: point.values[across])
-    axes = (("x", across), ("y", up))
-    (x, x_worth), (y, y_worth) = (_axis(name, of, [point.values[of] for point in shown]) for name, of in axes)
-    bands = up == "throughput" and any(point.band for point in front)
-    rows = []
-    for point in [*off[::every], *front]:
-        row: dict[str, Any] = {"x": point.values[across] / x_worth, "y": point.values[up] / y_worth}
-        row |= {"kind": "on the front" if point.front else "dominated", "point": point.index, "engine": point.engine}
-        row |= {"limit": f"{point.limit[0]} ({point.limit[1]:.0%})"}
-        row["design"] = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
-        row["values"] = ", ".join(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
-        if bands:
-            ends = point.band if point.front and point.band else (point.values[up],) * 2
-            row |= {"low": ends[0] / y_worth, "high": ends[1] / y_worth}
-        rows.append(row)
-    of_model = f" ({model})" if len(found.models) > 1 else ""
-    drawn = f"; one in {every} of the others is drawn" if every > 1 else ""
-    return plots.Points(
-        question=f"Which designs are best by {up} and {across}?{of_model} "
-        f"{len(front)} of {len(shown)} are on the front{drawn}",
-        rows=rows, x=x, y=y, zero=False, low="low" if bands else "", high="high" if bands else "",
-        curves=[{"line": "front", "x": p.values[across] / x_worth, "y": p.values[up] / y_worth} for p in front],
-        colours=plots.Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), size=34,
-        tips=(("design", "design"), ("values", "values"), ("limit", "limited by"), ("point", "point"),
-              ("engine", "engine")),
-    )  # fmt: skip
-
-
-def axis_label(axis: str) -> str:
-    """The axis without its root, which most share."""
-    return axis.removeprefix("system.")
-
-
-def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, model: str) -> plots.Ranges | None:
-    """For every level of an axis, or bin of its values: 10th to 90th percentile of an objective, median and best."""
-    usable = [point for point in points if point.allowed and 0 < point.values[objective] < math.inf]
-    if not usable:
-        return None
-    of_all, rows = np.array([point.values[objective] for point in usable]), []
-    x, worth = _axis("value", objective, of_all)
-    for axis in axes:
-        levels = levels_of_axis(usable, axis)
-        for level, members in levels[:: math.ceil(len(levels) / MOST_LEVELS)]:
-            values = of_all[members]
-            low, middle, high = np.percentile(values, [10, 50, 90])
-            best = values.max() if explore.sense_of(objective) == "max" else values.min()
-            told = f"median {amount(objective, middle)}, best {amount(objective, best)}"
-            rows.append({
-                "level": str(level), "axis": axis_label(axis), "low": low / worth, "value": middle / worth,
-                "high": high / worth, "best": best / worth, "told": told, "designs": len(values),
-            })  # fmt: skip
-    return plots.Ranges(
-        question=f"How does each axis change {objective}?{f' ({model})' if model else ''}", rows=rows, x=x, y="level",
-        low="low", high="high", best="best", panel="axis",
-        tips=(("axis", "axis"), ("level", "level"), ("told", objective), ("designs", "designs")),
-    ) if rows else None  # fmt: skip
-
-
-def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
-    """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
-    all points. Effects within twice their error have the colour of ``not beyond its error``.
-    """
-    rows = []
-    for each in effects([point for point in points if point.allowed], objective):
-        known = math.isfinite(each.error)
-        error = f"standard error of their ratio {each.error:.1%}" if known else "one design a level: error not known"
-        higher = explore.sense_of(objective) == "max"
-        for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
-            kind = ("better" if better else "worse") if each.shown else "not beyond its error"
-            rows.append({
-                "axis": axis_label(each.axis), "begin": begin, "value": end, "kind": kind, "error": error,
-                "label": f"{each.least} to {each.most}", "least": f"{each.least}: {each.below:.3g}×",
-                "most": f"{each.most}: {each.above:.3g}×",
-            })  # fmt: skip
-    return plots.Bars(
-        question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
-        x=plots.PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
-        colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
-        tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
-    ) if rows else None  # fmt: skip
-
-
-# ---- page
+from archsim.studies.exploration.answers import EqualDesigns, budget_of, collapse_sentence, merge_equal, wanted_designs
+from archsim.studies.exploration.break_evens import BreakEven, break_evens, what_matters, what_pays
+from archsim.studies.exploration.candidates import Candidate, Exploration
+from archsim.studies.exploration.figures import scatter, strips, tornado
+from archsim.studies.exploration.levels import MODEL
+from archsim.studies.exploration.sweep_view import view_of
+from archsim.studies.wafers_page import section_of, write_distributions
 
 MOST_STRIPS = 12
 _POINT = re.compile(r"point (\d+): \S+\.[0-9a-f]{10}(?=,)")
@@ -167,14 +38,14 @@ PART_NOTE = (
 
 @dataclass(frozen=True)
 class Best:
-    """The best design of an objective within a budget. ``page``: relative path of its report, or empty."""
+    """The best design of an objective within a budget."""
 
-    heading: str
-    point: Candidate
-    values: str
-    yaml: str
-    file: str
-    page: str
+    heading: str  # objective and budget
+    point: Candidate  # the design
+    values: str  # its objectives, in words
+    yaml: str  # its file's text
+    file: str  # relative path of that file
+    page: str  # relative path of its report, or empty
 
 
 def write_exploration(
@@ -235,12 +106,12 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     axes = [axis for axis in found.axes if axis != MODEL][:MOST_STRIPS]
     return {
         "found": found,
-        "notes": [named(found, note) for note in found.notes],
+        "notes": [name_points(found, note) for note in found.notes],
         "sentences": sentences(found, steps),
         "break_evens": steps,
         "engine_names": ["analytical"],  # of an exploration; it runs every design
-        "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted(found).items()],
-        "collapse": collapse_told(found.front, names),
+        "answers": [(answer_heading(found, heading, point), point) for heading, point in wanted_designs(found).items()],
+        "collapse": collapse_sentence(found.front, names),
         "layers": layers_told(found.layers),
         "parts": in_part(found.layers),
         "part_note": PART_NOTE,
@@ -261,7 +132,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
     }
 
 
-def named(found: Exploration, note: str) -> str:
+def name_points(found: Exploration, note: str) -> str:
     """A note with points named by their axes, not by the digest in the name of their system."""
     axes = {str(each.index): " ".join(each.axes[name] for name in found.axes) for each in found.points}
     return _POINT.sub(lambda match: f"point {match[1]} ({axes[match[1]]})" if match[1] in axes else match[0], note)
@@ -269,10 +140,10 @@ def named(found: Exploration, note: str) -> str:
 
 def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
     """The answer: the best design within the first budget, or of all; what matters; the break-evens of steps."""
-    named, unmet = wanted(found), unmet_budgets(found)
-    if not named:
+    designs, unmet = wanted_designs(found), unmet_budgets(found)
+    if not designs:
         return ["No design is allowed by the constraints."]
-    heading, point = next(iter(named.items()))
+    heading, point = next(iter(designs.items()))
     design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
     values = listed(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
@@ -286,7 +157,7 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
 
 def rows_of(found: Exploration, dominated: Sequence[Candidate]) -> list[EqualDesigns]:
     """Rows of the table of designs: the front, designs of equal values as one, then others."""
-    return [*collapsed(found.front, found.spec.objectives), *(EqualDesigns(point, (), ()) for point in dominated)]
+    return [*merge_equal(found.front, found.spec.objectives), *(EqualDesigns(point, (), ()) for point in dominated)]
 
 
 def unmet_budgets(found: Exploration) -> list[str]:
@@ -315,7 +186,7 @@ def answer_heading(found: Exploration, heading: str, point: Candidate) -> str:
 
 
 def _best(found: Exploration, designs: Mapping[int, Mapping[str, Any]], pages: Mapping[int, str]):
-    for heading, point in wanted(found).items():
+    for heading, point in wanted_designs(found).items():
         design = designs.get(point.index)
         values = ", ".join(
             f"{name} {amount(name, point.values[name])}{_range(found, name, point, design)}"
@@ -356,9 +227,6 @@ def _change(share: float) -> str:
     return f"{'−' if rounded < 0 else '+'}{abs(rounded)}{NO_BREAK}%" if rounded else f"0{NO_BREAK}%"
 
 
-# ---- points_page
-# The page of a sweep over points: front, effect of each axis, best points; one self-contained HTML file.
-
 MOST_ROWS = 200  # of the table: the front, then the fastest other points
 
 
@@ -390,7 +258,7 @@ def render_points(
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": sections.engines_section(folder),
         "sure": sections.sure_section(folder),
-        "balancers": sections.balancers_section(rows),
+        "balancers": balancers.balancers_section(rows),
         "wafers": wafers,
         "rows": rows_of(found, others)[:MOST_ROWS],
     }

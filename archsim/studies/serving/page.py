@@ -13,8 +13,8 @@ import numpy as np
 
 from archsim.base import errors, files, host, tables, units
 from archsim.report.figures import Line, lines_of, shares_below
-from archsim.report.page import rendered
 from archsim.report.plots import Points
+from archsim.report.rendering import rendered
 from archsim.report.units import carried, interval, percent
 from archsim.runs import results, sweep
 from archsim.runs import store as cache
@@ -41,7 +41,7 @@ from archsim.studies.serving.runs import (
     table_of,
     write_manifest,
 )
-from archsim.studies.sure import JSON
+from archsim.studies.sure_files import JSON
 
 if TYPE_CHECKING:
     import pandas

@@ -39,7 +39,7 @@ from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs import calibration_files, config_files, library, plausible, policies, schedulers, serving_files
 from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec
 from archsim.specs.unread import UNREAD, keys_of
-from archsim.studies.exploration.analysis import SAME_NUMBERS, changes_nothing
+from archsim.studies.exploration.sweep_view import SAME_NUMBERS, changes_nothing
 from archsim.workload import open_trace, traffic_presets
 
 # ---- runs

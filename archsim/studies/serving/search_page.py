@@ -56,7 +56,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
 
-    from archsim.report.page import rendered
+    from archsim.report.rendering import rendered
 
     own_folder(folder)
     table = table_of(found)

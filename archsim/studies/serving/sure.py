@@ -31,8 +31,8 @@ import numpy as np
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.iteration.machine import calibration_on
-from archsim.report.figures import intervals
 from archsim.report.plots import Bars
+from archsim.report.sample_figures import intervals
 from archsim.report.units import listed, percent, significant
 from archsim.runs import store, sweep
 from archsim.serving.constants import DECODE
@@ -43,19 +43,17 @@ from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.studies.serving.runs import ServePlan, ServeRun
-from archsim.studies.sure import (
+from archsim.studies.sure import measurements
+from archsim.studies.sure_answer import (
     NARROWER,
     Measurement,
-    advised,
+    advice_sentences,
     ends_of,
-    measurements,
-    narrowing_told,
-    quantity_rows,
-    tornado_of,
-    write_files,
+    narrowing_sentence,
     written_ends,
     written_range,
 )
+from archsim.studies.sure_files import quantity_rows, tornado_of, write_files
 from archsim.uncertainty.estimate import (
     SURE,
     Index,
@@ -186,12 +184,12 @@ class ServedSure(Shown):
         """``measuring … would narrow 1.02–1.68 to 1.20–1.40``."""
         before = self.options[0].intervals[self.explained] if self.explained else self.pairs[0].ratio
         narrows = each.narrowed.width < NARROWER * before.width
-        return narrowing_told(each, written_range(before), written_range(each.narrowed), narrows)
+        return narrowing_sentence(each, written_range(before), written_range(each.narrowed), narrows)
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Sentences: what would make the answer surer."""
-        return advised([self.measured_told(each) for each in self.measurements], self.indices)
+        return advice_sentences([self.measured_told(each) for each in self.measurements], self.indices)
 
 
 # ---- what is off
@@ -458,7 +456,7 @@ def write_sure(found: ServedSure, folder: Path) -> Path:
 
 
 def _section(found: ServedSure) -> dict[str, Any]:
-    """What the page shows; as `archsim.studies.sure.section_of`."""
+    """What the page shows; as `archsim.studies.sure_files.section_of`."""
     place = {
         "name": found.name, "told": f"{found.sentence}.", "chart": _whiskers(found),
         "tornado": tornado_of(found.indices, found.explained_told), "explained": found.explained_told,

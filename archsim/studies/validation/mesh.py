@@ -36,22 +36,19 @@ NONE = (nan,) * len(NULLS)  # no null model has a time
 
 
 class MeshCase(NamedTuple):
-    """A case: times in ns. ``left_out_ns``: by a law that the other cases of the folder alone give; nan: too few.
+    """A measured case beside its law."""
 
-    ``nulls``: of `NULLS`; ``left_out_nulls``: of the other cases alone. ``case``: None for links, latencies and blocks.
-    """
-
-    file: str
-    name: str
-    kernel: str
-    version: str
-    measured_ns: float
-    simulated_ns: float = nan
-    left_out_ns: float = nan
-    nulls: tuple[float, ...] = NONE
-    left_out_nulls: tuple[float, ...] = NONE
-    case: Case | None = None
-    unit: str = "us"
+    file: str  # its name
+    name: str  # of the case
+    kernel: str  # dispatch, combine, link or hop …
+    version: str  # of the kernel
+    measured_ns: float  # time of the case
+    simulated_ns: float = nan  # by the law; nan: no law reads it
+    left_out_ns: float = nan  # by a law that the other cases of the folder alone give; nan: too few
+    nulls: tuple[float, ...] = NONE  # ns by each of `NULLS`
+    left_out_nulls: tuple[float, ...] = NONE  # the same by the other cases alone
+    case: Case | None = None  # None for links, latencies and blocks
+    unit: str = "us"  # in which its time is shown
 
     @property
     def error(self) -> float:
@@ -63,14 +60,14 @@ class MeshCase(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A ratio of two times, measured and simulated."""
+    """A ratio of two times."""
 
-    kind: str
-    name: str
-    kernel: str
-    measured: float
-    simulated: float
-    bar: float
+    kind: str  # what is compared
+    name: str  # of the case
+    kernel: str  # of the case
+    measured: float  # ratio
+    simulated: float  # ratio
+    bar: float  # most that they may differ
 
     @property
     def off(self) -> float:
@@ -86,14 +83,14 @@ class MeasuredOrder(NamedTuple):
 
 
 class MeshSummary(NamedTuple):
-    """Mean relative errors of a law over its cases: by the file, and of cases that were left out of a fit."""
+    """Mean relative errors of a law over its cases."""
 
-    kernel: str
-    version: str
-    cases: int
-    error: float
-    most: float
-    left_out: float
+    kernel: str  # of the law
+    version: str  # of the kernel
+    cases: int  # how many
+    error: float  # mean of |error|, by the file
+    most: float  # largest of |error|
+    left_out: float  # mean of |error| of cases that were left out of a fit; nan: none
     nulls: tuple[float, ...]  # of cases left out, where the law was fitted to these; else of the file's constants
     fitted: bool  # whether the law was fitted to these cases
 
@@ -108,12 +105,12 @@ class MeshSummary(NamedTuple):
 class MeshValidation(Shown):
     """What `validate_meshes` found."""
 
-    judged: tuple[MeshCase, ...]
-    ratios: tuple[Ratio, ...]
-    orders: tuple[MeasuredOrder, ...]
-    summaries: tuple[MeshSummary, ...]
-    unread: tuple[str, ...]
-    laws: tuple[EndpointLaw, ...] = field(repr=False, default=())
+    judged: tuple[MeshCase, ...]  # every case
+    ratios: tuple[Ratio, ...]  # of times of two cases
+    orders: tuple[MeasuredOrder, ...]  # of times of several
+    summaries: tuple[MeshSummary, ...]  # one for each law
+    unread: tuple[str, ...]  # a line for each file that no law reads
+    laws: tuple[EndpointLaw, ...] = field(repr=False, default=())  # fitted to the folders' cases
 
     def __repr__(self) -> str:
         return f"MeshValidation({len(self.judged)} cases, {len(self.ratios)} ratios, {len(self.unread)} files unread)"
@@ -140,7 +137,7 @@ def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] |
     measured = read_meshes(*folders)
     known = list(shipped_fabrics() if fabrics is None else fabrics)
     own = _own_laws(measured.cases, known)
-    judged = [_judged(case, measured.cases, known, own) for case in measured.cases]
+    judged = [_judge(case, measured.cases, known, own) for case in measured.cases]
     unread = [*measured.unread, *_without_law(judged)]
     judged = [each for each in judged if np.isfinite(each.simulated_ns)]
     links = [*_judged_rates(measured, known), *_judged_latencies(measured, known)]
@@ -150,9 +147,6 @@ def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] |
     laws, every = tuple(law for each in known for law in each.endpoint), (*judged, *links, *blocks)
     summaries = tuple(_summaries(every, laws))
     return MeshValidation(every, tuple(ratios), tuple(orders), summaries, (*unread, *apart), laws)
-
-
-# --- kernels ---------------------------------------------------------------------------------------------------------
 
 
 def _law_of(case: Case, known: Sequence[FabricCalibration]) -> EndpointLaw | None:
@@ -166,11 +160,8 @@ def _own_laws(cases: Sequence[Case], known: Sequence[FabricCalibration]) -> dict
     return {(law.machine, law.kernel, law.version): law for law in endpoint_laws(new)}
 
 
-def _judged(
-    case: Case,
-    cases: Sequence[Case],
-    known: Sequence[FabricCalibration],
-    own: dict[tuple[str, str, str], EndpointLaw],
+def _judge(
+    case: Case, cases: Sequence[Case], known: Sequence[FabricCalibration], own: dict[tuple[str, str, str], EndpointLaw]
 ) -> MeshCase:
     found = MeshCase(Path(case.file).name, case.name, case.kernel, case.version, case.measured_ns, case=case)
     law, stages = _law_of(case, known), 1
@@ -201,14 +192,14 @@ def _judged(
     ]  # fmt: skip
     if len({each.whole for each in others}) < 2 or stages > 1:
         return found
-    again = _refitted(others, law)
+    again = _refit(others, law)
     return found._replace(
         left_out_ns=again.time_ns(vectors, case.vector_bytes, case.links),
         left_out_nulls=tuple(again.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS),
     )
 
 
-def _refitted(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
+def _refit(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:
     """A law with the same terms, of other cases."""
     from calibration.fit.mesh import FIXED, LINK, fit_law
 
@@ -328,9 +319,6 @@ def _order(kind: str, own: Sequence[MeshCase]) -> MeasuredOrder:
     return MeasuredOrder(kind, by(lambda each: each.measured_ns), by(lambda each: each.simulated_ns))
 
 
-# --- links -----------------------------------------------------------------------------------------------------------
-
-
 def _judged_rates(measured: Meshes, known: Sequence[FabricCalibration]) -> list[MeshCase]:
     laws = [law for each in known for law in each.link_rate]
     found = []
@@ -353,9 +341,9 @@ def rate_law(laws: Sequence[LinkRate], machine: str, pattern: str) -> LinkRate |
     exact = [law for law in own if law.pattern == pattern]
     chip = [law for law in laws if law.machine.partition(" ")[0] == machine.partition(" ")[0]]
     # machines of the same chip: the same traffic, else all patterns of that which has most of them
-    alike = [law for law in chip if law.pattern == pattern]
+    same_pattern = [law for law in chip if law.pattern == pattern]
     most = max((law.machine for law in chip), key=lambda name: sum(law.machine == name for law in chip), default="")
-    near = exact or own or alike or [law for law in chip if law.machine == most]
+    near = exact or own or same_pattern or [law for law in chip if law.machine == most]
     if not near:
         return None
     packet, rate = (
@@ -380,8 +368,6 @@ def _judged_latencies(measured: Meshes, known: Sequence[FabricCalibration]) -> l
         found.append(MeshCase(*about, each.ns, ns, nulls=(nan, nan, mean), unit="ns"))
     return found
 
-
-# --- blocks ----------------------------------------------------------------------------------------------------------
 
 # A block of a layer of experts with tensor parallelism of 4 along the second axis: an all-gather before and a
 # reduce-scatter after attention and feed-forward each (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
@@ -439,9 +425,6 @@ def _judged_blocks(
 TORI = ("FABRIC_1D", "FABRIC_2D", "FABRIC_2D_TORUS_X", "FABRIC_2D_TORUS_Y", "FABRIC_2D_TORUS_XY")
 
 
-# --- summary ---------------------------------------------------------------------------------------------------------
-
-
 SAME_ERROR = 1e-3  # a law whose mean error on as many cases is that of its fit was fitted to them
 
 
@@ -463,16 +446,24 @@ def _summaries(judged: Sequence[MeshCase], known: Sequence[EndpointLaw]) -> list
             nulls.append(float(off.mean()))
         mean, most = float(errors.mean()), float(errors.max())
         left_out = float(out.mean()) if left else nan
-        found.append(MeshSummary(kernel, version, len(own), mean, most, left_out, tuple(nulls), fitted))
+        found.append(
+            MeshSummary(
+                kernel=kernel,
+                version=version,
+                cases=len(own),
+                error=mean,
+                most=most,
+                left_out=left_out,
+                nulls=tuple(nulls),
+                fitted=fitted,
+            )  # fmt: skip
+        )
     return found
 
 
 def names_of(kernel: str) -> str:
     """The names in words."""
     return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
-
-
-# --- lines and page --------------------------------------------------------------------------------------------------
 
 
 def case_lines(found: MeshValidation) -> list[str]:
@@ -485,7 +476,7 @@ def case_lines(found: MeshValidation) -> list[str]:
     ]
 
 
-def told(found: MeshValidation) -> list[str]:
+def answer_lines(found: MeshValidation) -> list[str]:
     """Ratios, orders, laws and what was not read, a line each."""
     lines = ["", "ratios and changes, measured, simulated, difference, bar:"]
     for each in found.ratios:

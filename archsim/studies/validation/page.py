@@ -12,246 +12,18 @@ import pandas as pd
 
 from archsim.base.files import own_folder, write_text
 from archsim.laws.tables import CalibrationSpec, newest_first
-from archsim.laws.transfers import PAYLOAD_OF, law_of
-from archsim.report.page import rendered
-from archsim.report.plots import Colours, PlotAxis, Points
+from archsim.report import plots, rendering
 from archsim.specs import calibration_files, config_files
 from archsim.studies.validation import errors
-from archsim.studies.validation.cases import (
-    attention_errors,
-    attention_groups,
-    copies_table,
-    engine_table,
-    layer_table,
-    moved,
-    power_table,
-)
-from archsim.studies.validation.errors import (
-    AIM,
-    AIM_OF,
-    FITTED,
-    GEMM,
-    GROUP,
-    MOE,
-    NEW,
-    RANK_OUT,
-    SHAPE_OUT,
-    SHAPES_OF_EXPERTS,
-    SWEEP_OUT,
-    UNDER,
-    SetErrors,
-    expert_cases,
-    gemm_cases,
-    layer_groups,
-    moe_cases,
-    summaries,
-)
-from calibration.measurements.adapters.public import NO_TIMES
+from archsim.studies.validation.charts import percent, scatter, shares_within, times_over
+from archsim.studies.validation.choosing import GEMM, MOE
+from archsim.studies.validation.comm_errors import SetErrors
+from archsim.studies.validation.engine_cases import engine_table
+from archsim.studies.validation.engine_copies import copies_table
+from archsim.studies.validation.engine_layers import layer_table
+from archsim.studies.validation.power_cases import power_table
+from archsim.studies.validation.sections import judge_tables, section_table, sections, unread
 from calibration.measurements.reading import CASES, Measurements, read_measurements
-
-# ---- charts
-# Figures of the validation page: measured against predicted times, and errors.
-
-MOST_POINTS = 18_000  # of all scatters: of a set every n-th case by error, so that the worst are always drawn
-MOST_ERROR = 0.2  # largest error on the axis of cumulative error charts
-_NEAR_OR_FAR = {"error under 5 %": "--p4", "5 % or more": "--p7"}
-COLOUR_OF = {"bf16": "--p2", "fp8": "--p3", "fp8_block": "--p5"}
-OTHER_COLOUR = "--p0"
-_TIPS = (("set", "set"), ("at", "at"), ("measured", "measured, µs"), ("predicted", "predicted, µs"), ("error", "error"))
-
-
-def scatter(question: str, sets: dict[str, pd.DataFrame]) -> Points | None:
-    """Predicted over measured time with the diagonal, one set at a time; the frames have measured_us, predicted_us and
-    error. None without sets.
-    """
-    rows: list[dict[str, Any]] = []
-    for name, cases in sets.items():
-        order = np.argsort(-cases["error"].abs().to_numpy(), kind="stable")
-        shown = cases.iloc[order[:: math.ceil(len(order) * len(sets) / MOST_POINTS)]]
-        of_all = cases["error"].abs()
-        told = f"{name} ({len(cases):,} cases, mean error {percent(of_all.mean())}, max {percent(of_all.max())})"
-        rows += [
-            {
-                "set": told, "measured": float(row.measured_us), "predicted": float(row.predicted_us),
-                "kind": _kind(row.error), "error": percent(row.error),
-            }
-            for row in shown.itertuples()
-        ]  # fmt: skip
-    ends = [end for row in rows for end in (row["measured"], row["predicted"])]
-    return Points(
-        question=question, rows=rows, x=PlotAxis("measured", "measured, µs", "~g", log=True), zero=False, size=16,
-        y=PlotAxis("predicted", "predicted, µs", "~g", log=True), colours=Colours("kind", _NEAR_OR_FAR), tips=_TIPS,
-        curves=[{"line": "equal", "measured": end, "predicted": end} for end in (min(ends), max(ends))],
-        filters={"set": rows[0]["set"]},
-    ) if rows else None  # fmt: skip
-
-
-def _kind(error: float) -> str:
-    """One of `_NEAR_OR_FAR`."""
-    return "error under 5 %" if abs(error) < UNDER else "5 % or more"
-
-
-def times_over(
-    question: str, sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]], x: str
-) -> Points | None:
-    """Points: measured; line: predicted. ``sets``: name → (line of (x, µs), points of (x, µs, error)); None without."""
-    rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    for name, (line, points) in sets.items():
-        curves += [{"set": name, "line": name, "at": float(at), "us": float(us)} for at, us in line]
-        rows += [
-            {"set": name, "at": float(at), "us": float(us), "error": percent(error), "kind": _kind(error)}
-            for at, us, error in points
-        ]
-    return Points(
-        question=question, rows=rows, curves=curves, x=PlotAxis("at", x, "~s", log=True),
-        y=PlotAxis("us", "µs", "~g", log=True),
-        colours=Colours("kind", _NEAR_OR_FAR), panel="set", own_scales=True, zero=False, size=22,
-        tips=(("set", "set"), ("at", x), ("us", "measured, µs"), ("error", "error")),
-    ) if rows else None  # fmt: skip
-
-
-def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Points | None:
-    """Share of cases (y) with at most a given error (x), a line for each dtype. ``sets``: name → dtype → errors,
-    float64[case]; None without.
-    """
-    rows, at = [], np.linspace(0, MOST_ERROR, 41)
-    for name, by_dtype in sets.items():
-        for dtype, of in by_dtype.items():
-            share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
-            told = f"{percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of):,} cases are under 5 %"
-            rows += [
-                {"set": name, "dtype": dtype, "error": 100 * float(x), "share": 100 * float(y), "told": told}
-                for x, y in zip(at, share, strict=True)
-            ]
-    dtypes = dict.fromkeys(str(row["dtype"]) for row in rows)
-    return Points(
-        question=question, rows=rows, x=PlotAxis("error", "error at most, %"),
-        y=PlotAxis("share", "share of cases, %"), lines=True,
-        colours=Colours("dtype", {dtype: COLOUR_OF.get(dtype, OTHER_COLOUR) for dtype in dtypes}), panel="set",
-        tips=(("set", "set"), ("dtype", "dtype"), ("told", "cases")),
-    ) if rows else None  # fmt: skip
-
-
-def percent(share: float) -> str:
-    """``0.034`` → ``3.4 %``; nan (unknown) is a dash."""
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-# ---- sections
-# One section of error for every law that an iteration uses, and the measured tables that no law reads.
-
-WITHIN = 0.25
-COLUMNS = ["law", "what", "library", "points", "median", "p90", "worst", "within_25"]
-
-
-class LawPoints(NamedTuple):
-    """Points of one law. ``error``: predicted / measured - 1, float64[point]; None: no law reads them."""
-
-    law: str
-    what: str
-    library: str
-    points: int
-    error: np.ndarray | None
-
-
-def judged(calibration: CalibrationSpec, name: str, measurements: Measurements, cases: pd.DataFrame) -> list[LawPoints]:
-    """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
-    (``archsim.studies.validation.errors``), of which those of the file count.
-    """
-    return [
-        *_products(calibration, measurements, cases),
-        *_attention(calibration, measurements),
-        *_moved(name, measurements, calibration.gpu),
-        *_series(calibration, name, measurements),
-    ]
-
-
-def sections(found: list[LawPoints]) -> pd.DataFrame:
-    """A row a law, kind and library: number of points, median, p90 and worst of \\|error\\|, share within 25 %."""
-    rows = []
-    ordered = sorted((each for each in found if each.error is not None), key=lambda each: each[:3])
-    for key in dict.fromkeys(each[:3] for each in ordered):
-        errors = np.abs(np.concatenate([each.error for each in ordered if each[:3] == key]))
-        if len(errors):
-            figures = np.median(errors), np.quantile(errors, 0.9), errors.max(), np.mean(errors <= WITHIN)
-            rows.append([*key, len(errors), *map(float, figures)])
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def unread(found: list[LawPoints], measurements: Measurements) -> list[str]:
-    """A sentence for every measured table that no law reads, and for every file of times that is not read."""
-    lines = [f"{each.law} {each.what} of {each.library} ({each.points} points)" for each in found if each.error is None]
-    return [*dict.fromkeys(lines), *(f"{file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)]
-
-
-def section_table(found: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    names = ["law", "what", "library", "points", "median", "90 %", "worst", "within 25 %"]
-    rows = [
-        [row.law, row.what, row.library, f"{row.points:,}"]
-        + [f"{100 * share:.1f} %" for share in (row.median, row.p90, row.worst, row.within_25)]
-        for row in found.itertuples()
-    ]
-    return names, rows
-
-
-def _products(calibration, measurements, cases) -> Iterator[LawPoints]:
-    of_file = cases[cases["kind"].isin([FITTED, NEW])] if len(cases) else cases
-    if len(of_file):
-        shapes = of_file.reindex(columns=["n", "k"]).itertuples(index=False, name=None)
-        experts = [pair in SHAPES_OF_EXPERTS for pair in shapes]
-        shape = np.where(of_file["what"] == errors.MOE, "fused MoE", np.where(experts, "expert GEMM", "dense GEMM"))
-        for (law, dtype, library), mine in of_file.groupby([shape, "dtype", "library"], sort=True):
-            yield LawPoints(law, dtype, library, len(mine), mine["error"].to_numpy(float))
-    gpu = calibration.gpu
-    for key, rows in errors.gemm_groups(measurements, gpu):
-        if errors.gemm_table_for(calibration, *key) is None:
-            of = dict(zip([*errors.GEMM_KEYS, "version"], key, strict=True))
-            yield LawPoints("GEMM", of["dtype"], f"{of['library']} {of['version']}", len(rows), None)
-    for key, rows in errors.moe_groups(measurements, gpu):
-        if errors.moe_table_for(calibration, *key) is None:
-            of = dict(zip(errors.MOE_KEYS, key, strict=True))
-            what = f"{of['model']} {of['dtype']} {of['distribution']}"
-            yield LawPoints("fused MoE", what, f"{of['library']} {of['version']}", len(rows), None)
-
-
-def _attention(calibration, measurements) -> Iterator[LawPoints]:
-    for way, rows in attention_groups(measurements, calibration.gpu):
-        library, version, phase, kind, dtype, kv_dtype = way
-        error = attention_errors(calibration, way, rows)
-        what = f"{kind} {dtype}, {kv_dtype} KV"
-        yield LawPoints(f"{phase} attention", what, _named_section(library, version, error), len(rows), error)
-
-
-def _moved(name: str, measurements: Measurements, gpu: str) -> Iterator[LawPoints]:
-    for each in moved(name, measurements, gpu):
-        of = each.of
-        where = f"{of['nodes']} nodes" if int(of["nodes"]) > 1 else f"{of['num_gpus']} GPUs"
-        yield LawPoints(str(of["op"]), f"{of['variant']}, {where}", str(of["library"]), len(each.us), each.error)
-
-
-def _series(calibration, name, measurements) -> Iterator[LawPoints]:
-    """Collectives, copies, the host path and curves of memory, each by its own table; dispatch and combine of SMs and
-    payloads that an engine does not take, too.
-    """
-    taken = {(each.of["op"], each.of["variant"]) for each in moved(name, measurements, calibration.gpu)}
-    for item in errors.all_series(measurements, calibration.gpu):
-        of, table = item.of, errors.law_for(calibration, item)
-        if (of.get("op"), of.get("variant")) in taken and table is None:
-            continue
-        error = None if table is None else law_of(table).time_ns(item.size_bytes) / item.time_ns - 1
-        law = f"{of['op']}, own table" if of.get("op") in PAYLOAD_OF else of.get("op", item.kind)
-        where = of.get("variant") or of.get("direction") or ""
-        what = " ".join(filter(None, [where, f"{of['num_gpus']} GPUs" if "num_gpus" in of else ""]))
-        yield LawPoints(law, what, _named_section(item.library, item.version, error), len(item.time_ns), error)
-
-
-def _named_section(library: str, version: str, error: np.ndarray | None) -> str:
-    """Versions are pooled where they are judged."""
-    return library if error is not None else f"{library} {version}"
-
-
-# ---- page
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LISTED = 60
@@ -259,7 +31,12 @@ NO_FLOOR = "–: unknown, as the release has only one sweep"
 BY = ["kind", "what", "library", "version", "dtype", "table"]
 OVERVIEW = ["kind", "what", "table", "dtype"]
 SHAPE = ["n", "k"]
-UNSEEN = (NEW, SWEEP_OUT, SHAPE_OUT, RANK_OUT)  # kinds that judge predictions, in this order
+UNSEEN = (
+    errors.NEW,
+    errors.SWEEP_OUT,
+    errors.SHAPE_OUT,
+    errors.RANK_OUT,
+)  # kinds that judge predictions, in this order
 LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
 FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
 
@@ -298,19 +75,18 @@ def write_page(
 
     ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
     ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
-    ``archsim.studies.validation.cases``; ``engine_copies.csv``: ``copies``, from
-    ``archsim.studies.validation.cases``; ``engine_layers.csv``: ``ranks``, from
-    ``archsim.studies.validation.cases``; ``power.csv``: ``power``, from ``archsim.studies.validation.cases``;
-    ``sections.csv``: ``of_laws``, as ``unread``. Tables
-    without rows are not written. ``notes``: from
-    ``archsim.studies.validation.errors``.
+    `engine_cases`; ``engine_copies.csv``: ``copies``, from `engine_copies`; ``engine_layers.csv``: ``ranks``, from
+    `engine_layers`; ``power.csv``: ``power``, from `power_cases`; ``sections.csv``: ``of_laws``, as ``unread``. Tables
+    without rows are not written. ``notes``: from `choosing.choice_notes`.
     """
     own_folder(folder)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
-    by = summaries(cases, BY) if len(cases) else pd.DataFrame()
-    layers, experts = layer_groups(cases), _experts(cases)
+    by = errors.summaries(cases, BY) if len(cases) else pd.DataFrame()
+    layers, experts = errors.layer_groups(cases), _experts(cases)
     tables = {
-        "cases.csv": cases[(cases["error"].abs() >= UNDER) | cases.index.isin(experts.index)] if len(cases) else cases,
+        "cases.csv": cases[(cases["error"].abs() >= errors.UNDER) | cases.index.isin(experts.index)]
+        if len(cases)
+        else cases,
         "summary.csv": by,
         "moe_groups.csv": layers,
         "transfers.csv": pd.DataFrame(
@@ -328,27 +104,18 @@ def write_page(
         else:  # one of an earlier validation
             (folder / name).unlink(missing_ok=True)
     context = {
-        "gpu": calibration.gpu,
-        "notes": notes,
-        "no_floor": NO_FLOOR,
+        "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
         "files": [CASES, *(name for name, table in tables.items() if len(table))],
         "short": list(in_short(cases, layers, transfers, through_engine, copies)),
-        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None,
-        "shares": _shares(cases),
-        "curves": _curves(experts),
-        "experts": _folded(experts, [*BY[:1], *BY[2:], "model"]),
-        "heats": list(_heats(cases)),
-        "layers": _layer_table(layers),
-        "scatters": _scatters(cases),
+        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None, "shares": _shares(cases),
+        "curves": _curves(experts), "experts": _fold(experts, [*BY[:1], *BY[2:], "model"]),
+        "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
         "engine": _engine(through_engine, copies, ranks),
-        "power": PageTable(*power_table(power), 3) if len(power) else None,
-        "transfers": list(_transfers(transfers)),
-        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None,
-        "unread": unread,
-        "wrong": list(_wrong(experts, cases)),
-        "all": _summary_table(by, BY) if len(by) else None,
-    }
-    write_text(folder / "index.html", rendered("validation.html.j2", context, folder=TEMPLATES))
+        "power": PageTable(*power_table(power), 3) if len(power) else None, "transfers": list(_transfers(transfers)),
+        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None, "unread": unread,
+        "wrong": list(_wrong(experts, cases)), "all": _summary_table(by, BY) if len(by) else None,
+    }  # fmt: skip
+    write_text(folder / "index.html", rendering.rendered("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
 
 
@@ -362,11 +129,11 @@ def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
 
 def kinds_shown(cases: pd.DataFrame) -> list[str]:
     """Cases that the fit has not seen; if it has seen all, all of them."""
-    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [FITTED]
+    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [errors.FITTED]
 
 
 def _experts(cases: pd.DataFrame) -> pd.DataFrame:
-    return expert_cases(cases[cases["what"] == GEMM])
+    return errors.expert_cases(cases[cases["what"] == GEMM])
 
 
 def in_short(
@@ -380,15 +147,15 @@ def in_short(
     experts = _of_one_table(_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
-        parts = [f"{dtype} {(found.abs() < UNDER).sum()} of {len(found)}" for dtype, found in mine]
+        parts = [f"{dtype} {(found.abs() < errors.UNDER).sum()} of {len(found)}" for dtype, found in mine]
         yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
     if len(layers):
         met = layers["met"].value_counts()
-        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in AIM_OF.items())
+        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in errors.AIM_OF.items())
         yield (
             f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
             f"is "
-            f"within {100 * AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
+            f"within {100 * errors.AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
             f"repetitions or routing draws."
         )
     for heading, found in list(transfers.items())[-1:]:
@@ -407,11 +174,11 @@ def in_short(
 def overview(cases: pd.DataFrame) -> pd.DataFrame:
     """Errors of unseen cases, by the table that judged them; a row per group of OVERVIEW, see ``summaries``."""
     return pd.concat(
-        [summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
+        [errors.summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
     )
 
 
-def _shares(cases: pd.DataFrame) -> Points | None:
+def _shares(cases: pd.DataFrame) -> plots.Points | None:
     found: dict[str, dict[str, np.ndarray]] = {}
     for kind in kinds_shown(cases) if len(cases) else ():
         for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
@@ -420,13 +187,13 @@ def _shares(cases: pd.DataFrame) -> Points | None:
     return shares_within("How many cases are within a given error?", found)
 
 
-def _curves(experts: pd.DataFrame) -> Points | None:
+def _curves(experts: pd.DataFrame) -> plots.Points | None:
     """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
     newest = _of_one_table(experts)
     if not len(newest):
         return None
     sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]] = {}
-    of_file = newest[newest["kind"].isin([FITTED, NEW])]
+    of_file = newest[newest["kind"].isin([errors.FITTED, errors.NEW])]
     for (model, n, k, dtype, table), shown in of_file.groupby(["model", *SHAPE, "dtype", "table"], sort=True):
         ordered = shown.sort_values("m", kind="stable")
         once = ordered.drop_duplicates("m")
@@ -437,16 +204,16 @@ def _curves(experts: pd.DataFrame) -> Points | None:
     return times_over("How well is the time of an expert's product predicted?", sets, "M, rows")
 
 
-def _folded(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
+def _fold(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
     """'shown': unseen cases, 'folded': the rest; keys without cases are omitted."""
     if not len(cases):
         return {}
     shown = cases["kind"].isin(kinds_shown(cases))
     parts = {"shown": cases[shown], "folded": cases[~shown]}
-    return {name: _summary_table(summaries(part, by), by) for name, part in parts.items() if len(part)}
+    return {name: _summary_table(errors.summaries(part, by), by) for name, part in parts.items() if len(part)}
 
 
-def _scatters(cases: pd.DataFrame) -> list[Points]:
+def _scatters(cases: pd.DataFrame) -> list[plots.Points]:
     """Of unseen cases, and of those in the fit."""
     kinds = kinds_shown(cases) if len(cases) else []
     sets: dict[bool, dict[str, pd.DataFrame]] = {True: {}, False: {}}
@@ -460,7 +227,7 @@ def _scatters(cases: pd.DataFrame) -> list[Points]:
 
 def _heats(cases: pd.DataFrame) -> Iterator[ErrorMap]:
     """Mean errors of fused MoE layers at each left-out EP size."""
-    layers = cases[(cases["what"] == MOE) & (cases["kind"] == RANK_OUT)] if len(cases) else cases
+    layers = cases[(cases["what"] == MOE) & (cases["kind"] == errors.RANK_OUT)] if len(cases) else cases
     if not len(layers):
         return
     for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
@@ -483,7 +250,7 @@ def _layer_table(layers: pd.DataFrame) -> PageTable | None:
     if not len(layers):
         return None
     worst = layers.sort_values("mean", ascending=False, kind="stable")
-    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*GROUP, "aim", "met"])
+    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*errors.GROUP, "aim", "met"])
 
 
 def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
@@ -505,19 +272,9 @@ def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) ->
 
 def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, PageTable]]:
     names = [
-        "set",
-        "table",
-        "points",
-        "extrapolated",
-        "under 5 %",
-        "mean",
-        "p95",
-        "max",
-        "half octaves: mean",
-        "max",
-        "max beyond rounding",
-        "floor",
-    ]
+        "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
+        "max beyond rounding", "floor",
+    ]  # fmt: skip
     for heading, found in transfers.items():
         rows = [
             [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
@@ -537,7 +294,7 @@ def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, Pa
     for heading, found in (("GEMMs of experts at powers of two", experts), ("All cases", cases)):
         if not len(found):
             continue
-        above = found[found["error"].abs() >= UNDER]
+        above = found[found["error"].abs() >= errors.UNDER]
         worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
         listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
         columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
@@ -567,11 +324,6 @@ def _cell(value) -> str:
     return str(value)
 
 
-# ---- shipped
-# The page of docs on the shipped calibrations: every law that an iteration uses, against all that was measured.
-#
-# ``python -m archsim.studies.validation.page MEASUREMENTS docs/validation.md [GPU ...]`` writes it.
-
 HEAD = """# Shipped calibrations against measurements
 
 Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU: most of it is
@@ -596,9 +348,9 @@ def _of(name: str, measurements: Measurements) -> Iterator[str]:
     calibration = calibration_files.calibration_named(name)
     if calibration.gpu not in measurements.gpus():
         return
-    found = [gemm_cases(calibration, measurements), moe_cases(calibration, measurements)]
+    found = [errors.gemm_cases(calibration, measurements), errors.moe_cases(calibration, measurements)]
     cases = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
-    read = judged(calibration, name, measurements, cases)
+    read = judge_tables(calibration, name, measurements, cases)
     names, rows = section_table(sections([each._replace(what="", library="") for each in read]))
     kept = [column for column in range(len(names)) if names[column] not in ("what", "library")]
     yield f"## {name}\n"

@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 
 from archsim.base.errors import TraceError
 from archsim.base.files import LEAST_SUSPECT_BYTES, MOST_TIMES
-from archsim.workload import trace
-from archsim.workload.formats.requests import Item, Origin, read_request
-
-# ---- json_tree
+from archsim.workload import trace_checks
+from archsim.workload.formats.json_request import Origin, read_request
+from archsim.workload.formats.requests import Item
 
 
 def request_files(root: Path) -> list[Path]:
@@ -47,7 +46,6 @@ def origin_of(file: Path) -> Origin:
     return Origin(str(file), f"{file.absolute().parent.name}/{file.stem}")
 
 
-# ---- json_tree_batches
 # The data set's JSON tree, in a directory or in a tar archive (which is streamed, never unpacked).
 #
 # ``<org>/<model>/<dataset>/<subject>/<n>.json``; its layout is at the top of this module.
@@ -193,4 +191,4 @@ def _size(file: Path) -> int:
     try:
         return file.stat().st_size
     except OSError as error:
-        raise TraceError(f"{trace.place(str(file))}: cannot be read ({error.strerror})") from error
+        raise TraceError(f"{trace_checks.place(str(file))}: cannot be read ({error.strerror})") from error

@@ -10,11 +10,10 @@ from archsim.base.errors import TraceError
 from archsim.base.files import npz_names
 from archsim.base.files import read_npz as read_npz_archives
 from archsim.specs.model import ModelSpec
-from archsim.workload import trace
+from archsim.workload import trace_checks
 from archsim.workload.formats.requests import Item, RequestRows
 from archsim.workload.trace import Trace
 
-# ---- npz_members
 # Members of untrusted ``.npz`` files of routing and loads.
 
 member_names = npz_names
@@ -27,8 +26,6 @@ def load_members(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     except Exception as error:  # zipfile, zlib and numpy's header parser raise a dozen different exceptions
         raise TraceError(f"{path}: not a readable .npz file ({error})") from error
 
-
-# ---- npz
 
 COLUMNS = {"experts": 3, "request_offsets": 1, "iteration": 1, "layer_ids": 1}
 """Required members and their numbers of dimensions; all hold integers."""
@@ -56,22 +53,24 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
     columns = {name: _column(where, members, name, dimensions) for name, dimensions in COLUMNS.items()}
     experts, offsets, iteration, layer_ids = columns.values()
     name = str(members["model"]) if "model" in members else ""
-    trace.check_name(where, model, name)
-    trace.check_shape(where, model, **{attribute: _scalar(where, members, key) for attribute, key in SHAPE.items()})
-    trace.check_shape(where, model, top_k=experts.shape[2])
+    trace_checks.check_name(where, model, name)
+    trace_checks.check_shape(
+        where, model, **{attribute: _scalar(where, members, key) for attribute, key in SHAPE.items()}
+    )
+    trace_checks.check_shape(where, model, top_k=experts.shape[2])
     _check_lengths(where, experts, iteration, layer_ids)
-    trace.check_layers(where, model, layer_ids)
-    trace.check_offsets(where, offsets, len(experts))
-    trace.check_iterations(where, iteration, offsets)
+    trace_checks.check_layers(where, model, layer_ids)
+    trace_checks.check_offsets(where, offsets, len(experts))
+    trace_checks.check_iterations(where, iteration, offsets)
 
     def row_place(row: int, column: int) -> str:
-        request = str(trace.owner(offsets, row))
-        return trace.place(where, request, int(iteration[row]), int(layer_ids[column]))
+        request = str(trace_checks.owner(offsets, row))
+        return trace_checks.place(where, request, int(iteration[row]), int(layer_ids[column]))
 
-    trace.check_experts(where, experts, model.experts, row_place)
-    trace.check_distinct(where, experts, row_place)
+    trace_checks.check_experts(where, experts, model.experts, row_place)
+    trace_checks.check_distinct(where, experts, row_place)
     for at, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-        trace.check_recorded(where, experts[at:last], lambda row, column, at=at: row_place(at + row, column))
+        trace_checks.check_recorded(where, experts[at:last], lambda row, column, at=at: row_place(at + row, column))
     scores = members.get("scores")
     subject, names = _subjects(where, members, len(offsets) - 1)
     return Trace(
@@ -85,7 +84,7 @@ def read_npz(path: Path, model: ModelSpec, source: str) -> Trace:
         source=source,
         request_subject=subject,
         subject_names=names,
-        scores=None if scores is None else trace.checked_scores(where, "scores", scores, experts),
+        scores=None if scores is None else trace_checks.checked_scores(where, "scores", scores, experts),
     )
 
 
@@ -126,12 +125,11 @@ def _subjects(where: str, members: dict[str, np.ndarray], requests: int) -> tupl
     if requests and not 0 <= subject.min() <= subject.max() < len(names):
         r = int(np.flatnonzero((subject < 0) | (subject >= len(names)))[0])
         raise TraceError(
-            f"{trace.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}"
+            f"{trace_checks.place(where, str(r))}: subject {subject[r]} has no name; expected 0 to {len(names) - 1}"
         )
     return subject.astype(np.int16), names
 
 
-# ---- npz_batches
 # Token-level ``.npz`` files (`read_npz` lists their members), in batches of requests.
 
 

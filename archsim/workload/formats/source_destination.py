@@ -43,13 +43,13 @@ def matrix_items(path: Path, model: ModelSpec) -> Iterator[Item]:
     """The requests of a file. Raises TraceError."""
     for case, matrix in read_matrices(path, model.top_k).items():
         where = f"{path}: case {case!r}"
-        by_source = _assigned(where, matrix, model)
+        by_source = _assignments(where, matrix, model)
         for source, counts in enumerate(by_source):
             rows = partial(_rows, f"{where}, source chip {source}", counts)
             yield Item(f"{where}, source chip {source}", "", case, source, int(counts.sum()) * 2, rows)
 
 
-def _assigned(where: str, matrix: AssignedTokens, model: ModelSpec) -> np.ndarray:
+def _assignments(where: str, matrix: AssignedTokens, model: ModelSpec) -> np.ndarray:
     """int64[source, expert]: with the sums of the files."""
     chips = len(matrix.sent)
     if model.experts % chips:

@@ -8,7 +8,7 @@ BF16); BF16 rows are the GEMM alone. Each framework version is one sweep.
 import pandas as pd
 
 from archsim.laws.tables import newest_first
-from calibration.measurements.layouts import frame, layout, renamed
+from calibration.measurements.layouts import frame, layout, translate
 
 DTYPES = {
     "bfloat16": "bf16",
@@ -29,7 +29,7 @@ GRID_GPU = "H100-SXM5-80GB"  # the grid of the layout without a GPU column
 def _products(rows: pd.DataFrame, dtype: pd.Series, latency_us: pd.Series) -> pd.DataFrame:
     included = dtype.isin(QUANTISED).map({True: "1", False: "0"})
     return frame(
-        rows, "m n k", dtype=renamed(dtype, DTYPES), quant_included=included, groups=1.0, latency_us_median=latency_us
+        rows, "m n k", dtype=translate(dtype, DTYPES), quant_included=included, groups=1.0, latency_us_median=latency_us
     )
 
 
@@ -39,12 +39,9 @@ def _gemm_sweeps(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows["m"] > 0]
     return _products(rows, rows["dtype"], rows["latency_us"]).assign(
-        run_id=rows["framework_version"],
-        gpu_name=rows["gpu"],
-        library=rows["framework"],
-        library_version=rows["framework_version"],
-        kernel=rows["kernel_source"],
-    )
+        run_id=rows["framework_version"], gpu_name=rows["gpu"], library=rows["framework"],
+        library_version=rows["framework_version"], kernel=rows["kernel_source"],
+    )  # fmt: skip
 
 
 def _grid(rows: pd.DataFrame) -> pd.DataFrame:

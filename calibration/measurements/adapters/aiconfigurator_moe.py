@@ -10,7 +10,7 @@ import pandas as pd
 
 from archsim.laws.tables import newest_first
 from calibration.measurements.adapters.aiconfigurator_gemm import DTYPES
-from calibration.measurements.layouts import frame, layout, renamed
+from calibration.measurements.layouts import frame, layout, translate
 
 # hidden, FFN width, experts, top-k: from the models' public configurations.
 MODELS = {
@@ -93,7 +93,7 @@ def _layers_of(rows: pd.DataFrame, library: pd.Series, version: pd.Series, kerne
         run_id=version + again.map(lambda number: f" run {number + 1}" if number else ""),
         library=library,
         library_version=version,
-        dtype=renamed(rows["dtype"], DTYPES),
+        dtype=translate(rows["dtype"], DTYPES),
         kernel=kernel,
         tokens_seen=rows["seen"] if "seen" in rows else "group",
     ).join(found.astype(float))
@@ -122,7 +122,7 @@ def _wide_ep(rows: pd.DataFrame) -> pd.DataFrame:
         run_id=WIDE_EP_VERSION,
         library=WIDE_EP,
         library_version=WIDE_EP_VERSION,
-        dtype=renamed(rows["dtype"], DTYPES),
+        dtype=translate(rows["dtype"], DTYPES),
         tp=1.0,
         eplb_slots=rows["num_slots"].where(rows["eplb"] == 1, 0.0),
     )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from archsim.workload.trace import shipped_models
+from archsim.workload.trace_checks import shipped_models
 from calibration.measurements import layouts, schema
-from calibration.measurements.adapters import aiconfigurator_moe, public
+from calibration.measurements.adapters import aiconfigurator_moe, transfers
 
 ELEMENTS = {
     **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
@@ -92,7 +92,7 @@ def _copies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    op = rows["op"].str.lower().str.replace("-", "_").replace(public.OPERATIONS | OTHER_OPERATIONS)
+    op = rows["op"].str.lower().str.replace("-", "_").replace(transfers.OPERATIONS | OTHER_OPERATIONS)
     ranks = rows["num_gpus"].where(op == GATHERED, 1.0)
     return _with_library(rows, rows["library"]).assign(op=op, bytes=rows["bytes_per_rank"] * ranks)
 

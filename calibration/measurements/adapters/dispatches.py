@@ -8,7 +8,7 @@ between nodes, and TensorRT-LLM's all-to-all within an NVL72.
 import pandas as pd
 
 from archsim.laws.transfers import COMBINE, COMBINE_LOW_PRECISION, DISPATCH, NOTIFY_OF, PAYLOAD_OF, PREPARE, sent_bytes
-from calibration.measurements.adapters.public import repetition
+from calibration.measurements.adapters.transfers import repetition
 from calibration.measurements.layouts import frame, layout
 
 # DeepEP builds that sglang ships; not in a column (README of the tidy set).
@@ -60,8 +60,8 @@ def _normal_between(rows: pd.DataFrame) -> pd.DataFrame:
     """Exchange of hidden vectors (transmit) and, apart from it, of counts (notify), which one node does not have."""
     sent = _phases(rows, BETWEEN_NODES, "normal", {op: rows[f"{op}_transmit_us"] for op in (DISPATCH, COMBINE)})
     several = rows[rows["nodes"] > 1]
-    told = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
-    return pd.concat([sent, _phases(several, BETWEEN_NODES, "normal", told)])
+    notified = {NOTIFY_OF[op]: several[f"{op}_notify_us"] for op in (DISPATCH, COMBINE)}
+    return pd.concat([sent, _phases(several, BETWEEN_NODES, "normal", notified)])
 
 
 def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
@@ -76,17 +76,10 @@ def _all_to_all(rows: pd.DataFrame) -> pd.DataFrame:
         for dtype, row in zip(sent, rows[["num_tokens", "topk", "hidden_size"]].to_numpy(), strict=True)
     ]
     return frame(
-        rows,
-        f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us",
-        run_id=layer,
-        library="trtllm",
-        library_version=ALL_TO_ALL_VERSION,
-        op=op,
-        variant=rows["kernel_source"].replace(KERNELS),
-        nodes=1.0,
-        bytes=pd.Series(sizes, index=rows.index, dtype=float).round(),
-        dtype=sent,
-    )
+        rows, f"{_ROWS} num_gpus=ep tokens_per_rank=num_tokens latency_us_median=latency_us", run_id=layer,
+        library="trtllm", library_version=ALL_TO_ALL_VERSION, op=op, variant=rows["kernel_source"].replace(KERNELS),
+        nodes=1.0, bytes=pd.Series(sizes, index=rows.index, dtype=float).round(), dtype=sent,
+    )  # fmt: skip
 
 
 _ROWS = "gpu_name=gpu hidden=hidden_size top_k=topk experts=num_experts"

@@ -1,0 +1,77 @@
+"""``archsim compare --papers``: published numbers of papers beside runs of their experiments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archsim.base.errors import capital
+from archsim.cli import arguments
+from archsim.studies import claims_page
+
+if TYPE_CHECKING:
+    pass
+
+
+FOLDER = "reports/claims"
+
+
+def add_claims(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "papers", nargs="*", metavar="PAPER", help="A paper, by its name in configs/papers or by file (default: all)."
+    )
+    parser.add_argument(
+        "--recorded", action="store_true",
+        help="Simulate nothing, and judge the values that were recorded with this version "
+        "(configs/papers/recorded.json).",
+    )  # fmt: skip
+    arguments.add_report(parser, FOLDER)
+    arguments.add_jobs(parser)
+
+
+def run_claims(args: argparse.Namespace) -> int:
+    """Run what is missing, and print how many numbers are met where a null model is not, and the largest misses."""
+    print("reading the papers' files ...", file=sys.stderr, flush=True)
+    import archsim as ar
+    from archsim.cli.printing import print_compiling
+    from archsim.cli.progress import study
+    from archsim.studies.claims_page import as_json
+
+    folder = Path(args.out or FOLDER)
+    if args.recorded:
+        found = ar.claims(args.papers, folder, recorded=True)
+    else:
+        print_compiling()
+        with study(folder) as watching:
+            found = ar.claims(args.papers, folder, args.jobs, watching)
+    args.result = as_json(found)
+    _print_claims(found)
+    pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
+    for page in pages:
+        print(f"report: {page / 'index.html'}")
+    return arguments.OK
+
+
+def _print_claims(found) -> None:
+    from archsim.base.errors import sentence
+    from archsim.cli.printing import console, grid
+
+    for each in found:
+        for answer in each.answers:
+            print(claims_page.answer_sentence(answer))
+    print(claims_page.summary_sentence(found))
+    for claims, judged in claims_page.largest_misses(found):
+        unit, at = judged.group.unit, judged.place
+        print(
+            f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
+            f"is {claims_page.published_text(judged, unit)} and the simulated "
+            f"{claims_page.shown(judged.simulated, unit)}. "
+            f"{sentence(capital(judged.why))}"
+        )
+    names = tuple(name.replace("_", " ") for name in claims_page.VerdictCounts._fields)
+    table = grid("paper", title="published numbers", numbers=names)
+    for each in found:
+        table.add_row(each.paper.paper, *map(str, claims_page.counts_of([each])))
+    console().print(table)

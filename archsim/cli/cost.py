@@ -1,0 +1,110 @@
+"""``archsim hardware cost``: die area by block, machine price by part, and the coefficients behind them."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from archsim.base.sums import sum
+from archsim.cli import arguments
+from archsim.cli.printing import console, grid, print_notes
+from archsim.runs.energy import NOMINAL as HEAT
+from archsim.runs.energy import (
+    Coefficients,
+    SystemHardware,
+    build_costs,
+    carrier_note,
+    full_load_told,
+    full_load_w,
+    heat_with,
+    price_ranges,
+)
+from archsim.specs.library import AXIS_UNREAD, load_experiment
+from microarch.silicon.cost import CARRIER_MM2
+from microarch.silicon.estimates import Estimate
+
+DECISIVE = 3  # coefficients that are named
+
+
+def add_cost(parser: argparse.ArgumentParser) -> None:
+    arguments.add_experiment(parser)
+    parser.add_argument(
+        "--coefficient",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="Change a coefficient, such as wafer_usd=20000. May be repeated.",
+    )
+    parser.add_argument("--sources", action="store_true", help="Print every coefficient, its range and its source.")
+
+
+def run_cost(args: argparse.Namespace) -> int:
+    """Print area and price of every system. Raises SpecError for an unknown coefficient."""
+    from archsim.report.units import interval
+
+    experiment = load_experiment(args.file, args.overrides)
+    given = arguments.named_numbers("--coefficient", args.coefficient)
+    heat = HEAT.named()
+    middle = Coefficients().changed({name: value for name, value in given.items() if name not in heat})
+    limits = heat_with({name: value for name, value in given.items() if name in heat})
+    ends = [middle.at("low"), middle.at("high")]
+    out, args.result = console(), {}
+    for system in experiment.systems:
+        value, low, high = (build_costs(system, each) for each in (middle, *ends))
+        bounds = {"value": value, "low": low, "high": high}
+        args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
+        out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2))
+        out.print(_carrier(value), soft_wrap=True)
+        machines = (value, low, high)
+        middle_w, low_w, high_w = (full_load_w(*each) for each in zip(machines, (middle, *ends), strict=True))
+        full = "At full load (peak FLOP, HBM and links at once) it draws {} W ({} to {} W)."
+        out.print(full.format(*interval(middle_w, low_w, high_w)))
+        for line in full_load_told(system, limits):
+            out.print(line, soft_wrap=True)
+        title = f"{system.name}: {system.dies} dies, USD"
+        out.print(_table(title, value.usd, low.usd, high.usd))
+        out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
+        print_notes(filter(None, [carrier_note(system.name, value.carrier_share)]))
+    if args.sources:
+        out.print(_sources("coefficients", middle.named()))
+        out.print(_sources("coefficients of power and cooling", limits.named()))
+    print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
+    return arguments.OK
+
+
+def _carrier(machine: SystemHardware) -> str:
+    pieces = f" Each die is made in {machine.pieces} pieces, which costs least." if machine.pieces > 1 else ""
+    fit = "They fit on one." if machine.carriers == 1 else f"They are priced on {machine.carriers}."
+    return (
+        f"Dies ({machine.silicon_mm2:,.0f} mm²) and HBM take {machine.carrier_mm2 / CARRIER_MM2:.0%} of a carrier of "
+        f"{CARRIER_MM2:,.0f} mm². {fit}{pieces}"
+    )
+
+
+def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
+    """The coefficients whose ranges change the price most."""
+    from archsim.report.units import carried, listed
+
+    each = listed(
+        f"{name} ({carried(low, low, high)} to {carried(high, low, high)} USD)" for name, low, high in ranges[:DECISIVE]
+    )
+    return f"The price depends most on {each}. Each range is that of one coefficient from its low to its high end."
+
+
+def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]):
+    """Each value with as many digits as its range carries."""
+    from archsim.report.units import interval
+
+    made = grid("block", title=title, numbers=("value", "all coefficients low", "all high"))
+    for name, number in value.items():
+        made.add_row(name, *interval(number, low[name], high[name]))
+    made.add_section()
+    made.add_row("sum", *interval(sum(value.values()), sum(low.values()), sum(high.values())))
+    return made
+
+
+def _sources(title: str, known: Mapping[str, Estimate]):
+    made = grid("coefficient", title=title, numbers=("value", "low", "high"))
+    made.add_column("unit")
+    made.add_column("source")
+    for name, each in known.items():
+        made.add_row(name, *(f"{number:.4g}" for number in (each.value, each.low, each.high)), each.unit, each.source)
+    return made

@@ -1,0 +1,146 @@
+"""A line on stderr whenever a command has said nothing there for a while: what it does, and for how long.
+
+In a terminal it is one line, written over until the command says something itself. Elsewhere each has its own: the
+first comes within three seconds, and later ones are rarer the longer the same thing goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from archsim.base.code_digest import machine_code
+from archsim.base.errors import spoken
+
+if TYPE_CHECKING:
+    pass
+
+
+SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
+LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
+RARER, RAREST_S = 4.0, 30.0  # of a pipe: silent for a part of the time that the same thing goes on, up to so long
+_LOOK_S = 0.25
+LEAST_TOLD_S = 8.0  # of compilation, to be announced: a group has a few kernels that most runs never use
+_CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
+
+
+class Heard:
+    """A stream that knows when it was last written to, and its last line, at first ``line``. ``doing``: says what goes
+    on; without it, that line does. ``expected``: groups of kernels that the command needs, and ``processes``: how many
+    compile them (`machine_code`).
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, line: str = "") -> None:
+        self._stream, self._clock, self._lock = stream, clock, threading.RLock()
+        self._began_s = self._line_s = self._last_s = clock()
+        self._line, self._compiled = line, machine_code().functions
+        self._terminal, self._standing = stream.isatty(), False
+        self.doing: Callable[[], str] | None = None
+        self.expected: Sequence[str] = ()
+        self.processes = 1
+        self._since_s = time.time()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._last_s = self._clock()
+            if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
+                self._line, self._line_s = said.splitlines()[-1], self._last_s
+            self.clear()
+            return self._stream.write(text)
+
+    def begin(self, line: str) -> None:
+        """What goes on from now, as if ``line`` had been written."""
+        with self._lock:
+            self._line, self._line_s = line, self._clock()
+
+    def clear(self) -> None:
+        """Erase the line that stands in a terminal, so that others can write there."""
+        with self._lock:
+            if self._standing:
+                self._standing = False
+                self._stream.write(_CLEARED)
+                self._stream.flush()
+
+    def beat(self) -> None:
+        """Write a line if the stream was silent for too long."""
+        with self._lock:
+            now = self._clock()
+            silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
+            if not self._terminal:
+                silent_s = min(max(silent_s, (now - self._line_s) / RARER), RAREST_S)
+            if now - self._last_s < silent_s:
+                return
+            self._last_s = now
+            line = self._line.removesuffix(" ...")
+            told = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
+            code = machine_code(self.expected, self._since_s, self.processes)
+            compiled, waits = code.functions - self._compiled, code.going_on and code.missing_s > 0
+            if compiled or waits:
+                told += f"; compiling kernels, once ({compiled} so far)"
+            if waits:
+                told += f": about {spoken(code.missing_s)} left"
+            if self._terminal:
+                self.clear()
+                self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
+                self._standing = True
+            else:
+                self._stream.write(f"  {told}\n")
+            self._stream.flush()
+
+
+def doing(text: str) -> None:
+    """From now on, the line on silence says ``text``."""
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.doing = lambda: text
+
+
+def begins(text: str) -> None:
+    """From now on, the line on silence says ``text``, and for how long."""
+    if isinstance(sys.stderr, Heard):
+        sys.stderr.begin(text)
+
+
+class ErasingStream:
+    """Another stream to the same terminal, which erases the line that stands there before it writes."""
+
+    def __init__(self, stream: TextIO, heard: Heard) -> None:
+        self._stream, self._heard = stream, heard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._heard.clear()
+        return self._stream.write(text)
+
+
+@contextmanager
+def heartbeat(what: str) -> Iterator[None]:
+    """``sys.stderr`` is never silent for three seconds; ``what``: goes on before the first line."""
+    before, out, ended = sys.stderr, sys.stdout, threading.Event()
+    heard = Heard(before, line=what)
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_S):
+            heard.beat()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    sys.stderr = heard
+    if before.isatty() and out.isatty():
+        sys.stdout = ErasingStream(out, heard)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        heard.clear()
+        sys.stderr, sys.stdout = before, out

@@ -1,0 +1,53 @@
+"""``archsim why --bound``: run every combination, bound its steps, print the distances, write page and CSV."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from archsim.cli import arguments
+
+
+def add_optimum(parser: argparse.ArgumentParser) -> None:
+    arguments.add_experiment(parser)
+    arguments.add_report(parser, "reports/NAME-optimum")
+    parser.add_argument(
+        "--steps",
+        type=arguments.positive,
+        default=200,
+        metavar="N",
+        help="How many layer-steps of a run to bound. They are spread evenly (default: 200).",
+    )
+
+
+def run_optimum(args: argparse.Namespace) -> int:
+    """Bound and report. Raises ArchsimError for more than 128 dies."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
+
+    experiment = ar.load_experiment(args.file, args.overrides)
+    folder = report_folder(experiment.name, args.out, "optimum")
+    print_replaced(folder, None)
+    print_compiling()
+    print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
+    found = ar.optimum(experiment, None, args.steps, _print_run)
+    print("writing the page ...", file=sys.stderr, flush=True)
+    from archsim.studies.optimum_page import answers, write_optimum
+
+    write_optimum(list(found.runs), found.name, folder, experiment.unread)
+    for place, said in answers(list(found.runs)):
+        print(f"For {place}, {said}")
+    args.result = found.to_pandas().to_dict("records")
+    print_notes(experiment.unread)
+    print(f"report: {folder / 'index.html'}")
+    return arguments.OK
+
+
+def _print_run(measured) -> None:
+    from archsim.report.units import percent
+
+    mean, p95, worst = (percent(share, 1) for share in measured.summary())
+    parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
+    steps = len(measured.steps)
+    said = f"{measured.run.name}: {mean} above the bound ({parts})"
+    print(f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said, flush=True)

@@ -1,0 +1,298 @@
+"""The first sentences of a page: which policy wins where, by how much, what limits it, how far it is from the bound."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+
+from archsim.base.causes import DOING
+from archsim.base.sums import sum
+from archsim.report.report import Panel, Report
+from archsim.report.tables import bound_shares, fastest
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listed, percent, scaled
+from archsim.runs.results import Row
+
+_MOST_PLACES = 4  # in a sentence; tables have all
+_FIRST = "physical"  # the set of assumptions that a page begins with, where it was run
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest policy of a place at a batch; ``gain``: over ep, None without one."""
+
+    batch: int
+    run: Row
+    gain: float | None
+
+
+def headline(report: Report) -> str:
+    """The assumption set that the sentences and the picture are of."""
+    labels = [label for label in report.compared() if any(place.assumptions == label for place in report.places())]
+    return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
+
+
+def sentences(report: Report) -> list[str]:
+    """What wins where and by how much, what limits it, and how far it is from the bound, of the places of the
+    headline's assumptions; none where nothing was decoded.
+    """
+    label = headline(report)
+    own = [place for place in report.places() if place.assumptions == label]
+    places = {place: found for place in own if (found := winners(report, place))}
+    if not places:
+        return []
+    by_system: dict[str, dict[Panel, list[Winner]]] = {}
+    for place, found in places.items():
+        by_system.setdefault(place.system, {})[place] = found
+    last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
+    several = len(by_system) > 1
+    told = _won(by_system) if len(report.policies) > 1 else _alone(by_system)
+    whole = [said for place in last.values() if (said := iteration_sentence(place))]
+    return [
+        " ".join([*whole, *_faster_systems(by_system), *told])
+        + f" These numbers hold under the assumption set {label}.",
+        " ".join(_limits(last, several)),
+        " ".join(_distances(last, several)),
+    ]
+
+
+def iteration_sentence(row: Row) -> str:
+    """How long a whole decode iteration of a run takes, and the share of its MoE layers; '' where it is not known."""
+    if not (whole_ns := row.get("iteration_ns")):
+        return ""
+    layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
+    return (
+        f"A decode iteration of {row['model']} on {row['system']} takes {scaled(whole_ns, TIME_UNITS)} at batch "
+        f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
+    )
+
+
+def _faster_systems(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
+    """``dojo decodes deepseek-v3 1.30× to 1.52× as fast as tsmc_sow.``: the systems of a sweep compared first of all,
+    each with its fastest policy, over the batches that both ran. The fastest system is that of the largest batch.
+    """
+    rates: dict[str, dict[str, dict[int, float]]] = {}
+    for system, places in by_system.items():
+        for place, found in places.items():
+            own = {win.batch: win.run["throughput_tokens_per_s"] for win in found}
+            rates.setdefault(place.model, {})[system] = own
+    said = []
+    for model, systems in rates.items():
+        shared = sorted(set.intersection(*(set(own) for own in systems.values())))
+        if len(systems) < 2 or not shared:
+            continue
+        first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]])
+        parts = []
+        for other in others:
+            ratios = [systems[first][batch] / systems[other][batch] for batch in shared]
+            parts.append(f"{between(ratios, factor)} as fast as {other}")
+        said.append(f"{first} decodes {model} {listed(parts)}.")
+    return said
+
+
+def winners(report: Report, place: Panel) -> list[Winner]:
+    """The fastest policy at every batch, in ascending order. Of policies within CLOSE of the fastest, it is ep if it is
+    among them, else the first of the experiment.
+    """
+    found = []
+    batch_of = itemgetter("batch")
+    for batch, each in groupby(sorted(report.at(place), key=batch_of), key=batch_of):
+        if not (close := fastest(each)):
+            continue
+        best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
+        found.append(Winner(batch, best, best["speedup_vs_ep"]))
+    return found
+
+
+# What a policy is called where a sentence compares with it.
+_EP = "expert parallelism (ep)"
+
+_EVERY = MappingProxyType({2: "both", 3: "all three", 4: "all four", 5: "all five", 6: "all six"})
+
+
+def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
+    """``On dojo, allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) at batch 8,192. At batch
+    64, ep is the fastest.`` The policy that wins most often on a system is the rule. Where others win at whole batches
+    or for whole models, these are named. Other places are exceptions; if they are half of all, there is no rule.
+    Systems with the same rule and models share a sentence.
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for system, places in by_system.items():
+        counted = Counter(win.run["policy"] for found in places.values() for win in found)
+        rule = max(counted, key=lambda policy: counted[policy])
+        groups.setdefault((rule, tuple(dict.fromkeys(place.model for place in places))), []).append(system)
+    said = []
+    for (rule, models), systems in groups.items():
+        where, several = listed(systems), len(systems) > 1
+        if several and len(systems) == len(by_system):
+            where = f"{_EVERY.get(len(systems), f'all {len(systems)}')} systems"
+        every = [(place, win) for system in systems for place, found in by_system[system].items() for win in found]
+        batches = sorted({win.batch for _, win in every})
+        by_policy: dict[str, list[tuple[Panel, Winner]]] = {rule: []}
+        for place, win in every:
+            by_policy.setdefault(win.run["policy"], []).append((place, win))
+        at = f" at batch {batches[0]:,}" if len(batches) == 1 else ""
+        others = [(place, win) for place, win in every if win.run["policy"] != rule]
+        if not others:
+            said.append(f"On {where}, {_decodes(rule, models, every)}{at}.")
+        elif at_batches := _whole_batches(by_policy):
+            told = [f"On {where}, {_decodes(rule, models, by_policy[rule])} at {at_batches.pop(rule)}."]
+            for policy, named in at_batches.items():
+                by = _by(policy, by_policy[policy])
+                told.append(f"At {named}, {policy} is the fastest{f',{by}' if by else ''}.")
+            said.append(" ".join(told))
+        elif sum(len({place.model for place, _ in found}) for found in by_policy.values()) == len(models):
+            told = [
+                _decodes(policy, dict.fromkeys(place.model for place, _ in found), found)
+                for policy, found in by_policy.items()
+            ]
+            said.append(f"On {where}{at}, {'; '.join(told)}.")
+        elif len(others) * 2 < len(every):
+            exceptions = _exceptions(others, len(every), several)
+            said.append(f"On {where}, {_decodes(rule, models, by_policy[rule])}. {exceptions}")
+        else:
+            ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
+            told = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
+            said.append(
+                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listed(told)}. The table "
+                "below has them."
+            )
+    return said
+
+
+def _decodes(policy: str, models: Iterable[str], wins: Iterable[tuple[Panel, Winner]]) -> str:
+    """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep)``."""
+    gains = [win.gain for _, win in wins if win.gain is not None]
+    how = "the fastest" if policy == "ep" or not gains else f"{between(gains, factor)} faster than {_EP}"
+    return f"{_EP if policy == 'ep' else policy} decodes {listed(models)} {how}"
+
+
+def _by(policy: str, wins: Iterable[tuple[Panel, Winner]]) -> str:
+    """`` by 1.14× to 1.33×``: the gain over ep; '' of ep itself, and where it did not run."""
+    gains = [win.gain for _, win in wins if win.gain is not None]
+    return "" if policy == "ep" or not gains else f" by {between(gains, factor)}"
+
+
+def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[str, str]:
+    """Policy → ``batch 64`` or ``batches 64 to 512``, at which it wins in all places; {} where a batch has two winners
+    or did not run in all places, and where there are too many batches to be named.
+    """
+    every = [(place, win.batch) for found in by_policy.values() for place, win in found]
+    batches = sorted({batch for _, batch in every})
+    own = {policy: sorted({win.batch for _, win in found}) for policy, found in by_policy.items()}
+    if len(every) < len(batches) * len({place for place, _ in every}) or sum(map(len, own.values())) > len(batches):
+        return {}
+    named = {}
+    for policy, wins in own.items():
+        unbroken = batches.index(wins[-1]) - batches.index(wins[0]) < len(wins)
+        if len(wins) > _MOST_PLACES and not unbroken:
+            return {}
+        run = unbroken and len(wins) > 2
+        told = f"{wins[0]:,} to {wins[-1]:,}" if run else listed(f"{batch:,}" for batch in wins)
+        named[policy] = f"batch{'' if len(wins) == 1 else 'es'} {told}"
+    return named
+
+
+def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
+    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64. No other policy ran, so none is compared.``"""
+    said = []
+    for system, places in by_system.items():
+        for place, found in places.items():
+            rates = [win.run["tokens_per_s"] for win in found if win.run.get("tokens_per_s")]
+            rate = f" {between(rates, lambda value: scaled(value, RATE_UNITS))} of" if rates else ""
+            batch = between((win.batch for win in found), lambda value: f"{value:,.0f}")
+            policy = found[0].run["policy"]
+            said.append(f"On {system}, {policy} decodes{rate} {place.model} at batch {batch}.")
+    return [*said[:_MOST_PLACES], "No other policy ran, so none is compared."]
+
+
+def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) -> str:
+    """Places where another policy wins: each by name, or how many there are. ``several``: systems, which are named."""
+    if len(others) > _MOST_PLACES:
+        names = listed(dict.fromkeys(win.run["policy"] for _, win in others))
+        return f"In {len(others)} of {places} places another policy wins ({names}); the table below has them."
+    each = []
+    for policy, found in groupby(others, key=lambda other: other[1].run["policy"]):
+        wins = list(found)
+        where = listed(
+            f"{place.model}{f' on {place.system}' if several else ''} at batch "
+            f"{listed(f'{win.batch:,}' for _, win in here)}"
+            for place, here in groupby(wins, key=lambda win: win[0])
+        )
+        each.append(f"{where}, where {policy} wins{_by(policy, wins)}")
+    return f"The exception is {each[0]}." if len(others) == 1 else f"The exceptions are {'; and '.join(each)}."
+
+
+def _limits(runs: Mapping[Panel, Row], several: bool) -> list[str]:
+    """What limits steps: a sentence for all runs of the same batch and policy that wait for the same."""
+    groups: dict[tuple[Any, ...], dict[Panel, list[float]]] = {}
+    for place, run in runs.items():
+        shares = bound_shares(run)
+        first, second, *_ = sorted(shares, key=lambda name: -shares[name])
+        causes = (first, second) if shares[second] >= 0.1 else (first,) if shares[first] else ()
+        groups.setdefault((run["batch"], run["policy"], causes), {})[place] = [shares[name] for name in causes]
+    said = []
+    for (batch, policy, causes), places in groups.items():
+        steps, verb = _steps_of(list(places), several)
+        subject = f"At batch {batch:,}, {steps} under {policy}"
+        if not causes:
+            said.append(f"{subject} {verb('has')} no record of what {verb('it')} waited for.")
+            continue
+        of_time = f"of {verb('its')} time "
+        told = [
+            f"{between((shares[at] for shares in places.values()), percent)} {of_time if not at else ''}{DOING[name]}"
+            for at, name in enumerate(causes)
+        ]
+        said.append(f"{subject} {verb('spends')} {' and '.join(told)}.")
+    return said
+
+
+_PLURAL = MappingProxyType({"spends": "spend", "its": "their", "has": "have", "it": "they", "takes": "take"})
+
+
+def _steps_of(places: Sequence[Panel], several: bool) -> tuple[str, Callable[[str], str]]:
+    """``a step of deepseek-v3 on dojo`` or ``steps of deepseek-v3 and qwen3 on dojo``, and the form of its verbs."""
+    models, systems = (list(dict.fromkeys(getattr(place, name) for place in places)) for name in ("model", "system"))
+    if len(places) == 1:
+        return f"a step of {models[0]}{f' on {systems[0]}' if several else ''}", str
+    if len(places) == len(models) * len(systems):
+        where = f"{listed(models)}{f' on {listed(systems)}' if several else ''}"
+    else:
+        where = listed(f"{place.model} on {place.system}" for place in places)
+    return f"steps of {where}", lambda word: _PLURAL.get(word, word)
+
+
+def _distances(runs: Mapping[Panel, Row], several: bool) -> list[str]:
+    """How far steps are from their roofline and from the best balance: a sentence for all runs of the same batch and
+    policy that have the same parts.
+    """
+    groups: dict[tuple[Any, ...], dict[Panel, tuple[float, float]]] = {}
+    for place, run in runs.items():
+        over, load, bound = (run.get(name) for name in ("over_roofline", "load_max_over_mean", "load_ceiling_slots"))
+        kind = "" if not load or not bound else "balance" if load >= bound else "split"
+        known = over or 0.0, load / bound if load and bound else 0.0
+        if over is not None or kind:
+            groups.setdefault((run["batch"], run["policy"], over is not None, kind), {})[place] = known
+    said = []
+    for (batch, policy, timed, kind), places in groups.items():
+        steps, verb = _steps_of(list(places), several)
+        parts = []
+        if timed:
+            by = between((over for over, _ in places.values()), factor)
+            parts.append(f"{verb('takes')} {by} as long as the roofline allows")
+        if kind == "balance":
+            die = "its busiest die has" if len(places) == 1 else "their busiest dies have"
+            by = between((load for _, load in places.values()), factor)
+            given = "it" if len(places) == 1 else "them"
+            parts.append(f"{die} {by} the load that the best placement would give {given}")
+        elif kind:
+            balanced = "it" if len(places) == 1 else "them"
+            parts.append(
+                f"no placement of whole experts would balance {balanced} better, as the policy splits experts over dies"
+            )
+        subject = f"{steps} under {policy}"
+        told = f"{subject} {' and '.join(parts)}" if timed else f"in {subject}, {parts[0]}"
+        said.append(f"At batch {batch:,}, {told}.")
+    return said

@@ -1,0 +1,104 @@
+"""What a die that dies tonight costs: the step before, the step after with its experts on whoever has room, and the
+step once the policy's own placement holds for the dies that are left; and what moves for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from archsim.base import errors, units
+from archsim.engine import state, weight_moves
+from archsim.policies.placement import Placement, moves_between
+from archsim.report.units import signed_percent
+from archsim.runs.plan import prepare
+from archsim.runs.simulator import Simulator
+from archsim.specs.as_built import DiesAsBuiltSpec
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.system import SystemSpec
+
+
+@dataclass(frozen=True)
+class Death:
+    """A die dies: what its experts take on others, and what moving them takes. Times of iterations are of decode."""
+
+    die: int  # that dies
+    dies: int  # of the machine
+    before_ns: float  # an iteration with all dies
+    after_ns: float  # with the dead die's experts on the dies with fewest
+    balanced_ns: float  # under the policy's placement for the dies that are left
+    lost: int  # experts of which no copy was left
+    lost_bytes: int  # of these, which come from outside
+    lost_ns: float  # that they take over the host's link
+    moved_bytes: int  # from die to die for the last placement
+    moved_ns: float  # that these take
+
+    @property
+    def steps(self) -> int:
+        """Iterations that the moves take beside them, if they hinder nothing."""
+        return math.ceil(self.moved_ns / self.after_ns) if self.moved_bytes else 0
+
+    @property
+    def lines(self) -> list[str]:
+        """What it says, a line each."""
+        change = [signed_percent(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
+        lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
+        moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
+        return [
+            f"before:   {self.before_ns / 1e6:.3f} ms a decode iteration on {self.dies} dies",
+            f"after:    {self.after_ns / 1e6:.3f} ms ({change[0]}): die {self.die} is dead, its experts are on the "
+            f"dies with fewest; {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
+            f"balanced: {self.balanced_ns / 1e6:.3f} ms ({change[1]}): the policy's placement for {self.dies - 1} "
+            f"dies; {moved}, "
+            f"so it holds after {self.steps} iteration{'s' * (self.steps != 1)} or more",
+        ]
+
+
+def death_of(experiment: ExperimentSpec, die: int) -> Death:
+    """What the death of a die does to an experiment with one of each (``archsim.runs.plan.choose``), whose machine
+    loses a die. Raises SpecError for a die that does not work already, or without which the machine does not.
+    """
+    system = experiment.systems[0]
+    living = list(range(system.sites)) if system.built is None else list(system.built.living)
+    if die not in living:
+        near = min(living, key=lambda other: abs(other - die))
+        raise errors.SpecError(
+            f"die {die} is none of the {len(living)} that work of {system.name}; the nearest is {near}"
+        )
+    own = system.dies_as_built or DiesAsBuiltSpec()
+    dead = own.model_copy(update={"dead": (*own.dead, die)})
+    less = SystemSpec.model_validate(system.model_copy(update={"dies_as_built": dead}).model_dump(by_alias=True))
+    before, after = (prepare(experiment.model_copy(update={"systems": (each,)})) for each in (system, less))
+    whole = Simulator(before.traces).replay(before.runs[0])
+    held = np.delete(whole.engine.placement.holds, living.index(die), axis=2)
+    adopted, lost = _adopt(held)
+    simulator = Simulator(after.traces)
+    balanced, orphaned = (simulator.replay(after.runs[0]) for _ in range(2))
+    orphaned.engine.use(adopted)
+    engine = orphaned.engine
+    moves = moves_between(adopted, balanced.engine.placement, engine.expert_bytes, engine.fabric.hops)
+    mover = weight_moves.WeightMover(engine.machine, engine.fabric, state.new_tally(engine.machine))
+    transfer = mover.transfer(moves["src"], moves["dst"], engine.expert_bytes)
+    steps = max(1, experiment.workload.decode_steps)
+    before_ns, after_ns, balanced_ns = (float(each.run().decode_ns) / steps for each in (whole, orphaned, balanced))
+    lost_bytes = lost * engine.expert_bytes
+    host = system.decision.host.pcie_bandwidth_bytes_per_s
+    return Death(
+        die=die, dies=len(living), before_ns=before_ns, after_ns=after_ns, balanced_ns=balanced_ns, lost=lost,
+        lost_bytes=lost_bytes, lost_ns=lost_bytes / host * units.NS_PER_S, moved_bytes=transfer.total_bytes,
+        moved_ns=transfer.ns,
+    )  # fmt: skip
+
+
+def _adopt(held: np.ndarray) -> tuple[Placement, int]:
+    """The placement with experts that nobody holds on the dies that hold fewest, ties to the lowest; and how many they
+    were. ``held``: bool[layer, expert, die].
+    """
+    held, lost = held.copy(), 0
+    for layer in held:
+        for expert in np.flatnonzero(~layer.any(axis=1)):
+            layer[expert, int(layer.sum(axis=0).argmin())] = True
+            lost += 1
+    return Placement(held.argmax(axis=2).astype(np.int32), held), lost

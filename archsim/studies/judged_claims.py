@@ -1,0 +1,284 @@
+"""A claim beside rows of results: the one evaluator, for sweeps and for serving.
+
+A quantity is an expression of columns of a row, and of ``other``'s, the row that differs from it in nothing but what
+``against`` says. Its value is the mean (the most, the least) over all rows that ``at`` selects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from archsim.base.sums import sum
+from archsim.specs import constraints, papers
+
+Row = Mapping[str, Any]
+Value = float | str | None
+_TAKE: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
+    {"mean": fmean, "most": max, "least": min, "total": fmean}
+)
+# What a row is of, beside the axes of its sweep: rows that are compared agree in these.
+_IDENTITY = ("system", "model", "batch", "policy", "trace", "devices")
+
+
+def value_of(group: papers.ClaimGroup, row: papers.ClaimRow, rows: Sequence[Row], axes: Iterable[str]) -> Value:
+    """The value of the rows that are meant. None where there are none or the runs lack a column. NO_ROOM where all of
+    them were refused.
+    """
+    return taken(group.quantity, group.at | row.at, group.against, rows, axes, row.take or group.take)
+
+
+def taken(
+    quantity: str,
+    at: Mapping[str, Any],
+    against: Mapping[str, Any],
+    rows: Sequence[Row],
+    axes: Iterable[str],
+    take: str = "mean",
+) -> Value:
+    """Like `value_of`, but for a quantity."""
+    expression = papers.parsed_quantity(quantity)
+    wanted = [row for row in rows if _agrees(row, at)]
+    if wanted and all(row.get("refused") for row in wanted):
+        return papers.NO_ROOM
+    keys = [key for key in (*_IDENTITY, *axes) if key not in against]
+    pairs = [(row, _other(row, rows, keys, against)) for row in wanted]
+    # what does not fit has no time, and takes no part in a mean over others
+    served = [pair for pair in pairs if not any(each is not None and each.get("refused") for each in pair)]
+    if take == "total" and served:
+        # columns are added up first: a ratio of sums has a value where a single row has 0 below
+        own, others = ([pair[side] for pair in served] for side in (0, 1))
+        served = [(_column_sums(own, expression), _column_sums(others, expression))]
+    found = [expression.value(_lookup(row, other)) for row, other in served]
+    return _TAKE[take](found) if found and not any(map(math.isnan, found)) else None
+
+
+def _column_sums(rows: Sequence[Row | None], expression: constraints.Expression) -> Row:
+    """Sums over rows of the columns of an expression; one that a row lacks is left out."""
+    columns = {name.removeprefix(f"{papers.OTHER}.") for name in expression.names}
+    values = {column: [_number(row, column) for row in rows] for column in columns}
+    there = {column: [each for each in of if each is not None] for column, of in values.items()}
+    return {column: sum(each) for column, each in there.items() if len(each) == len(rows)}
+
+
+def _other(row: Row, rows: Sequence[Row], keys: Sequence[str], against: Mapping[str, Any]) -> Row | None:
+    """The first row that ``against`` means and that is like ``row`` in ``keys``. A mapping there is looked up with the
+    row's own value: ``{policy: {fast: slow}}`` compares fast with slow.
+    """
+    if not against:
+        return None
+    meant = {key: value.get(row.get(key)) if isinstance(value, dict) else value for key, value in against.items()}
+    return next((e for e in rows if _agrees(e, meant) and all(e.get(key) == row.get(key) for key in keys)), None)
+
+
+def _lookup(row: Row, other: Row | None) -> constraints.Lookup:
+    """Value of a quantity's name; None where the row has no number of it."""
+    return lambda name: _number(
+        other if name.startswith(f"{papers.OTHER}.") else row, name.removeprefix(f"{papers.OTHER}.")
+    )
+
+
+def _agrees(row: Row, wanted: Mapping[str, Any]) -> bool:
+    """A list of values means any of them; null any at all."""
+    return all(
+        value is None or row.get(key) in (value if isinstance(value, list) else [value])
+        for key, value in wanted.items()
+    )
+
+
+def _number(row: Row | None, column: str) -> float | None:
+    value = row.get(column) if row is not None else None
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
+class JudgedClaim(NamedTuple):
+    """A claim beside runs."""
+
+    group: papers.ClaimGroup  # of rows of a paper
+    row: papers.ClaimRow  # the claim
+    values: Mapping[int, Value]  # number of rules → value, from ``physical`` (0) to the paper's own experiment
+    steps: Mapping[int, str]  # number of rules → the rule that it adds
+    guess: Value = None  # the null model's value
+    ends: tuple[Value, ...] = ()  # at both ends of the interval of a constant fitted on a rounded number, if any
+    place: str = ""  # what it is of, beside its group, in words
+
+    @property
+    def simulated(self) -> Value:
+        """Under all of the paper's rules."""
+        return self.values[max(self.values)]
+
+    @property
+    def physical(self) -> Value:
+        return self.values[0]
+
+    @property
+    def off(self) -> float | None:
+        """Simulated over the nearest published value, minus 1; None where either is no number."""
+        nearest = self.nearest(self.simulated)
+        return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
+
+    @property
+    def met(self) -> bool:
+        """Within the group's tolerance, and with the right sign where that is asked, for all of a constant's interval;
+        text: the same text.
+        """
+        return all(map(self.meets, (self.simulated, *self.ends)))
+
+    @property
+    def guess_met(self) -> bool:
+        """Whether the null model meets the number as well."""
+        return self.meets(self.guess)
+
+    def meets(self, value: Value) -> bool:
+        if isinstance(self.row.published, str) or not isinstance(value, float):
+            return self.row.published == value
+        nearest = self.nearest(value)
+        assert nearest is not None
+        room = self._room(nearest)
+        # an inequality is met or it is not
+        if isinstance(self.row.published, papers.PublishedBound):
+            room = 0.0
+        return abs(value - nearest) <= room and not (self.group.sign and value * nearest < 0)
+
+    @property
+    def tolerances(self) -> float:
+        """How many of the group's tolerances it is off; 0 where either is no number, or the tolerance is 0."""
+        nearest = self.nearest(self.simulated)
+        room = self._room(nearest) if nearest is not None else 0.0
+        return abs(self.simulated - nearest) / room if room else 0.0  # type: ignore[operator]
+
+    def _room(self, nearest: float) -> float:
+        group = self.group
+        return group.within if group.within is not None else abs(nearest) * (group.within_percent or 0) / 100
+
+    def nearest(self, value: Value) -> float | None:
+        """The published value that is nearest, of those that its range, inequality or rounding allows."""
+        published = self.row.published
+        if not isinstance(value, float) or isinstance(published, str):
+            return None
+        if isinstance(published, papers.PublishedBound):
+            low = -math.inf if published.less_than is not None else published.value
+            high = math.inf if published.more_than is not None else published.value
+            return min(max(value, low), high)
+        low, high = published if isinstance(published, tuple) else (published, published)
+        return min(max(value, low - self.rounded), high + self.rounded)
+
+    @property
+    def rounded(self) -> float:
+        """The most by which the published value was rounded. An inequality is not rounded."""
+        return self.row.rounded if self.row.rounded is not None else self.group.rounded
+
+    @property
+    def kind(self) -> str:
+        """``better`` (met, and the null model does not meet it), ``as null`` (met, as the null model does), ``missed``,
+        ``fit``, or ``none`` where the runs show no value.
+        """
+        if self.simulated is None:
+            return "none"
+        if self.row.fit:
+            return "fit"
+        if not self.met:
+            return "missed"
+        return "as null" if self.guess_met else "better"
+
+    @property
+    def why(self) -> str:
+        """Why it may be off, in words."""
+        return self.row.why or self.group.why or ""
+
+    @property
+    def moved(self) -> tuple[tuple[str, float], ...]:
+        """(rule, what it changes), the largest first."""
+        found, before = [], self.values[0]
+        for at, name in list(self.steps.items())[1:]:
+            now = self.values.get(at)
+            if isinstance(now, float) and isinstance(before, float):
+                found.append((name, now - before))
+            before = now
+        return tuple(sorted(found, key=lambda each: -abs(each[1])))
+
+
+ORDER = ("below", "equal", "above")
+
+
+class JudgedSign(NamedTuple):
+    """Which of two rows is larger."""
+
+    group: papers.ClaimGroup  # of rows of a paper
+    one: papers.ClaimRow  # first row
+    other: papers.ClaimRow  # second row
+    published: str  # of the first against the second, one of `ORDER`
+    simulated: str | None  # the same of the runs; None: no value for one of them
+    guess: str  # the same of the null model
+    place: str = ""  # what is compared, in words
+
+    @property
+    def kind(self) -> str:
+        """The kind of the sign, like `JudgedClaim.kind`."""
+        if self.simulated is None:
+            return "none"
+        if self.simulated != self.published:
+            return "missed"
+        return "as null" if self.guess == self.published else "better"
+
+
+def judged_signs(judged: Sequence[JudgedClaim], called: Callable[[str, Any], str] | None = None) -> list[JudgedSign]:
+    """The judged signs of all pairs of rows that their groups' ``signs`` name. Pairs that are equal as published, that
+    do not fit, or that were both fitted have no sign. called: what a value of a column is in words.
+    """
+    found = []
+    for each in judged:
+        for sign in each.group.signs:
+            other = next((by for by in judged if by.group is each.group and _pairs(each, by, sign)), None)
+            if other is None or (each.row.fit and other.row.fit):
+                continue
+            published = _order(each.row.published, other.row.published)
+            if published in (None, "equal"):
+                continue
+            simulated = _order(each.simulated, other.simulated)
+            place = _against(each, other, called) if called else ""
+            found.append(JudgedSign(each.group, each.row, other.row, published, simulated, sign.guess, place))
+    return found
+
+
+def _against(one: JudgedClaim, other: JudgedClaim, called: Callable[[str, Any], str]) -> str:
+    """What is compared: ``libra against ep, batch 32``."""
+    first, second = one.group.at | one.row.at, other.group.at | other.row.at
+    differ = [key for key in first if first[key] != second.get(key)]
+    sides = (", ".join(called(key, each.get(key)).removeprefix(f"{key.rpartition('.')[2]} ") for key in differ)
+             for each in (first, second))  # fmt: skip
+    return ", ".join([" against ".join(sides), *(called(key, first[key]) for key in first if key not in differ)])
+
+
+def _pairs(one: JudgedClaim, other: JudgedClaim, sign: papers.SignSpec) -> bool:
+    """Whether two rows differ in what ``sign`` says and in nothing else."""
+    first, second = one.group.at | one.row.at, other.group.at | other.row.at
+    return first.items() >= sign.of.items() and second == first | sign.over
+
+
+def _order(one: Any, other: Any) -> str | None:
+    if not isinstance(one, int | float) or not isinstance(other, int | float):
+        return None
+    return ORDER[(one > other) - (one < other) + 1]
+
+
+class AnswerCells(NamedTuple):
+    """``rows``: (what, value for every value of the column, mean)."""
+
+    answer: papers.Answer
+    columns: tuple[Any, ...]
+    rows: tuple[tuple[str, tuple[Value, ...], Value], ...]
+
+
+def answer_of(answer: papers.Answer, runs: Mapping[str, Sequence[Row]], axes: Iterable[str]) -> AnswerCells:
+    """``runs``: name of a set of assumptions → rows."""
+    columns = tuple(sorted({row[answer.by] for rows in runs.values() for row in rows}))
+    found = []
+    for name, rows in runs.items():
+        for what, against in answer.against.items():
+            cells = [taken(answer.quantity, answer.at | {answer.by: at}, against, rows, axes) for at in columns]
+            found.append((f"{what}, {name}", tuple(cells), taken(answer.quantity, answer.at, against, rows, axes)))
+    return AnswerCells(answer, columns, tuple(found))

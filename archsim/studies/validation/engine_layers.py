@@ -1,0 +1,170 @@
+"""One rank of an expert-parallel group on the event engine, against measured fused MoE layers.
+
+A switch joins as many dies as the group has ranks, each with the peak and HBM of the GPU; the experts of the first
+die get the tokens of one rank, all weights are local, and nothing travels. Its time under ``gemm: grouped`` is
+compared with that of the library measured at these pairs and experts: by name, and with the fastest of all. Layers of
+another GPU judge a calibration that is scaled to it.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from archsim.base import errors, units
+from archsim.laws import die, gemm, laws, tables
+from archsim.laws.moe import BALANCED, EPLB, TILED, candidates, rank_loads
+from archsim.laws.moe import SIZES as LAYER_SIZES
+from archsim.specs import calibration_files, config_files
+from archsim.studies.validation.engine_cases import steps_ns
+from calibration.fit.moe import with_defaults
+from calibration.measurements import reading
+
+FAR = 0.25
+FASTEST = "fastest"  # instead of a library
+LAYER_COLUMNS = [
+    "gpu", "model", "dtype", "library", "ep",
+    "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
+    "law_error", "error", "extrapolated", "within",
+]  # fmt: skip
+LIMIT_GROUPS = ("vllm",)  # libraries that route a token to some groups of experts only, where the model says so
+CELL = ["model", "dtype", "ep", "pairs", "active"]
+
+
+def layer_cases(
+    calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
+) -> pd.DataFrame:
+    """One row per cell and library, and per cell and FASTEST; columns COLUMNS.
+
+    ``named``: the calibration's name or path, as in a system; ``gpu``: whose measurements judge it, by default those of
+    the calibration. ``within``: whether the measured time is within the result's own residuals.
+    """
+    gpu = gpu or calibration.gpu
+    cells = measured_cells(measurements, gpu)
+    found = [
+        each
+        for (model, dtype, library, ep), rows in cells.groupby(["model", "dtype", "library", "ep"], sort=True)
+        if (each := _layer_cases(calibration, named, gpu, model, dtype, library, float(ep), rows)) is not None
+    ]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)
+
+
+def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
+    """Like `layer_cases`, but for the layers of other GPUs with a shipped calibration, whose rates the die has."""
+    others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
+    found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)
+
+
+def calibrations_shipped() -> set[str]:
+    """Names of the shipped calibrations."""
+    return {file.stem for file in (config_files.shipped_configs() / "calibrations").glob("*.yaml")}
+
+
+def measured_cells(measurements: reading.Measurements, gpu: str) -> pd.DataFrame:
+    """Balanced layers of a GPU, TP 1, newest version of each library and kernel: CELL, sizes, library, measured us.
+
+    The rows of FASTEST are the least of all whole layers of a cell. Cells of less than a pair are left out.
+    """
+    rows = with_defaults(measurements.table("moe", gpu))
+    rows = rows[(rows["distribution"] == BALANCED) & (rows["tp"].astype(int) == 1) & (rows[EPLB].astype(int) == 0)]
+    parts = [
+        _loads(mine, key)
+        for key, mine in rows.groupby(["library", "kernel", "model", "dtype"], sort=True)
+        if TILED not in candidates(key[2], BALANCED, key[1])
+    ]
+    if not parts:
+        return pd.DataFrame(columns=[*CELL, *LAYER_SIZES, "library", "measured_us"])
+    cells = pd.concat(parts, ignore_index=True)
+    cells = cells[cells["pairs"] >= 1]
+    by = [*CELL, *LAYER_SIZES]
+    named = cells.groupby([*by, "library"], as_index=False)["measured_us"].min()
+    whole = cells[~cells["library"].isin(tables.PARTS_OF_LAYERS)]
+    fastest = whole.groupby(by, as_index=False)["measured_us"].min().assign(library=FASTEST)
+    return pd.concat([named, fastest], ignore_index=True)
+
+
+def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
+    """Cells of one library, kernel, model and dtype: medians over the sweeps of the newest version."""
+    library, kernel, model, dtype = key
+    version = max(rows["library_version"].unique(), key=tables.newest_first)
+    point = ["ep", "tokens_total", *LAYER_SIZES]
+    cells = rows[rows["library_version"] == version].groupby(point, as_index=False)["latency_us_median"].median()
+    named = {"model": model, **{name: int(cells[name].iloc[0]) for name in LAYER_SIZES}}
+    ep, tokens = cells["ep"].to_numpy(float), cells["tokens_total"].to_numpy(float)
+    routing = candidates(model, BALANCED, kernel)[-1 if library in LIMIT_GROUPS else 0]
+    pairs, active = rank_loads(named, routing, None, ep, tokens)
+    cells = cells.assign(pairs=pairs, active=active, model=model, dtype=dtype, library=library)
+    return cells.rename(columns={"latency_us_median": "measured_us"}).drop(columns="tokens_total")
+
+
+def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataFrame | None:
+    sizes = laws.MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
+    chosen = None if library == FASTEST else library
+    reference = (calibration if gpu == calibration.gpu else calibration_files.load_calibration(gpu)).reference
+    if dtype not in reference.peak_flop_per_s:
+        return None
+    rates = gemm.Rates(reference.peak_flop_per_s[dtype], reference.hbm_bytes_per_s)
+    try:
+        law = die.GroupedLaw(calibration, sizes, sizes.experts / ep, dtype, rates, chosen)
+    except errors.SpecError:
+        return None
+    tokens = [_tokens(pairs, active, sizes, ep) for pairs, active in rows[["pairs", "active"]].to_numpy(float)]
+    engine_us = rank_ns(named, sizes, int(ep), dtype, rates, chosen, np.array(tokens)) / units.NS_PER_US
+    pairs = np.array([each.sum() for each in tokens], float)
+    active = np.array([(each > 0).sum() for each in tokens], float)
+    times = law.times(pairs, active)
+    measured_us = rows["measured_us"].to_numpy(float)
+    frame = pd.DataFrame({"engine_us": engine_us, "law_us": times.ns / units.NS_PER_US, "measured_us": measured_us})
+    within = (measured_us >= engine_us * (1 - times.low)) & (measured_us <= engine_us * (1 + times.high))
+    frame = frame.assign(
+        gpu=gpu, model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep,
+        tokens_an_expert=pairs / (sizes.experts / ep), law_error=engine_us / frame["law_us"] - 1,
+        error=engine_us / measured_us - 1, extrapolated=times.extrapolated, within=within,
+    )  # fmt: skip
+    return frame[LAYER_COLUMNS]
+
+
+def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """(column names, rows of text): errors of the engine against measured layers, by library and dtype."""
+    names = ["GPU", "library", "dtype", "cells", "mean %", "median %", "within 25 %", "in its residuals"]
+    names += ["engine from law, mean %"]
+    rows = []
+    for (gpu, library, dtype), group in cases.groupby(["gpu", "library", "dtype"], sort=True):
+        off, law = group["error"].abs(), group["law_error"].abs()
+        figures = (off.mean(), off.median(), (off <= FAR).mean(), group["within"].mean(), law.mean())
+        rows.append([gpu, library, dtype, str(len(group)), *(f"{100 * value:.1f}" for value in figures)])
+    return names, rows
+
+
+def _tokens(pairs: float, active: float, sizes: laws.MoeSizes, ep: float) -> np.ndarray:
+    """Tokens of every expert of the model, int64[expert]: the pairs, shared equally by the first active experts."""
+    total, runs = max(round(pairs), 1), max(round(min(active, pairs)), 1)
+    tokens = np.zeros(sizes.experts, np.int64)
+    tokens[:runs] = total // runs
+    tokens[: total % runs] += 1
+    return tokens
+
+
+def rank_ns(
+    named: str,
+    sizes: laws.MoeSizes,
+    ep: int,
+    dtype: str,
+    rates: gemm.Rates,
+    library: str | None,
+    tokens: np.ndarray,
+    **changed: Any,
+) -> np.ndarray:
+    """Times of steps on one rank of ``ep``, float64[step] ns; tokens: int64[step, expert]; changed: assumptions."""
+    machine = {
+        **({"mesh": {"x": 1, "y": 1}} if ep == 1 else {"fabric": {"levels": [{"switch": ep}]}}),
+        "hbm": {"bandwidth_bytes_per_s": rates.hbm_bytes_per_s, "capacity_bytes": 10**13},
+        "d2d": {"bandwidth_bytes_per_s": 1e12},
+        "compute": {
+            "peak_flop_per_s": rates.peak_flop_per_s, "dtype": dtype, "calibration": named, "library": library,
+        },
+    }  # fmt: skip
+    of_model = {"hidden": sizes.hidden, "expert_ffn": sizes.ffn, "top_k": sizes.top_k}
+    assumed = {"gemm": "grouped", "activations": "replicated", "decision_cost": "free", "tables": "unbounded"}
+    return steps_ns(machine, of_model, "ep", tokens, **assumed | changed)

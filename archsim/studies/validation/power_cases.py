@@ -1,0 +1,98 @@
+"""Power that the energy coefficients give for a whole GPU, beside what it draws at steady work."""
+
+from math import ceil, sqrt
+
+import numpy as np
+import pandas as pd
+
+from archsim.base.sums import sum
+from archsim.base.units import WEIGHT_BYTES
+from calibration.measurements import reading, schema
+from microarch.silicon.die_area import GH100_MM2
+from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
+
+POWER_COLUMNS = [
+    "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error",
+    "clock_mhz",
+]  # fmt: skip
+# Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
+DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100_MM2, "a100": 826.0}
+# What a GPU may draw, as these were measured; their highest clock is BOOST times CLOCK_MHZ, that of the coefficients
+LIMIT_W = {"h100": 700.0, "h200": 700.0}
+US_PER_S, TERA = 1e6, 1e12
+
+
+def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
+    """One row for each work of the table ``power``, medians over runs; columns COLUMNS, ``error`` of the computed
+    power. No rows without measurements, or for a GPU whose die area is not in DIE_MM2.
+    """
+    rows = measurements.table(schema.POWER.kind, gpu)
+    rows = rows[rows["power_w"].notna()]
+    if gpu not in DIE_MM2 or not len(rows):
+        return pd.DataFrame(columns=POWER_COLUMNS)
+    of = rows.groupby(["work", "dtype", "m"], sort=False)[["flop", "hbm_bytes", "latency_us_median", "power_w"]]
+    found = of.median().reset_index()
+    seconds = found["latency_us_median"] / US_PER_S
+    found["tflop_per_s"] = found["flop"] / seconds / TERA
+    found["hbm_tbytes_per_s"] = found["hbm_bytes"] / seconds / TERA
+    found["measured_w"] = found["power_w"]
+    for name, bound in (("computed_w", "value"), ("low_w", "low"), ("high_w", "high")):
+        estimates = EnergyEstimates().at(bound)
+        powers = [
+            gpu_power_w(
+                row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, WEIGHT_BYTES[row.dtype], DIE_MM2[gpu], estimates,
+                row.m, LIMIT_W.get(gpu, np.inf), BOOST,
+            )
+            for row in found.itertuples()
+        ]  # fmt: skip
+        found[name] = [power_w for power_w, _ in powers]
+        if bound == "value":
+            found["clock_mhz"] = [clock * CLOCK_MHZ for _, clock in powers]
+    found["error"] = found["computed_w"] / found["measured_w"] - 1
+    return found[POWER_COLUMNS]
+
+
+def gpu_power_w(
+    hbm_bytes_per_s: float,
+    flop_per_s: float,
+    dtype_bytes: float,
+    die_mm2: float,
+    estimates: EnergyEstimates,
+    rows: int = TILE_ROWS,
+    limit_w: float = np.inf,
+    boost: float = 1.0,
+) -> tuple[float, float]:
+    """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
+
+    What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
+    ``boost``, or the one with which the chip draws ``limit_w``: V ~ f, so that a FLOP takes f².
+    """
+    padded = flop_per_s * (ceil(rows / TILE_ROWS) * TILE_ROWS / rows - 1)
+    second = Activity(
+        time_s=1.0, hbm_bytes=hbm_bytes_per_s, d2d_byte_hops=0.0, llc_bytes=2 * hbm_bytes_per_s, flop=flop_per_s,
+        decision_s=0.0, tokens=1.0, padded_flop=padded,
+    )  # fmt: skip
+    joule = run_energy(second, dtype_bytes=dtype_bytes, die_mm2=die_mm2, dies=1, decision_w=0.0, estimates=estimates)
+    others = sum(each for block, each in joule.items() if block != "compute")
+    clock = min(boost, sqrt(max(limit_w - others, 0.0) / joule["compute"])) if joule["compute"] else boost
+    return others + joule["compute"] * clock**2, clock
+
+
+def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %", "clock MHz"]
+    rows = [
+        [
+            row.work.replace("_", " "),
+            row.dtype,
+            str(row.m),
+            f"{row.tflop_per_s:.1f}",
+            f"{row.hbm_tbytes_per_s:.2f}",
+            f"{row.measured_w:.0f}",
+            f"{row.computed_w:.0f}",
+            f"{row.low_w:.0f} to {row.high_w:.0f}",
+            f"{100 * row.error:+.0f}",
+            f"{row.clock_mhz:,.0f}",
+        ]
+        for row in cases.itertuples()
+    ]
+    return names, rows
