@@ -51,7 +51,7 @@ from archsim.engine.state import UNITS
 from archsim.engine.transfer_kernels import KERNELS, kernels_stand_in, name_kernels
 from archsim.laws.tables import LawMissing
 from archsim.policies.allocation import Plan
-from archsim.runs.columns import MOST_DIES, measure_links, measure_pairs
+from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
 from archsim.runs.notes import policy_notes
 from archsim.specs.calibration_files import calibration_digest
 from archsim.specs.library import load_assumptions, load_model, load_system
