@@ -29,7 +29,7 @@ class Compared:
     assumptions: str  # label of the set
     event_ns: float  # time of decode
     analytical_ns: float  # time of decode
-    event_bounds_ns: Mapping[str, float]  # name of a bound_* column → ns of decode
+    event_bounds_ns: Mapping[str, float]  # cause (a bound_* column without bound_) → ns, with the prefill
     analytical_bounds_ns: Mapping[str, float]  # likewise
 
     @property

@@ -28,8 +28,8 @@ SAME = 0.005  # relative; smaller differences of rates are rounding
 class GemmSource(NamedTuple):
     """Properties of a system that select its measured GEMMs and their scaling."""
 
-    calibration: str | None  # its name; None: the default
-    library: str | None  # of kernels; None: the calibration's
+    calibration: str | None  # `ComputeSpec.calibration`
+    library: str | None  # `ComputeSpec.library`
     dtype: str  # of the products
     peak_flop_per_s: float  # of a die
     hbm_bytes_per_s: float  # of a die

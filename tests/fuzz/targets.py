@@ -21,7 +21,7 @@ from support.trace_files import TOY, json_request, save_npz, toy_requests
 from archsim.base.errors import SpecError
 from archsim.base.yaml import dump_yaml, read_yaml
 from archsim.models.config_json import import_config
-from archsim.models.config_keys import class_defaults, squeezed
+from archsim.models.config_keys import class_defaults, squeeze_name
 from archsim.specs.config_files import shipped_configs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -114,7 +114,7 @@ def _law_of_configs(file, good, content, said):
         inside = {str(name) for tree in (before, after) for at in paths(tree) for name in at}
         return "" if any(name in said for name in inside.union(others)) else "names no key"
     if key not in after:
-        own = class_defaults().get(squeezed(str(before.get("model_type"))))
+        own = class_defaults().get(squeeze_name(str(before.get("model_type"))))
         same = next((group for group in SPELLINGS if key in group), (key,))
         value = next((own.values[name] for name in same if name in own.values), None) if own else None
         stated = _model_of(file, after | {key: value})
