@@ -47,7 +47,7 @@ def run_run(args: argparse.Namespace) -> int:
         return _death(args)
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
-    from archsim.report.sections import iteration_told
+    from archsim.report.answers import iteration_sentence
     from archsim.report.timeline import refuse_part_of_timeline
     from archsim.runs.feasibility import kv_rooms_told, told
     from archsim.runs.plan import choose, plan_of, select
@@ -60,7 +60,7 @@ def run_run(args: argparse.Namespace) -> int:
     print_compiling(of=chosen)
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     args.result = row
-    if whole := iteration_told(row):
+    if whole := iteration_sentence(row):
         print(whole)
     _print_row(row, experiment)
     for room in kv_rooms_told(select(choose(experiment, **{name: row[name] for name in CHOSEN})).runs()):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import sums, units
-from archsim.engine import fabrics
+from archsim.engine import mesh_laws
 from archsim.engine.moves import Sizes, expected_ranks
 from archsim.laws.laws import Laws
 from archsim.laws.mesh import KERNELS as MESH_KERNELS
@@ -76,7 +76,7 @@ def _of_mesh(scenario: Scenario) -> Software:
         return Software(np.zeros(2), np.full(2, np.inf))
     once = KERNELS[scenario.assumptions.dispatch] == KERNELS["per_rank"]
     share = expected_ranks(Sizes(model.experts, model.top_k), system.dies) / model.top_k if once else 1.0
-    laws = [fabrics.measured_law(str(system.endpoint), kernel, system) for kernel in MESH_KERNELS]
+    laws = [mesh_laws.measured_law(str(system.endpoint), kernel, system) for kernel in MESH_KERNELS]
     factor = system.d2d.measured_factor
     rates = np.array([law.bytes_per_s * share / units.NS_PER_S for law in laws])
     return Software(np.array([law.fixed_ns for law in laws]) * factor, rates / factor)
@@ -107,7 +107,7 @@ def own_calibration(system: SystemSpec) -> str:
 def name_kernels(scenario: Scenario) -> str | None:
     """The kernels that a scenario is charged for, in words; None where it is not."""
     if scenario.system.endpoint is not None and scenario.assumptions.activations == "dispatched":
-        return fabrics.name_endpoint(scenario.system)
+        return mesh_laws.name_endpoint(scenario.system)
     if not charges_kernels(scenario):
         return None
     system, kernel = scenario.system, KERNELS[scenario.assumptions.dispatch]
@@ -119,7 +119,7 @@ def name_kernels(scenario: Scenario) -> str | None:
 def kernels_stand_in(scenario: Scenario) -> bool:
     """Whether the kernels of `name_kernels` were measured on another GPU, shape, or number of ranks."""
     if scenario.system.endpoint is not None:
-        return fabrics.endpoint_carried(scenario.system, scenario.model)
+        return mesh_laws.endpoint_carried(scenario.system, scenario.model)
     system, model, kernel = scenario.system, scenario.model, KERNELS[scenario.assumptions.dispatch]
     calibration = calibration_named(kernels_from(system, kernel))
     own = calibration_named(system.compute.calibration).gpu

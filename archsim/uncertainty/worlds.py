@@ -20,7 +20,7 @@ from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.host import available_cores
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
-from archsim.engine import fabrics, grouped_gemm
+from archsim.engine import grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
 from archsim.laws import die, laws
 from archsim.runs import pool, sweep
@@ -232,7 +232,7 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
     """
     system, assumptions = scenario.system, scenario.assumptions
     if system.endpoint is not None and assumptions.activations == "dispatched":
-        low, high = fabrics.other_versions(system)
+        low, high = mesh_laws.other_versions(system)
         told = f"other versions of the kernels of {system.endpoint}, and their errors of cases left out"
         spread = Distribution("loguniform", low, 1.0, high)
         yield SystemQuantity(
