@@ -20,7 +20,7 @@ from archsim.base.errors import ArchsimError, FailedRuns
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.host import available_cores
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
-from archsim.engine import grouped_gemm, mesh_laws
+from archsim.engine import fabrics, grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
 from archsim.laws import die, laws
 from archsim.runs import pool, sweep
