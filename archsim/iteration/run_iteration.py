@@ -17,6 +17,7 @@ from archsim.base import sums, units
 from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
+from archsim.iteration.narrow import narrowed
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
 from archsim.laws import gemm, tables
@@ -70,16 +71,11 @@ def _laws(
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
+    products, calibration = narrowed(calibration_named(name), "gemm", precision.products)
+    dtypes = precision._replace(products=products)
     try:
         return iteration_laws(
-            of,
-            calibration_named(name),
-            parallel,
-            precision,
-            experts=None,
-            rates=rates,
-            moves=ELSEWHERE,
-            links=links,
+            of, calibration, parallel, dtypes, experts=None, rates=rates, moves=ELSEWHERE, links=links
         )
     except tables.LawMissing:
         return None
