@@ -76,8 +76,9 @@ def _lines(fabric: Fabric, ranks: int) -> tuple[np.ndarray, np.ndarray]:
             found += _stages(fabric, along)
             continue
         across = groups.reshape(-1, ranks // first, first).transpose(0, 2, 1).reshape(-1, ranks // first)
-        stages = product(_stages(fabric, along), _stages(fabric, across))
-        found += [(one[0] + other[0], one[1] + other[1] / first) for one, other in stages]
+        for (ns, of_along), (more_ns, of_across) in product(_stages(fabric, along), _stages(fabric, across)):
+            of_bytes = min(of_along + of_across / first, of_across + of_along * first / ranks)  # either axis first
+            found.append((ns + more_ns, of_bytes))
     fixed_ns, ns_per_byte = np.array(found).T
     return fixed_ns, ns_per_byte
 
