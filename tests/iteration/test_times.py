@@ -567,7 +567,7 @@ def test_collectives_never_beat_latency_and_the_links_of_a_die():
         assert (found >= 2 * hop_ns + 2 * (ranks - 1) / ranks * sizes / (4 * rate / 1e9) - 1e-6).all()
         whole, across = (links({"mesh": {"x": a, "y": b}}, rate, hop_ns) for a, b in ((x, y), (y, x)))
         both = (each.collective_ns("all_reduce", sizes, x * y) for each in (whole, across))
-        assert next(both) == pytest.approx(next(both), rel=0.1)  # no axis is special, but for groups across rows
+        assert next(both)[-1] == pytest.approx(next(both)[-1], rel=0.02)  # no axis is special
         faster = links({"mesh": {"x": x, "y": y}}, 2 * rate, hop_ns).collective_ns("all_reduce", sizes, ranks)
         turned = links({"mesh": {"x": x, "y": y}}, rate, 0.0).collective_ns("all_reduce", sizes, ranks)
         assert (faster <= found).all() and (turned <= found).all()
