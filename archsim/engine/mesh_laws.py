@@ -66,7 +66,7 @@ def name_endpoint(system) -> str:
     for kernel in KERNELS:
         law = measured_law(system.endpoint, kernel, system)
         off = law.residuals and law.residuals.held_out_mean
-        said.append(f"{kernel} {off:.0%} off" if off is not None else f"{kernel} without a case left out")
+        said.append(f"{kernel} {off:.1%} off" if off is not None else f"{kernel} without a case left out")
     low, high = other_versions(system)
     return (
         f"{system.endpoint.replace('/', ' ')}, regressions of one kernel on one topology ({' and '.join(said)}; other "

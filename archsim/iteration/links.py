@@ -7,8 +7,8 @@ Concurrency and Computation 19, 2007, section 4); an all-reduce is both (Thakur,
 Journal of High Performance Computing Applications 19, 2005, section 4.4). In a stage, n dies with S bytes each
 
 ==========  ==========================================================================================================
-ring        take n - 1 steps of S / n bytes to the next die, one way or half of it each way. On a line, the ring goes
-            out by every second die and back by the others: two hops a step, and each link is passed once each way
+ring        take n - 1 steps of S / n bytes to the next die, one way or half of it each way. A rectangle has a ring of
+            neighbours. On a line, it goes out by every second die and back by the others: two hops a step
 direct      send S / n bytes to every other die at once
 ==========  ==========================================================================================================
 
@@ -76,8 +76,9 @@ def _lines(fabric: Fabric, ranks: int) -> tuple[np.ndarray, np.ndarray]:
             found += _stages(fabric, along)
             continue
         across = groups.reshape(-1, ranks // first, first).transpose(0, 2, 1).reshape(-1, ranks // first)
-        stages = product(_stages(fabric, along), _stages(fabric, across))
-        found += [(one[0] + other[0], one[1] + other[1] / first) for one, other in stages]
+        for (ns, of_along), (more_ns, of_across) in product(_stages(fabric, along), _stages(fabric, across)):
+            of_bytes = min(of_along + of_across / first, of_across + of_along * first / ranks)  # either axis first
+            found.append((ns + more_ns, of_bytes))
     fixed_ns, ns_per_byte = np.array(found).T
     return fixed_ns, ns_per_byte
 
@@ -86,7 +87,8 @@ def _stages(fabric: Fabric, groups: np.ndarray) -> list[tuple[float, float]]:
     """(ns, ns a byte) of every way of one stage; ``groups: int64[group, die]``."""
     dies = groups.shape[1]
     found = []
-    for ring in (groups, np.concatenate([groups[:, ::2], groups[:, 1::2][:, ::-1]], axis=1)):
+    for order in _orders(dies):
+        ring = groups[:, order]
         there = ring.ravel(), np.roll(ring, -1, axis=1).ravel()
         both = np.concatenate(there), np.concatenate(there[::-1])
         for pairs, share in ((there, 1.0), (both, 0.5)):
@@ -96,6 +98,21 @@ def _stages(fabric: Fabric, groups: np.ndarray) -> list[tuple[float, float]]:
         ns, ns_per_byte = _step(fabric, *_all_pairs(groups))
         found.append((ns, ns_per_byte / dies))
     return found
+
+
+def _orders(dies: int) -> Iterator[np.ndarray]:
+    """Orders of a ring: as numbered; out by every second die and back by the others; and around rectangles of whole
+    rows, or of pieces of one, with an even side: along the first row, then back column by column.
+    """
+    given = np.arange(dies)
+    yield given
+    yield np.concatenate([given[::2], given[1::2][::-1]])
+    for width in (each for each in range(2, dies // 2 + 1) if dies % each == 0):
+        rows = given.reshape(-1, width)
+        even = rows if width % 2 == 0 else rows.T
+        if even.shape[1] % 2 == 0:
+            back = [even[1:, -1 - at][:: 1 if at % 2 == 0 else -1] for at in range(even.shape[1])]
+            yield np.concatenate([even[0], *back])
 
 
 def _all_pairs(groups: np.ndarray) -> Iterator[np.ndarray]:

@@ -18,6 +18,7 @@ from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJ
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
 from archsim.iteration.machine import rates_of as machine_rates
+from archsim.iteration.narrow import narrowed
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
 from archsim.laws import gemm, scaling, tables
@@ -79,16 +80,12 @@ def _laws(
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
+    own = calibration_named(name) if at is None else scaling.at_rates(calibration_named(name), at)
+    products, calibration = narrowed(own, "gemm", precision.products)
+    dtypes = precision._replace(products=products)
     try:
         return iteration_laws(
-            of,
-            calibration_named(name) if at is None else scaling.at_rates(calibration_named(name), at),
-            parallel,
-            precision,
-            experts=None,
-            rates=rates,
-            moves=ELSEWHERE,
-            links=links,
+            of, calibration, parallel, dtypes, experts=None, rates=rates, moves=ELSEWHERE, links=links
         )
     except tables.LawMissing:
         return None

@@ -209,7 +209,7 @@ PARTS = MappingProxyType(
         "transfers": "dispatch and combine that nothing hides",
         "all_reduce": "all-reduces of tensor parallelism",
         "head": "LM head and sampling",
-        "host": "the host: of wafers its way there and back; 0 where nothing says",
+        "host": "the host, of wafers its way there and back; 0 where nothing says",
     }
 )
 

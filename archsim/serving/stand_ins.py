@@ -9,42 +9,20 @@ bits is 5 to 8 % off FP8 (medians; TensorRT-LLM on H100, B200 and GB200, vLLM's 
 and GB200), that of FP8 in blocks 7 to 35 %.
 """
 
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base.sums import sum
-from archsim.base.units import WEIGHT_BYTES
 from archsim.iteration.attention import PHASES
 from archsim.iteration.experts import NOT_GATED
 from archsim.iteration.layers import attentions
+from archsim.iteration.narrow import faster, narrowed
 from archsim.laws import scaling, transfers
 from archsim.laws.laws import not_served
-from archsim.laws.tables import CalibrationSpec, GemmLaw, MoeTable, ScaledSections
+from archsim.laws.tables import CalibrationSpec, MoeTable, ScaledSections
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.model import SLICES, ModelSpec
-
-
-class Narrow(NamedTuple):
-    """``like``: dtype of the tables; ``compute``: rate of products relative to theirs."""
-
-    like: str
-    compute: float
-
-
-# NVFP4 multiplies twice as fast as FP8 (NVIDIA, Blackwell architecture); MXFP4 on Hopper and INT4 are weights only, and
-# multiply in 16 bits.
-# FP8 with a scale a tensor takes its tables without the quantisation of activations, which engines fuse into the norm
-# before; where all were timed with a separate kernel of 8 us that quantises, those of FP8 in blocks.
-NARROW = MappingProxyType(
-    {
-        "fp8": Narrow("fp8_block", 1.0),
-        "nvfp4": Narrow("fp8_block", 2.0),
-        "mxfp4": Narrow("bf16", 1.0),
-        "int4": Narrow("bf16", 1.0),
-    }
-)
 
 ATTENTION_STANDS_IN = "Attention on"  # how the note on attention of another GPU begins
 
@@ -60,7 +38,6 @@ class StandIns(NamedTuple):
 
 SIXTEEN_BITS = "bf16"
 NEAR = 1.0  # doublings of sizes within which a kernel's law holds for a shape that it was not measured on
-FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
 # Products of experts apart from the rest of their layer; kernels that engines all-reduce small messages with.
 NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
 
@@ -81,8 +58,8 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
         notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
     calibration, said = _served(calibration, experts)
     notes += said
-    like_products, calibration = _narrowed(calibration, "gemm", products)
-    like_experts, calibration = _narrowed(calibration, "moe", experts)
+    like_products, calibration = narrowed(calibration, "gemm", products)
+    like_experts, calibration = narrowed(calibration, "moe", experts)
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
         if dtype != like:
             notes.append(
@@ -154,22 +131,6 @@ def _lacks_attention(calibration: CalibrationSpec, model: ModelSpec) -> bool:
     return not all((phase, kind) in there for phase in PHASES for kind in needed)
 
 
-def _narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
-    """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
-    tables = getattr(calibration, section)
-    own = [table for table in tables if table.dtype == dtype]
-    if section == "gemm" and dtype == FUSED:
-        own = [table for table in own if table.quantisation == "apart"]
-        kept = tuple(table for table in tables if table.dtype != dtype or table.quantisation == "apart")
-        calibration = calibration.model_copy(update={section: kept}) if own else calibration
-    if own or dtype not in NARROW:
-        return dtype, calibration
-    like, compute = NARROW[dtype]
-    memory = WEIGHT_BYTES[like] / WEIGHT_BYTES[dtype]
-    found = [_faster(table, compute, memory) if table.dtype == like else table for table in tables]
-    return like, calibration.model_copy(update={section: tuple(found)})
-
-
 def _with_one_shot(calibration: CalibrationSpec) -> tuple[CalibrationSpec, str]:
     """With all-reduce kernels of engines, bound by latency, from the nearest GPU with NVLink; and whose these are."""
     base = next(
@@ -185,13 +146,6 @@ def _one_shot(table) -> bool:
     return table.library in ONE_SHOT and table.of.get("op") == "all_reduce"
 
 
-def _faster(table, compute: float, memory: float):
-    rates = {"flop_per_s": table.law.flop_per_s * compute, "bytes_per_s": table.law.bytes_per_s * memory}
-    if isinstance(table.law, GemmLaw):
-        rates |= {"ns_per_k": table.law.ns_per_k / memory}
-    return table.model_copy(update={"law": table.law.model_copy(update=rates), "scaled_from": table.dtype})
-
-
 def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
     """With kernels of two matrices an expert, if none was measured: those of three, with 2/3 of their weights and FLOP
     (relu² in place of SwiGLU: NVIDIA, Nemotron 3).
@@ -201,7 +155,7 @@ def _without_gate(calibration: CalibrationSpec, dtype: str) -> tuple[Calibration
         return calibration, []
     more = SLICES / (SLICES - 1)
     added = [
-        _faster(table, more, more).model_copy(
+        faster(table, more, more).model_copy(
             update={"kernel": f"{table.kernel}_{NOT_GATED}", "scaled_from": table.kernel}
         )
         for table in of_dtype

@@ -33,12 +33,12 @@ def render(found: DesignComparison) -> str:
 def answer(found: DesignComparison) -> str:
     """Which is faster, and by what, in a sentence."""
     rate = next((each for each in found.quantities if each.unit == "tokens/s"), None)
+    whole = [row["batch"] / ns if (ns := row.get("iteration_ns")) else None for row in found.rows]
+    if rate is not None and all(whole):  # tokens a second of whole iterations
+        rate = replace(rate, a=whole[0], b=whole[1])
     if rate is None or not rate.ratio:
         return "Neither design has decode steps to compare"
-    first, second = (row.get("iteration_ns") for row in found.rows)
-    if first and second:  # tokens a second of whole iterations
-        rate = replace(rate, a=found.rows[0]["batch"] / first, b=found.rows[1]["batch"] / second)
-    if not rate.better or rate.ratio is None:
+    if not rate.better:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
     faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
     said = f"{faster} has {units.factor(by)} the throughput of {slower}"

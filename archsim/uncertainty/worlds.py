@@ -101,9 +101,8 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
     found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
     decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
-    return (
-        found if decides else [*found, f"{_OF_HOST[0]}*"]
-    )  # worlds are told by their MoE layers, which no host starts
+    aside = () if decides else (f"{_OF_HOST[0]}*",)  # worlds are told by MoE layers, which no host starts
+    return [*found, *aside]
 
 
 def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintySpec) -> Iterator[SystemQuantity]:

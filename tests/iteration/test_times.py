@@ -14,13 +14,16 @@ from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fast
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
+from archsim.iteration.run_iteration import laws_of
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.serving.serving import serve
+from archsim.serving.deployment import laws_of as laws_of_engine
+from archsim.serving.serving import engine_of, serve
+from archsim.serving.simulate import Scheduler
 from archsim.serving.stand_ins import with_stand_ins
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named
@@ -563,7 +566,29 @@ def test_collectives_never_beat_latency_and_the_links_of_a_die():
         found = made.collective_ns("all_reduce", sizes, ranks)
         assert (np.diff(found) >= 0).all()
         assert (found >= 2 * hop_ns + 2 * (ranks - 1) / ranks * sizes / (4 * rate / 1e9) - 1e-6).all()
+        whole, across = (links({"mesh": {"x": a, "y": b}}, rate, hop_ns) for a, b in ((x, y), (y, x)))
+        both = (each.collective_ns("all_reduce", sizes, x * y) for each in (whole, across))
+        assert next(both)[-1] == pytest.approx(next(both)[-1], rel=0.02)  # no axis is special
         faster = links({"mesh": {"x": x, "y": y}}, 2 * rate, hop_ns).collective_ns("all_reduce", sizes, ranks)
         turned = links({"mesh": {"x": x, "y": y}}, rate, 0.0).collective_ns("all_reduce", sizes, ranks)
         assert (faster <= found).all() and (turned <= found).all()
         assert faster[-1] - 0.5 * found[-1] <= 2 * (x * y) * hop_ns  # of large ones, all but latency halves
+
+
+def test_runs_and_served_engines_have_one_iteration_of_a_wafer():
+    system = {"like": "dojo", "name": "w", "mesh": {"x": 6, "y": 4}}
+    parallel, model = {"attention": {"tp": 4, "dp": 6}, "experts": {"ep": 24}}, "olmoe-1b-7b"
+    serving = load_serving(
+        {
+            "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
+            "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
+        }
+    )  # fmt: skip
+    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
+    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel}
+    [run] = prepare(load_experiment(given)).runs
+    ran = laws_of(run, links_of(run.system, run.assumptions))
+    for cause in CAUSES:
+        for rows in ("tokens", "sampled"):
+            assert np.array_equal(ran.ns(cause, rows=rows)[:200], served.ns(cause, rows=rows)[:200]), cause
+    assert ran.ns("all_reduce")[1] > 0 and ran.ns("host")[1] > 0 == ran.ns("host")[0]
