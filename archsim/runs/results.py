@@ -89,7 +89,7 @@ class Results(Shown):
         """Figures: ``results.plot.gain()``, ``.limits()``, ``.critical_path()``, ``.dies()``, …; ``.names()`` lists
         them. A notebook draws them; ``.save("x.pdf")`` is for print. See `archsim.report.notebook.Plots`.
         """
-        return import_module("archsim.report.figures").Plots(self)  # drawn a floor above, on first use
+        return import_module("archsim.report.notebook").Plots(self)  # drawn a floor above, on first use
 
     @cached_property
     def runs(self) -> Table:

@@ -10,6 +10,7 @@ from archsim.iteration.machine import calibration_on, is_measured, rates_of
 from archsim.iteration.times import Batches, iteration_laws, iteration_times
 from archsim.laws.laws import Laws
 from archsim.laws.scaling import at_rates
+from archsim.laws.tables import CalibrationSpec
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_model, load_system
@@ -36,7 +37,8 @@ def test_a_measured_machine_has_its_own_calibration_under_any_name(name):
     system = load_system(name)
     renamed = SystemSpec.model_validate(system.model_dump(mode="json", by_alias=True) | {"name": "mine"})
     own = calibration_named(system.compute.calibration)
-    assert calibration_on(system) is own and calibration_on(renamed) is own and is_measured(system)
+    assert type(calibration_on(system)) is CalibrationSpec and calibration_on(renamed) == calibration_on(system) == own
+    assert is_measured(system)
 
 
 @pytest.mark.parametrize(("name", "like", "compute", "memory"), [
