@@ -1,0 +1,90 @@
+"""Serving follows the machine's file: cases derived by hand, at the door that a user takes."""
+
+import numpy as np
+import pytest
+
+from archsim.iteration.machine import scaled_report
+from archsim.serving.deployment import build, offloaded_ns
+from archsim.serving.serving import check_serving, deploy, engine_of, host_for, measured_residual, serve
+from archsim.serving.simulate import Scheduler
+from archsim.specs.library import load_system
+from archsim.specs.serving_files import load_serving
+
+FP8 = {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"}
+
+
+def of_machine(system, tp=8, **more):
+    """A prompt of 8,192 tokens alone, without a host."""
+    return load_serving({
+        "system": system, "model": "llama-3.1-70b", "parallel": {"attention": {"tp": tp}}, "precision": FP8,
+        "engine": "none", "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 8192},
+        "requests": {"concurrency": 1, "input": {"fixed": 8192}, "output": {"fixed": 16}, "count": 2}, **more,
+    })  # fmt: skip
+
+
+def times_ms(serving):
+    measures = serve(serving).measures
+    return measures.ttft.mean, measures.tpot.mean
+
+
+def mine(like="h200_node", **keys):
+    return {"like": like, "name": "mine", **keys}
+
+
+def linked(rate):
+    level = {"switch": 8, "bandwidth": rate, "hop_latency": "0.3 us", "law": "h100/intra_node"}
+    return mine(fabric={"levels": [level]})
+
+
+def test_a_machine_of_another_name_has_the_same_times():
+    assert times_ms(of_machine("h200_node")) == times_ms(of_machine(mine()))
+
+
+def test_products_take_the_peak_of_the_machine():
+    """8,192 tokens x 2 FLOP x 69.5e9 weights on two GPUs of 200 TFLOP/s: 2.85 s at least."""
+    slow, _ = times_ms(of_machine(mine(compute={"peak": "200 TFLOP/s"}), tp=2))
+    assert slow >= 2850 > times_ms(of_machine("h200_node", tp=2))[0]
+
+
+def test_all_reduces_take_the_links_of_the_machine():
+    """160 all-reduces of 134.2 MB over 45 GB/s: 477 ms at least."""
+    assert times_ms(of_machine(linked("45 GB/s")))[0] >= 477 > times_ms(of_machine("h200_node"))[0]
+
+
+def test_weights_take_the_hbm_of_the_machine():
+    """A token reads 70e9 / 8 weights of a byte on each rank: 8.7 ms at 1 TB/s, which HBM carries."""
+    tpot = {rate: times_ms(of_machine(mine(hbm={"bandwidth": rate})))[1] for rate in ("1 TB/s", "4.8 TB/s", "9.6 TB/s")}
+    assert tpot["1 TB/s"] > 8.7 > tpot["4.8 TB/s"] > tpot["9.6 TB/s"]
+
+
+@pytest.mark.parametrize(("faster", "slower"), [("mi355x_node", "h100_node"), ("vr_nvl144", "b200_node")])
+def test_a_faster_machine_of_the_same_calibration_is_faster(faster, slower):
+    one, other = times_ms(of_machine(faster)), times_ms(of_machine(slower))
+    assert one[0] < 0.8 * other[0] and one[1] < 0.95 * other[1]  # launches and latencies stay
+
+
+@pytest.mark.parametrize("name", ["mi355x_node", "vr_nvl144"])
+def test_a_machine_that_nobody_measured_has_no_measured_range_and_says_so(name):
+    serving = of_machine(name, engine="vllm")
+    found = measured_residual(serving)
+    assert found is not None and (found.gpu, found.dtype) == ("any", "any")
+    said = scaled_report(load_system(name))
+    assert said and said in check_serving(serving) and said in deploy(serving).notes
+    assert not scaled_report(load_system("h200_node"))
+
+
+@pytest.mark.parametrize("engine", ["none", "vllm", "sglang", "trtllm"])
+def test_loads_of_experts_take_the_link_of_the_host_whatever_was_fitted(engine):
+    """All experts of a rank are chosen: half of the 128 of each layer are loaded once, at 50 GB/s."""
+    serving = load_serving({
+        "system": "h100_node", "model": "qwen3-30b-a3b", "precision": FP8, "engine": engine,
+        "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 8192},
+        "expert_offload": {"resident": 0.5, "bandwidth": "50 GB/s"},
+        "requests": {"concurrency": 1, "input": {"fixed": 2048}, "output": {"fixed": 2}, "count": 1},
+    })  # fmt: skip
+    engine_ = engine_of(serving, serving.spec.parallel)
+    built = build(engine_, Scheduler.of(serving.spec.scheduler), host_for(serving))
+    bytes_of_expert = 3 * 2048 * 768
+    due_ns = 48 * 64 * bytes_of_expert / 50e9 * 1e9
+    assert np.asarray(offloaded_ns(engine_, built.laws))[4096] == pytest.approx(due_ns, rel=1e-6)
+    assert built.pool.table.links.loaded[4096] == pytest.approx(due_ns, rel=1e-6)
