@@ -5,15 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from archsim.base.errors import capital
 from archsim.cli import arguments
 from archsim.studies import claims_page
-
-if TYPE_CHECKING:
-    pass
-
 
 FOLDER = "reports/claims"
 

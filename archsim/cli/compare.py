@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import TYPE_CHECKING
 
 from archsim.cli import arguments
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:

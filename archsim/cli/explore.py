@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from archsim.cli import arguments
-
-if TYPE_CHECKING:
-    pass
-
 
 _SHOWN = 20  # printed points of the front
 

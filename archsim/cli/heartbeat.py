@@ -12,14 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from archsim.base.code_digest import machine_code
 from archsim.base.errors import spoken
-
-if TYPE_CHECKING:
-    pass
-
 
 SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer

@@ -7,13 +7,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from archsim.base.errors import SpecError
 from archsim.cli import arguments
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_worth(parser: argparse.ArgumentParser) -> None:

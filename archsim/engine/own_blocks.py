@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from archsim.base.errors import ArchsimError
 from archsim.base.own_code import import_function
 from archsim.base.units import NS_PER_S
 from archsim.specs import blocks
-
-if TYPE_CHECKING:
-    pass
 
 
 class OwnBlocks:

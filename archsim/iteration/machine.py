@@ -23,12 +23,12 @@ def calibration_on(system: SystemSpec) -> CalibrationSpec:
     calibration.
     """
     name = system.compute.calibration
-    return _at(name, calibration_digest(name), rates_of(system, calibration_named(name)))
+    return calibration_at(name, calibration_digest(name), rates_of(system, calibration_named(name)))
 
 
 @lru_cache(maxsize=16)
-def _at(name: str | None, digest: str, rates: scaling.MachineRates) -> CalibrationSpec:
-    """``digest``: of the calibration's file, since it may change."""
+def calibration_at(name: str | None, digest: str, rates: scaling.MachineRates) -> CalibrationSpec:
+    """A calibration at the rates of a machine; ``digest``: of its file, since it may change."""
     return scaling.at_rates(calibration_named(name), rates)
 
 
@@ -70,11 +70,9 @@ def scaled_report(system: SystemSpec) -> str:
     """
     calibration = calibration_named(system.compute.calibration)
     rates = rates_of(system, calibration)
-    link = rates.link_bytes_per_s / transfers.LINK_BYTES_PER_S.get(calibration.gpu, rates.link_bytes_per_s)
-    nic = rates.nic_bytes_per_s / transfers.NIC_BYTES_PER_S
-    named = (rates.compute, "the peak"), (rates.memory, "the HBM bandwidth"), (link, "the links of a node"), (
-        nic, "the links between nodes")  # fmt: skip
-    other = [f"{ratio:.3g} times {what}" for ratio, what in named if ratio != 1]
+    link, _, nic = scaling.link_ratios(calibration.gpu, rates)
+    named = {"peak": rates.compute, "HBM bandwidth": rates.memory, "links of a node": link, "links between nodes": nic}
+    other = [f"{ratio:.3g} times the {what}" for what, ratio in named.items() if ratio != 1]
     if not other:
         return ""
     said = " and ".join(filter(None, [", ".join(other[:-1]), other[-1]]))

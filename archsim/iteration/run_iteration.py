@@ -17,6 +17,7 @@ from archsim.base import sums, units
 from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
+from archsim.iteration.machine import calibration_at
 from archsim.iteration.machine import rates_of as machine_rates
 from archsim.iteration.narrow import narrowed
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
@@ -51,14 +52,9 @@ def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
     if model.missing_geometry or model.attention is None:
         return None
     name, sizes = system.compute.calibration, (scenario.parallel, scenario.precision)
-    if system.launch == "gpu":
-        at, rates = (
-            machine_rates(system, calibration_named(name)),
-            None if system.slowest == (1, 1) else rates_of(system),
-        )
-    else:
-        at, rates = None, rates_of(system)
-    digest = calibration_digest(name)
+    of_gpus, digest = system.launch == "gpu", calibration_digest(name)
+    at = machine_rates(system, calibration_named(name)) if of_gpus else None
+    rates = None if of_gpus and system.slowest == (1, 1) else rates_of(system)
     return _laws(model.model_dump_json(by_alias=True), name, digest, *sizes, at, rates, links)
 
 
@@ -80,7 +76,7 @@ def _laws(
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
-    own = calibration_named(name) if at is None else scaling.at_rates(calibration_named(name), at)
+    own = calibration_named(name) if at is None else calibration_at(name, digest, at)
     products, calibration = narrowed(own, "gemm", precision.products)
     dtypes = precision._replace(products=products)
     try:

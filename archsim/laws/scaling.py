@@ -145,22 +145,28 @@ class MachineRates(NamedTuple):
 HOPS = MappingProxyType({"all_reduce": 2})  # that any algorithm needs, one after the other; one for other operations
 
 
+def link_ratios(gpu: str, rates: MachineRates) -> tuple[float, float, float]:
+    """Rates of a machine's links, of its pairs of devices and of its NICs, relative to those of the measured nodes; 1
+    inside the node of a GPU whose links are not known.
+    """
+    link, pair = (
+        here / transfers.LINK_BYTES_PER_S.get(gpu, here) for here in (rates.link_bytes_per_s, rates.pair_bytes_per_s)
+    )
+    return link, pair, rates.nic_bytes_per_s / transfers.NIC_BYTES_PER_S
+
+
 def at_rates(calibration: tables.CalibrationSpec, rates: MachineRates) -> tables.CalibrationSpec:
     """The calibration with its tables read as efficiencies, at the rates of a machine: what FLOP and bytes take follows
     the machine; launches and latencies of kernels stay. The calibration itself where the machine is the measured one.
     """
-    gpu = calibration.gpu
-    link = transfers.LINK_BYTES_PER_S.get(gpu, rates.link_bytes_per_s)  # one of a user's own: the machine's
-    pair = transfers.LINK_BYTES_PER_S.get(gpu, rates.pair_bytes_per_s)
-    nic = rates.nic_bytes_per_s / transfers.NIC_BYTES_PER_S
-    links = rates.link_bytes_per_s / link, rates.pair_bytes_per_s / pair, nic
+    links = link_ratios(calibration.gpu, rates)
     same = rates.compute == rates.memory == 1.0 and links == (1.0, 1.0, 1.0) and rates.hop_ns == 0
     if same and rates.domain == transfers.domain_of(calibration):
         return calibration
     scale, reference = Scale(rates.compute, rates.memory), calibration.reference
     kernels = {
         section: tuple(_kernel_at(each, scale, reference.hbm_bytes_per_s) for each in getattr(calibration, section))
-        for section in ("gemm", "moe", "attention")
+        for section in (() if scale == (1.0, 1.0) else ("gemm", "moe", "attention"))
     }
     peaks = {dtype: peak * rates.compute for dtype, peak in reference.peak_flop_per_s.items()}
     there = reference.model_copy(

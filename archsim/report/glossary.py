@@ -3,13 +3,8 @@
 import re
 from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING
 
 from archsim.specs import config_files
-
-if TYPE_CHECKING:
-    pass
-
 
 FILE = "glossary.html"
 _ROW = re.compile(r"^(?:- (?P<item>\*\*.+?\*\*): (?P<meaning>.*)|\| (?P<words>\*\*.+?\*\*[^|]*?) \|(?P<rest>.*)\|)$")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archsim.base.files import write_text
 from archsim.report import answers, balancers, decision_cost, die_figures, figures, sections, slower, tables
@@ -15,10 +15,6 @@ from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_
 from archsim.runs import notes, results
 from archsim.specs import fabric, policies, unread
 from archsim.specs.system import SystemSpec
-
-if TYPE_CHECKING:
-    pass
-
 
 PAGES = ("index.html", "results.html", "assumptions.html", "files.html", FILE)  # beside the results
 

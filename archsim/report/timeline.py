@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from archsim.engine.loop import Replay
 from archsim.report.units import listed
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
-
-if TYPE_CHECKING:
-    pass
 
 # Files in the Trace Event Format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 

@@ -33,8 +33,6 @@ from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.serving.clock import OCTAVE, LinkTimes, OverlapTimes, StepTable, times_of
 from archsim.serving.constants import Host
 
-pass
-
 
 class Overlap(NamedTuple):
     """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they

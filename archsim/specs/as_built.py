@@ -14,15 +14,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import AREA, FRACTION, count, fraction, number, parse_quantity, quantity
-
-if TYPE_CHECKING:
-    pass
 
 Site = Annotated[int, count(0, 4095)]
 Pair = tuple[Site, Site]

@@ -9,16 +9,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from archsim.base import errors, validation, yaml
 from archsim.laws.tables import CalibrationSpec, ReferenceRates
 from archsim.specs.calibration_sections import files_of, with_sections
 from archsim.specs.config_files import display, named_files, search_folders, shipped_configs
-
-if TYPE_CHECKING:
-    pass
-
 
 KIND = "calibrations"
 # For a die that names none: the GPU whose measured GEMMs cover most shapes and dtypes, and on which Yu et al., ISCA

@@ -14,21 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
-from archsim.workload import trace_checks
-from archsim.workload.trace import Trace
-from archsim.workload.trace_checks import check_distinct, span
-
-if TYPE_CHECKING:
-    pass
-from archsim.workload import store_checks
+from archsim.workload import store_checks, trace_checks
 from archsim.workload.column_cache import build, get
 from archsim.workload.frames import read_frames
+from archsim.workload.trace import Trace
+from archsim.workload.trace_checks import check_distinct, span
 
 MANIFEST = "manifest.json"
 DRAFTS = ".import"  # what an import has read so far

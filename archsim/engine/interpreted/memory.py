@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.engine.state import Memory
 from microarch.blocks import hbm, lru
-
-if TYPE_CHECKING:
-    pass
 
 NO_BITS = np.zeros((0, 0), np.uint8)
 
