@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -640,7 +639,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
-        profiled_seqs(serving), static_batch(serving, parallel), _offload_of(serving, parallel), shares,
+        static_batch(serving, parallel), _offload_of(serving, parallel), shares,
         utilised=spec.utilisation is not None,
     )  # fmt: skip
 
@@ -729,16 +728,6 @@ def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None
     )  # fmt: skip
 
 
-def profiled_seqs(serving: Serving) -> int:
-    """Requests that a server which is not told ``max_num_seqs`` takes to run when it measures its memory: vLLM's
-    defaults (vllm/engine/arg_utils.py: 1024 on GPUs of at least 70 GiB but an A100, else 256). 0: those of the file.
-    """
-    spec, system = serving.spec, serving.system
-    if spec.engine != "vllm" or system.launch != WITH_KERNELS or "max_num_seqs" in spec.scheduler.model_fields_set:
-        return 0
-    return 1024 if system.hbm.capacity_bytes >= 70 * 2**30 and system.compute.calibration != "a100" else 256
-
-
 def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
     """The host constants of a file: those of its engine, where it gives none; of a world, as far as they are off.
     ``pool``: PREFILL or DECODE of one that does one of both, with ``dp`` ranks of data-parallel attention.
@@ -760,8 +749,7 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
     given = spec.host
     if given is None:
-        whole = spec.engine == "vllm" and serving.model.name == "gpt-oss-120b"
-        return found._replace(captured=GPT_OSS_CAPTURED.get(gpu, found.captured)) if whole else found
+        return found
     return found._replace(
         iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
         request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after,
@@ -769,11 +757,6 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
         prompts=found.prompts if given.prompts is None else given.prompts,
         captured=found.captured if given.captured is None else given.captured,
     )  # fmt: skip
-
-
-# vLLM, --cuda-graph-sizes of InferenceX's scripts of gpt-oss, of which FlashAttention 3 on Hopper captures less (v0.11,
-# vllm/config: max_cudagraph_capture_size).
-GPT_OSS_CAPTURED = MappingProxyType({"b200": 2048, "h100": 992, "h200": 992})
 
 
 def measured_residual(serving: Serving) -> ResidualRow | None:

@@ -52,6 +52,16 @@ MOST_REQUESTS = 256  # that a rank may run, where a row does not say it
 # (median of 14 of SGLang's), and 37 % where clients start apart.
 NIGHTLY, EQUAL, OTHER = (0.8, 1.0), (1.0, 1.0), (0.9, 1.1)
 REQUESTS_A_CLIENT = 10
+# InferenceX's scripts (SemiAnalysisAI/InferenceX, benchmarks/*.sh of 2025 and 2026). SGLang: tokens of a batch of
+# prompts by GPU and label of products; on B200 it looks for new requests only every 10 decodes, 30 from 16 clients on
+# (--scheduler-recv-interval).
+PROMPT_TOKENS = MappingProxyType({
+    ("b200", "fp8"): 32768, ("b200", "fp8_block"): 32768, ("b200", "nvfp4"): 16384, ("h200", "fp8"): 32768,
+    ("h200", "fp8_block"): 32768,
+})  # fmt: skip
+POLLS, POLLS_BUSY, BUSY = 10, 30, 16
+# TensorRT-LLM: --max_num_tokens.
+GPT_OSS_TOKENS, LLAMA_FP8_TOKENS, OTHER_TOKENS = 20_000, 16_384, 8192
 
 
 class MeasuredPoint(NamedTuple):
@@ -293,7 +303,7 @@ def _deployed_point(
             "concurrency": clients, "start": "together", "input": drawn[0], "output": drawn[1],
             "count": REQUESTS_A_CLIENT * clients, "seed": clients,
         },
-        "scheduler": {"name": SCHEDULERS[engine], "max_num_seqs": max(MOST_REQUESTS, clients)},
+        "scheduler": scripted_scheduler(engine, gpu, model, quants[0], clients, lengths, shares == NIGHTLY),
     }  # fmt: skip
     if len(sides) == 1:
         given |= {"parallel": sides[0], "instances": counts[0]}
@@ -303,6 +313,27 @@ def _deployed_point(
         if most:
             given["disaggregated"]["decode"]["max_num_seqs"] = most
     return point._replace(given=given)
+
+
+def scripted_scheduler(
+    engine: str, gpu: str, model: str, label: Any, clients: int, lengths: tuple[int, int], nightly: bool
+) -> dict[str, Any]:
+    """Keys of the scheduler as a run of the table was started: by InferenceX's scripts, or by its engine's defaults of
+    that time. ``label``: of the dtype of products; ``lengths``: nominal tokens of prompt and output.
+    """
+    found: dict[str, Any] = {"name": SCHEDULERS[engine], "max_num_seqs": max(MOST_REQUESTS, clients)}
+    tokens = OTHER_TOKENS
+    if engine == "sglang" and nightly:
+        tokens = PROMPT_TOKENS.get((gpu, str(label)), tokens)
+        if gpu == "b200":
+            found["poll_every"] = POLLS_BUSY if clients >= BUSY else POLLS
+    elif engine == "trtllm" and nightly:
+        tokens = max(tokens, (clients + lengths[0] + 127) // 64 * 64)
+        if model == "gpt-oss-120b":
+            tokens = GPT_OSS_TOKENS
+        elif model == "llama-3.1-70b":
+            tokens = LLAMA_FP8_TOKENS if (gpu, label) == ("b200", "fp8") else sum(lengths) + 200
+    return found | {"max_num_batched_tokens": tokens}
 
 
 def ranks_of(parallel: Mapping[str, Any]) -> int:
