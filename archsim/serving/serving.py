@@ -322,9 +322,12 @@ def serve_requests(
 
 
 def _late(served: Served, factor: float) -> Served:
-    """With first tokens ``factor`` times as long after their request, and all later ones as long after the first."""
+    """With first tokens, and the wait before them, ``factor`` times as long after their request, and all later tokens
+    as long after the first.
+    """
     requests = served.requests.copy()
     more = (factor - 1) * (requests["first_ns"] - requests["arrival_ns"])
+    requests["scheduled_ns"] = requests["arrival_ns"] + factor * (requests["scheduled_ns"] - requests["arrival_ns"])
     for name in ("first_ns", "last_ns"):
         requests[name] = requests[name] + more
     return served._replace(requests=requests)
@@ -768,7 +771,9 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
     pools = spec.disaggregated != "none"
     if pools and (spec.experts_on is not None or serving.machines):
         return None
-    return residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    return residual_of(
+        spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools, spec.engine_version
+    )
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
@@ -780,17 +785,17 @@ def range_of(serving: Serving, measures: Measures) -> str:
         return ""
     if found is None:
         return f"There is no range for mean TTFT and TPOT, as {spec.engine} was not measured in such pools."
-    whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
+    whose = "a GPU that is left out" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
     whose += ", prompts and decodes on engines of their own" if pools else ""
     ranges = [
         f"mean {name} would be {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
         if of != UNDEFINED
     ]
-    return (
-        f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from "
-        f"{found.groups} groups of measurements of {spec.engine} on {whose}."
-    )
+    come = f"{found.groups} groups of measurements of {spec.engine} on {whose}"
+    if found.unseen:
+        come = f"{found.groups} pages of another lab: this version of {spec.engine} was not measured (engine_version)"
+    return f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from {come}."
 
 
 def rooms_told(serving: Serving) -> list[str]:

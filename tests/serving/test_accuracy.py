@@ -30,7 +30,7 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
-from archsim.serving.constants import FactorRow, ResidualRow, host_file, host_of
+from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, range_of, serve, serve_requests
@@ -403,6 +403,57 @@ def test_every_run_says_the_range_of_its_times():
     assert range_of(load_serving(file | {"host": {"iteration": "1 ms"}}), outcome.measures) == ""
     rows = host_file().residuals
     assert all(isinstance(each, ResidualRow) and each.tpot[0] < each.tpot[1] for each in rows) and rows
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-120b", "llama-3.1-70b"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_what_nobody_measured_has_no_range_of_a_measured_cell(engine, model):
+    """Within a source, a pair without a cell has the engine's on a GPU left out; a version without measurements has
+    that of another source, which is the widest.
+    """
+    asked = partial(residual_of, engine, load_model(model))
+    cells = {(row.gpu, row.dtype) for row in host_file().residuals if row.engine == engine and not row.pools}
+    left_out = asked("mi355x", "fp8", "fp8")
+    assert left_out.gpu == ANY and ("b200", "mxfp4") not in cells
+    for version in host_file().versions[engine]:
+        assert asked("mi355x", "fp8", "fp8", version=version) == left_out
+    for version in (None, "0.0.1", "99.1"):
+        for gpu in ("mi355x", "h100", "b200"):
+            found = asked(gpu, "mxfp4", "bf16", version=version)
+            assert found.unseen and found.tpot[1] / found.tpot[0] > left_out.tpot[1] / left_out.tpot[0]
+
+
+LAB = {
+    "file": "glm-4.5-air/h100.md", "case": "random2000", "ok": "500", "duration_s": "60", "input": "998393",
+    "output": "50000", "out_tps": "843", "ttft": "28911", "tpot": "237",
+    "versions": "{'vLLM': '0.11.0', 'SGLang': '0.5.3.post3'}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("vllm serve zai-org/GLM-4.5-Air -tp 4 --max-num-batched-tokens 8192 --max-num-batched-tokens 4096",
+         ("vllm", "0.11.0", {"ep": 1, "tp": 4}, "bf16", 4096)),
+        ("python3 -m sglang.launch_server --model-path zai-org/GLM-4.5-Air-FP8 --tp-size=4 --ep-size 4",
+         ("sglang", "0.5.3", {"ep": 4, "tp": 1}, "fp8", 8192)),
+        ("trtllm-serve /workspace/DeepSeek-R1-0528 --tp_size 8 --ep_size 8",
+         ("trtllm", None, {"ep": 8, "tp": 1}, "fp8_block", 8192)),
+    ],
+)  # fmt: skip
+def test_rows_of_a_lab_are_served_as_their_command_starts_the_engine(tmp_path, command, expected):
+    with (tmp_path / "lab.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, [*LAB, "command"])
+        writer.writeheader()
+        writer.writerows([LAB | {"command": command}, LAB | {"command": f"{command} --speculative-algorithm EAGLE"}])
+    served, refused = read_served(tmp_path / "lab.csv").points
+    found = load_serving(served.given).spec
+    assert (
+        found.engine, found.engine_version, served.given["parallel"]["experts"], found.precision.experts,
+        found.scheduler.max_num_batched_tokens,
+    ) == expected  # fmt: skip
+    assert (found.requests.concurrency, found.requests.input.fixed, served.tpot) == (500, 1997, 237)
+    assert refused.given is None and "speculative-algorithm" in refused.refused
 
 
 # ---- Constants of engines from measured means: parts of a simulation, folds, and what a fit finds again.
