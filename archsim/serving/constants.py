@@ -147,7 +147,8 @@ class PoolRow(fields.Spec):
 class ResidualRow(fields.Spec):
     """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
     (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
-    ``pools``: of engines that prefill and others that decode; else of those that do both.
+    ``pools``: of engines that prefill and others that decode; else of those that do both. ``unseen``: of a source that
+    no constant was fitted to, whose versions and clients are others.
     """
 
     engine: str
@@ -158,10 +159,11 @@ class ResidualRow(fields.Spec):
     ttft: tuple[float, float]
     tpot: tuple[float, float]
     pools: bool = False
+    unseen: bool = False
 
 
 class HostFile(fields.Spec):
-    """``groups``: of measurements, as many as the constants were fitted on."""
+    """``groups``: of measurements, as many as the constants were fitted on. ``versions``: of engines in them."""
 
     source: str
     groups: int
@@ -169,6 +171,7 @@ class HostFile(fields.Spec):
     factors: tuple[FactorRow, ...]
     pools: tuple[PoolRow, ...] = ()
     residuals: tuple[ResidualRow, ...] = ()
+    versions: dict[str, tuple[str, ...]] = {}
 
 
 @lru_cache
@@ -219,13 +222,18 @@ def host_of(
 
 
 def residual_of(
-    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, pools: bool = False
+    engine: str, model: ModelSpec, gpu: str, experts: str, products: str, pools: bool = False, version: str | None = ""
 ) -> ResidualRow | None:
-    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's, else, of
-    ``pools``, those of all. None where there are none.
+    """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's on a GPU
+    that is left out, else, of ``pools``, those of all. None where there are none. ``version``: of the engine; None, or
+    one that was not measured: those of a source that is left out; '': within a source, as options are compared.
     """
     moe = has_experts(model)
-    there = [row for row in host_file().residuals if row.pools == pools and row.experts == moe]
+    known = [row for row in host_file().residuals if row.experts == moe]
+    there = [row for row in known if row.pools == pools and not row.unseen]
+    elsewhere = version != "" and (version or "").lstrip("v") not in host_file().versions.get(engine, ())
+    if elsewhere and any(row.engine in (engine, ANY) for row in there) and engine != NONE:
+        return next((row for row in known if row.unseen), None)
     mine = [row for row in there if row.engine == engine] or [row for row in there if row.engine == ANY]
     asked = (gpu, experts if moe else products)
     return next((row for each in (asked, (ANY, ANY)) for row in mine if (row.gpu, row.dtype) == each), None)

@@ -77,7 +77,7 @@ def kept(engine: ServingEngine, scheduler: Scheduler) -> dict[str, int]:
     ranks = parallel.ep * parallel.expert_tp if has_experts(model) else parallel.tp
     share = model.experts * len(model.moe_layer_ids) / ranks
     slots = share if engine.expert_slots is None else engine.expert_slots
-    tokens, requests = scheduler.max_num_batched_tokens, engine.profiled_seqs or scheduler.max_num_seqs
+    tokens, requests = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     activations = 0
     if engine.static is not None:
         activations = engine.static.buffer_bytes(model, parallel, precision)
@@ -150,8 +150,8 @@ def _no_room(engine: ServingEngine, scheduler: Scheduler, room: rank_memory.KvRo
                    if _fits(engine, scheduler._replace(max_num_batched_tokens=each), block)), None)  # fmt: skip
     if tokens is not None:
         found.append(f"max_num_batched_tokens: {tokens}")
-    seqs = next((each for each in _halves(engine.profiled_seqs or scheduler.max_num_seqs, 16)
-                 if _fits(engine._replace(profiled_seqs=each), scheduler, block)), None)  # fmt: skip
+    seqs = next((each for each in _halves(scheduler.max_num_seqs, 16)
+                 if _fits(engine, scheduler._replace(max_num_seqs=each), block)), None)  # fmt: skip
     if seqs is not None:
         found.append(f"max_num_seqs: {seqs}")
     if WEIGHT_BYTES[engine.precision.experts] > 1:

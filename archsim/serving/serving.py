@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -325,9 +324,12 @@ def serve_requests(
 
 
 def _late(served: Served, factor: float) -> Served:
-    """With first tokens ``factor`` times as long after their request, and all later ones as long after the first."""
+    """With first tokens, and the wait before them, ``factor`` times as long after their request, and all later tokens
+    as long after the first.
+    """
     requests = served.requests.copy()
     more = (factor - 1) * (requests["first_ns"] - requests["arrival_ns"])
+    requests["scheduled_ns"] = requests["arrival_ns"] + factor * (requests["scheduled_ns"] - requests["arrival_ns"])
     for name in ("first_ns", "last_ns"):
         requests[name] = requests[name] + more
     return served._replace(requests=requests)
@@ -643,7 +645,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
         None if spec.engine == NONE else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
-        profiled_seqs(serving), static_batch(serving, parallel), _offload_of(serving, parallel), shares,
+        static_batch(serving, parallel), _offload_of(serving, parallel), shares,
         utilised=spec.utilisation is not None, links=links,
     )  # fmt: skip
 
@@ -732,16 +734,6 @@ def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None
     )  # fmt: skip
 
 
-def profiled_seqs(serving: Serving) -> int:
-    """Requests that a server which is not told ``max_num_seqs`` takes to run when it measures its memory: vLLM's
-    defaults (vllm/engine/arg_utils.py: 1024 on GPUs of at least 70 GiB but an A100, else 256). 0: those of the file.
-    """
-    spec, system = serving.spec, serving.system
-    if spec.engine != "vllm" or system.launch != WITH_KERNELS or "max_num_seqs" in spec.scheduler.model_fields_set:
-        return 0
-    return 1024 if system.hbm.capacity_bytes >= 70 * 2**30 and system.compute.calibration != "a100" else 256
-
-
 def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
     """The host constants of a file: those of its engine, where it gives none; of a world, as far as they are off.
     ``pool``: PREFILL or DECODE of one that does one of both, with ``dp`` ranks of data-parallel attention.
@@ -763,8 +755,7 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
     given = spec.host
     if given is None:
-        whole = spec.engine == "vllm" and serving.model.name == "gpt-oss-120b"
-        return found._replace(captured=GPT_OSS_CAPTURED.get(gpu, found.captured)) if whole else found
+        return found
     return found._replace(
         iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
         request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after,
@@ -772,11 +763,6 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
         prompts=found.prompts if given.prompts is None else given.prompts,
         captured=found.captured if given.captured is None else given.captured,
     )  # fmt: skip
-
-
-# vLLM, --cuda-graph-sizes of InferenceX's scripts of gpt-oss, of which FlashAttention 3 on Hopper captures less (v0.11,
-# vllm/config: max_cudagraph_capture_size).
-GPT_OSS_CAPTURED = MappingProxyType({"b200": 2048, "h100": 992, "h200": 992})
 
 
 def measured_residual(serving: Serving) -> ResidualRow | None:
@@ -789,7 +775,9 @@ def measured_residual(serving: Serving) -> ResidualRow | None:
     pools = spec.disaggregated != "none"
     if pools and (spec.experts_on is not None or serving.machines):
         return None
-    return residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    return residual_of(
+        spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools, spec.engine_version
+    )
 
 
 def range_of(serving: Serving, measures: Measures) -> str:
@@ -801,17 +789,17 @@ def range_of(serving: Serving, measures: Measures) -> str:
         return ""
     if found is None:
         return f"There is no range for mean TTFT and TPOT, as {spec.engine} was not measured in such pools."
-    whose = "any GPU" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
+    whose = "a GPU that is left out" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
     whose += ", prompts and decodes on engines of their own" if pools else ""
     ranges = [
         f"mean {name} would be {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
         if of != UNDEFINED
     ]
-    return (
-        f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from "
-        f"{found.groups} groups of measurements of {spec.engine} on {whose}."
-    )
+    come = f"{found.groups} groups of measurements of {spec.engine} on {whose}"
+    if found.unseen:
+        come = f"{found.groups} pages of another lab: this version of {spec.engine} was not measured (engine_version)"
+    return f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from {come}."
 
 
 def rooms_told(serving: Serving) -> list[str]:

@@ -69,6 +69,15 @@ def calibration_named(name: str | None) -> CalibrationSpec:
     return _read_once(*_version(name))
 
 
+def reference_of(name: str | None) -> ReferenceRates:
+    """Peak rates of the measured GPU, without reading its tables; of the default if ``name`` is None."""
+    path = find_calibration(name or DEFAULT_CALIBRATION).absolute()
+    try:
+        return _rates_once(path, path.stat().st_mtime_ns)[1]
+    except OSError as error:
+        raise errors.SpecError(f"{display(Path(error.filename))}: no such file") from None
+
+
 def calibration_digest(name: str | None) -> str:
     """sha256 of the file and its sections; of the default if ``name`` is None. Raises SpecError for an unknown one."""
     return _digest_once(*_version(name))

@@ -1,54 +1,84 @@
-"""What a file leaves open, as engines are started: by InferenceX's scripts (SemiAnalysisAI/InferenceX, benchmarks/*.sh
-of 2025 and 2026, of vLLM 0.10 to 0.19, SGLang 0.5 and TensorRT-LLM 1.0 to 1.3) and by the engines' defaults. A key
-that the file gives is taken as it is. The measured errors of docs/accuracy.md are of engines that were started so.
+"""What a file leaves open, as engines take it by themselves: by engine, version, and what its source computes from the
+machine, and by no model's or GPU's name. A key that the file gives is taken as it is.
 """
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+from archsim.specs.calibration_files import reference_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.schedulers import SchedulerSpec
 from archsim.specs.serving import LengthSpec, ServeSpec
 from archsim.specs.system import SystemSpec
 
 SCHEDULER_OF = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
-# SGLang, --chunked-prefill-size of the scripts by GPU and dtype of products: tokens of a batch of prompts.
-SGLANG_TOKENS = MappingProxyType({
-    ("b200", "fp8"): 32768, ("b200", "fp8_block"): 32768, ("b200", "nvfp4"): 16384, ("h200", "fp8"): 32768,
-    ("h200", "fp8_block"): 32768,
-})  # fmt: skip
-SGLANG_ELSEWHERE = ("qwen3-235b-a22b", "qwen3-32b")  # models without a script: by the engine's default
-# SGLang on B200 looks for new requests only every 10 decodes, 30 from 16 clients on (--scheduler-recv-interval).
-SGLANG_POLLS, SGLANG_POLLS_BUSY, SGLANG_BUSY = 10, 30, 16
-# TensorRT-LLM, --max_num_tokens: of gpt-oss, and of others the least; more where clients and a whole prompt are more.
-TRTLLM_GPT_OSS_TOKENS, TRTLLM_TOKENS, TRTLLM_STEP = 20_000, 8192, 64
-# Of Llama-3.1-70B: 16,384 in FP8 on B200, elsewhere a whole request and some.
-LLAMA, TRTLLM_LLAMA_TOKENS, TRTLLM_BEYOND = "llama-3.1-70b", 16_384, 200
-KV_OF_BF16 = ("kimi", "minimax")  # models whose scripts leave the KV cache as it is
+TRTLLM_TOKENS, TRTLLM_STEP = 8192, 64
+GIB = 2**30
+
+
+class EngineDefault(NamedTuple):
+    """A default of an engine from a version on, on devices with at least so much memory. ``needs_fp8``: and with FP8
+    products, which is what an A100, that vLLM's source names, lacks of its successors. ``a_rank``: whether ranks of
+    data-parallel attention divide it.
+    """
+
+    engine: str
+    key: str
+    value: int
+    source: str  # file and function of the engine
+    since: str = "0"
+    least_gib: int = 0
+    needs_fp8: bool = False
+    a_rank: bool = False
+
+    def sentence(self, value: int) -> str:
+        """``1024 (vllm from 0.28 on, …: 160 GiB a device or more)``"""
+        of = f"{self.engine} from {self.since} on" if self.since != "0" else self.engine
+        memory = f": {self.least_gib} GiB a device or more" if self.least_gib else ""
+        divided = ", divided by the ranks of attention" if self.a_rank else ""
+        return f"{value} ({of}, {self.source}{memory}{' and FP8' * self.needs_fp8}{divided})"
+
+
+TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
+_VLLM, _SGLANG = "vllm/engine/arg_utils.py, get_batch_defaults", "server_args.py, _handle_gpu_memory_settings"
+# The first one of an engine and key that fits. TensorRT-LLM: BuildConfig. SGLang: requests of a pool of KV, at least.
+ENGINE_DEFAULTS = (
+    EngineDefault("vllm", TOKENS, 16_384, _VLLM, "0.28", 160),
+    EngineDefault("vllm", TOKENS, 8192, _VLLM, "0", 70, needs_fp8=True),
+    EngineDefault("vllm", TOKENS, 2048, _VLLM),
+    EngineDefault("vllm", SEQS, 1024, _VLLM, "0.28", 160),
+    EngineDefault("vllm", SEQS, 1024, _VLLM, "0", 70, needs_fp8=True),
+    EngineDefault("vllm", SEQS, 256, _VLLM),
+    *(EngineDefault("sglang", TOKENS, tokens, _SGLANG, "0", least, a_rank=True)
+      for least, tokens in ((160, 16_384), (60, 8192), (20, 4096), (0, 2048))),
+    EngineDefault("sglang", SEQS, 2048, "model_runner.py, init_memory_pool"),
+    EngineDefault("trtllm", TOKENS, TRTLLM_TOKENS, "llmapi/llm_args.py, max_num_tokens"),
+    EngineDefault("trtllm", SEQS, 2048, "llmapi/llm_args.py, max_batch_size"),
+)  # fmt: skip
 VARIED = (0.9, 1.1)  # lengths over their mean where a file gives a mean alone: fitted engines but SGLang were served so
-FP4_FROM_CHECKPOINT = ("nvfp4", "mxfp4_mxfp8")  # weights whose checkpoints or scripts keep KV in FP8
+FP4_FROM_CHECKPOINT = ("nvfp4", "mxfp4_mxfp8")  # weights whose checkpoints keep KV in FP8
 
 
 def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[ServeSpec, tuple[str, ...]]:
     """A file with what it leaves open, and what that is, a sentence for each key."""
     if spec.engine not in SCHEDULER_OF or system.launch != "gpu":
         return spec, ()
-    gpu, words = system.compute.calibration or "", []
+    words: list[str] = []
     precision = spec.precision.dtypes(system.compute.dtype)
     changes: dict[str, Any] = {}
 
     def fill(keys: str, value: object, why: str) -> None:
         words.append(f"{keys}: {value} ({why})")
 
-    if spec.precision.kv is None and (kv := _kv_of(spec.engine, gpu, precision.products, precision.experts, model)):
-        changes["precision"] = spec.precision.model_copy(update={"kv": kv})
-        fill("precision.kv", kv, f"as {spec.engine} keeps KV of such weights")
-    scheduler = _scheduler_of(spec, gpu, precision.products, model)
+    if spec.precision.kv is None and _narrow_kv(spec.engine, precision.products, precision.experts):
+        changes["precision"] = spec.precision.model_copy(update={"kv": "fp8"})
+        fill("precision.kv", "fp8", f"as {spec.engine} keeps KV of such weights")
+    scheduler = _scheduler_of(spec, system)
     if scheduler:
-        changes["scheduler"] = _with_changes(spec.scheduler, scheduler)
-        for key, value in scheduler.items():
-            fill(f"scheduler.{key}", value, f"as {spec.engine} is started")
+        changes["scheduler"] = _with_changes(spec.scheduler, {key: value for key, (value, _) in scheduler.items()})
+        words += [f"scheduler.{key}: {report}" for key, (_, report) in scheduler.items()]
     lengths = {
         key: LengthSpec(uniform=tuple(max(1, round(each * given.mean)) for each in VARIED))
         for key in ("input", "output")
@@ -70,58 +100,50 @@ def _with_changes(scheduler: SchedulerSpec, changes: Mapping[str, Any]) -> Sched
     return copy
 
 
-def _kv_of(engine: str, gpu: str, products: str, experts: str, model: ModelSpec) -> str | None:
-    """FP8 where the engine's checkpoints or scripts say so: TensorRT-LLM's of all weights of 8 bits and fewer, those of
-    NVFP4, and InferenceX's on B200 and B300 but for some models, and of Llama-3.1-70B on H200.
-    """
-    narrow = experts in FP4_FROM_CHECKPOINT or products in FP4_FROM_CHECKPOINT
-    if engine == "trtllm":
-        narrow |= products != "bf16"
-    else:
-        kept = any(name in model.name.lower() for name in KV_OF_BF16)
-        narrow |= gpu in ("b200", "b300") and products.startswith("fp8") and not kept
-        narrow |= (engine, gpu, model.name) == ("vllm", "h200", LLAMA) and products.startswith("fp8")
-    return "fp8" if narrow else None
+def _narrow_kv(engine: str, products: str, experts: str) -> bool:
+    """Whether KV is in FP8: checkpoints of 4 bits say so, and those of TensorRT-LLM of all weights below 16 bits."""
+    four_bits = experts in FP4_FROM_CHECKPOINT or products in FP4_FROM_CHECKPOINT
+    return four_bits or (engine == "trtllm" and products != "bf16")
 
 
-def _scheduler_of(spec: ServeSpec, gpu: str, products: str, model: ModelSpec) -> dict[str, Any]:
-    """Keys of the scheduler that the file leaves open and that differ from their defaults."""
+def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, str]]:
+    """Keys of the scheduler that the file leaves open → (value, it and its origin in words)."""
     given, name = spec.scheduler.model_fields_set, SCHEDULER_OF[spec.engine]
-    found: dict[str, Any] = {}
     if "name" in given and spec.scheduler.name != name:
         return {}  # another engine's scheduler: as it is written
+    found: dict[str, tuple[Any, str]] = {}
     if spec.scheduler.name != name:
-        found["name"] = name
-    clients = spec.requests.concurrency or 0
-    if "max_num_batched_tokens" not in given:
-        tokens = TRTLLM_TOKENS
-        if spec.engine == "sglang" and model.name not in SGLANG_ELSEWHERE:
-            tokens = SGLANG_TOKENS.get((gpu, products), tokens)
-        elif spec.engine == "trtllm":
-            tokens = _trtllm_tokens(spec, gpu, products, model)
-        if tokens != spec.scheduler.max_num_batched_tokens:
-            found["max_num_batched_tokens"] = tokens
-    polled = spec.scheduler.name == name and spec.scheduler.params.get("poll_every", 1) != 1
-    if spec.engine == "sglang" and gpu == "b200" and not polled:
-        found["poll_every"] = SGLANG_POLLS_BUSY if clients >= SGLANG_BUSY or not clients else SGLANG_POLLS
-    if "max_num_seqs" not in given and clients > spec.scheduler.max_num_seqs:
-        found["max_num_seqs"] = min(clients, 65_536)
+        found["name"] = name, f"{name} (that of {spec.engine})"
+    ranks = max(side.parallel.attention.dp for side in spec.pools)
+    for key in (TOKENS, SEQS):
+        if key not in given:
+            row = default_of(spec.engine, key, spec.engine_version, system)
+            value = max(row.value // ranks, 1) if row.a_rank else row.value
+            found[key] = value, row.sentence(value)
+    if spec.engine == "trtllm" and TOKENS in found and not spec.scheduler.chunked_prefill:
+        most = (spec.requests.concurrency or 0) + _longest(spec.requests.input) + 2 * TRTLLM_STEP - 1
+        if (whole := most // TRTLLM_STEP * TRTLLM_STEP) > TRTLLM_TOKENS:
+            found[TOKENS] = whole, f"{whole} (a prompt, which trtllm takes whole, and a decode of every client)"
     return found
 
 
-def _trtllm_tokens(spec: ServeSpec, gpu: str, products: str, model: ModelSpec) -> int:
-    """``--max_num_tokens``: no less than the longest prompt, which is taken whole, beside a decode of every client."""
-    if model.name.startswith("gpt-oss"):
-        return TRTLLM_GPT_OSS_TOKENS
-    if (model.name, gpu, products) == (LLAMA, "b200", "fp8"):
-        return TRTLLM_LLAMA_TOKENS
-    longest, answer = (_longest(each) for each in (spec.requests.input, spec.requests.output))
-    if not longest:
-        return TRTLLM_TOKENS
-    if model.name == LLAMA:
-        return longest + answer + TRTLLM_BEYOND
-    most = (spec.requests.concurrency or 0) + longest + 2 * TRTLLM_STEP - 1
-    return max(TRTLLM_TOKENS, most // TRTLLM_STEP * TRTLLM_STEP)
+def default_of(engine: str, key: str, version: str | None, system: SystemSpec) -> EngineDefault:
+    """The default of an engine of a version (None: of the newest) on a machine."""
+    fp8 = system.compute.dtype.startswith("fp8") or has_fp8(system.compute.calibration)
+    return next(
+        row for row in ENGINE_DEFAULTS
+        if (row.engine, row.key) == (engine, key) and system.hbm.capacity_bytes >= row.least_gib * GIB
+        and (fp8 or not row.needs_fp8) and (version is None or _numbers(version) >= _numbers(row.since))
+    )  # fmt: skip
+
+
+def has_fp8(calibration: str | None) -> bool:
+    """Whether a GPU multiplies in FP8."""
+    return "fp8" in reference_of(calibration).peak_flop_per_s
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in re.findall(r"\d+", version))[:3]
 
 
 def _longest(given: LengthSpec | None) -> int:

@@ -475,6 +475,8 @@ class ServeSpec(Spec):
     precision: deployment.PrecisionSpec = deployment.PrecisionSpec()  # of weights, activations and KV
     # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
+    # Such as 0.19.0: whose defaults the engine has; null: the newest that is known.
+    engine_version: Annotated[str, Field(pattern=r"^v?\d+\.\d+")] | None = None
     host: EngineHostSpec | None = None  # in place of fitted constants
     # uniform: by chance; else a distribution of the fused MoE laws of the calibration, such as power_law_1.2; or
     # {like: model}: from traffic, by the engine's execution, under policies.

@@ -7,15 +7,14 @@ engines' defaults.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import Precision
+from archsim.specs.schedulers import SchedulerSpec
+from archsim.studies.serving.accuracy import MODELS, scripted_scheduler
 
 INFERENCEX = "inferencex_db"  # origin of its nightly runs
-SCHEDULERS = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
-MOST_REQUESTS = 256
 BLOCKS = ("DeepSeek-R1/V3", "MiniMax-M2.5", "GLM-5", "Qwen3.5-397B-A17B")  # whose FP8 checkpoints have a scale a block
 KV_BF16 = ("Kimi-K2.5", "MiniMax-M2.5")  # whose scripts leave KV as it is
 # Lengths relative to the nominal ones. InferenceX draws them from 0.8 to 1. The method of NVIDIA's own runs is not
@@ -23,17 +22,11 @@ KV_BF16 = ("Kimi-K2.5", "MiniMax-M2.5")  # whose scripts leave KV as it is
 # and TPOT 9 and 4 % off with equal ones, 70 and 33 with unequal ones, of 18 points). Under the others prompts meet
 # decodes, as unequal ones have them.
 NIGHTLY_SHARES, EQUAL_SHARES, OTHER_SHARES = (0.8, 1.0), (1.0, 1.0), (0.9, 1.1)
-# SGLang: tokens of a batch of prompts for DeepSeek by GPU and dtype; on B200 it looks for new requests only every 10
-# decodes, 30 from 16 clients on (--scheduler-recv-interval).
-PROMPT_TOKENS = MappingProxyType({("B200", "fp8"): 32768, ("B200", "nvfp4"): 16384, ("H200", "fp8"): 32768})
-POLLS, POLLS_BUSY, BUSY = 10, 30, 16
 # vLLM: cuda-graph-sizes of gpt-oss (gptoss_fp4_*), of which FlashAttention 3 captures less (v0.11, models/config.py).
 GPT_OSS_CAPTURED, GPT_OSS_CAPTURED_HOPPER = 2048, 992
 # KV between engines: over a NIC of 400 Gb/s a GPU, or inside an NVL72 over NVLink 5 (datasheets of DGX H100 and B200,
 # and of GB200 NVL72).
 NIC_BYTES_PER_S, NVLINK_BYTES_PER_S = 50e9, 900e9
-# TensorRT-LLM: --max_num_tokens.
-GPT_OSS_TOKENS, LLAMA_FP8_TOKENS, OTHER_TOKENS = 20000, 16384, 8192
 
 
 def precision_of(row: Mapping[str, Any]) -> Precision:
@@ -71,16 +64,12 @@ def _narrow_kv(row: Mapping[str, Any], products: str) -> bool:
 
 def scheduler_of(row: Mapping[str, Any]) -> Scheduler:
     """Of a point; TensorRT-LLM takes prompts whole."""
-    clients, nightly, gpu = int(row["concurrency"]), row["origin"] == INFERENCEX, row["system"].split("-")[0]
-    base = Scheduler(SCHEDULERS[row["backend"]], max(MOST_REQUESTS, clients), balance="least_loaded")
-    if row["backend"] == "trtllm":
-        return base._replace(max_num_batched_tokens=_trtllm_tokens(row, gpu), chunked_prefill=False)
-    if row["backend"] != "sglang" or not nightly:
-        return base
-    base = base._replace(max_num_batched_tokens=PROMPT_TOKENS.get((gpu, row["gemm_quant"]), 8192))
-    if gpu == "B200":
-        base = base._replace(params={"poll_every": POLLS_BUSY if clients >= BUSY else POLLS})
-    return base
+    gpu, model = row["system"].split("-")[0].lower(), MODELS.get(row["model"], row["model"])
+    found = scripted_scheduler(
+        row["backend"], gpu, model, row["gemm_quant"], int(row["concurrency"]), (row["isl_tokens"], row["osl_tokens"]),
+        row["origin"] == INFERENCEX,
+    )  # fmt: skip
+    return Scheduler.of(SchedulerSpec.model_validate(found))
 
 
 def shares_of(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -100,14 +89,3 @@ def captured_of(row: Mapping[str, Any]) -> int | None:
 def link_bytes_per_s(row: Mapping[str, Any]) -> float:
     """Of a GPU, one way, to another engine."""
     return NVLINK_BYTES_PER_S if row["system"].startswith("GB") else NIC_BYTES_PER_S
-
-
-def _trtllm_tokens(row: Mapping[str, Any], gpu: str) -> int:
-    if row["origin"] != INFERENCEX:
-        return OTHER_TOKENS
-    if row["model"] == "gpt-oss-120b":
-        return GPT_OSS_TOKENS
-    if row["model"] == "Llama-3.1-70B":
-        longest = row["isl_tokens"] + row["osl_tokens"] + 200
-        return LLAMA_FP8_TOKENS if (gpu, row["gemm_quant"]) == ("B200", "fp8") else longest
-    return max(OTHER_TOKENS, (int(row["concurrency"]) + row["isl_tokens"] + 127) // 64 * 64)

@@ -109,8 +109,8 @@ PLAIN = {
     [
         ("h200_node", "vllm", "fp8_block", "bf16", ("vllm_v1", 8192, {"reserve_full_isl": 1})),
         ("h200_node", "trtllm", "fp8_block", "fp8", ("trtllm", 8192, {})),
-        ("h200_node", "sglang", "fp8_block", "bf16", ("sglang", 32768, {"poll_every": 1, "kept_share": 0.7})),
-        ("b200_node", "sglang", "nvfp4", "fp8", ("sglang", 16384, {"poll_every": 30, "kept_share": 0.7})),
+        ("h200_node", "sglang", "fp8_block", "bf16", ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7})),
+        ("b200_node", "sglang", "nvfp4", "fp8", ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7})),
     ],
 )
 def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, products, kv, scheduler):
@@ -123,10 +123,32 @@ def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, product
     assert found.spec.requests.input.drawn == varied
     said = "; ".join(found.recipe)
     assert ("precision.kv: fp8" in said) == (kv == "fp8")
-    assert ("max_num_batched_tokens" in said) == (scheduler[1] != 8192)
+    assert f"max_num_batched_tokens: {scheduler[1]} (" in said and "max_num_seqs" in said
     assert load_serving(given, ["precision.kv=bf16"]).spec.precision.kv == "bf16"
     kept = load_serving(given | {"scheduler": {"name": scheduler[0], "max_num_batched_tokens": 4096}}).spec.scheduler
     assert kept.max_num_batched_tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("system", "engine", "version", "tokens", "seqs"),
+    [
+        ("b200_node", "vllm", None, 16_384, 1024), ("b200_node", "vllm", "0.27.1", 8192, 1024),
+        ("mi300x_node", "vllm", "v0.28.0", 16_384, 1024), ("h200_node", "vllm", None, 8192, 1024),
+        ("h100_node", "vllm", None, 8192, 1024), ("h20_cluster", "vllm", None, 8192, 1024),
+        ("a100_cluster", "vllm", None, 2048, 256), ("v100_node", "vllm", None, 2048, 256),
+        ("h100_node", "sglang", None, 8192, 2048), ("b300_node", "sglang", None, 16_384, 2048),
+        ("a30_node", "sglang", None, 4096, 2048), ("b300_node", "trtllm", None, 8192, 2048),
+    ],
+)  # fmt: skip
+def test_defaults_follow_engine_version_and_memory_and_no_name(system, engine, version, tokens, seqs):
+    """vLLM, get_batch_defaults of v0.27 and v0.28; SGLang, _handle_gpu_memory_settings; TensorRT-LLM, llm_args.py."""
+    given = PLAIN | {"engine": engine, "model": "llama-3.1-70b", "parallel": {"attention": {"tp": 8}},
+                     "engine_version": version}  # fmt: skip
+    found = [load_serving(given | {"system": each}) for each in (system, {"like": system, "name": "renamed"})]
+    for each in found:
+        assert (each.spec.scheduler.max_num_batched_tokens, each.spec.scheduler.max_num_seqs) == (tokens, seqs)
+        assert len([told for told in each.recipe if ".py" in told]) == 2  # the origin of both
+    assert found[0].recipe == found[1].recipe
 
 
 # ---- What was wrong in serving once: keys that nothing read, tables of another size, stand-ins that were never

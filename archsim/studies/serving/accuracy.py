@@ -9,6 +9,7 @@ meets. Constants of the host were fitted on some of the public points; docs/accu
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from archsim.base import files, tables, yaml
 from archsim.base.errors import ArchsimError, SpecError, TraceError, did_you_mean
 from archsim.base.evidence import refuse_broken
 from archsim.runs.pool import in_copies
-from archsim.serving.constants import residual_of
+from archsim.serving.constants import host_file, residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.config_files import shipped_configs
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 # ---- points
 
 INFERENCEX, INFERENCEX_JSON, AIPERF = "inferencex", "inferencex-json", "aiperf"
-GUIDELLM, VLLM, SGLANG = "guidellm", "vllm", "sglang"
+GUIDELLM, VLLM, SGLANG, GPUSTACK = "guidellm", "vllm", "sglang", "gpustack"
 SCHEDULERS: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sglang", "trtllm": "trtllm"})
 MOST_REQUESTS = 256  # that a rank may run, where a row does not say it
 # Lengths over the nominal ones: InferenceX's, those of other runs under SGLang, whose clients stay in step, and others'
@@ -52,6 +53,16 @@ MOST_REQUESTS = 256  # that a rank may run, where a row does not say it
 # (median of 14 of SGLang's), and 37 % where clients start apart.
 NIGHTLY, EQUAL, OTHER = (0.8, 1.0), (1.0, 1.0), (0.9, 1.1)
 REQUESTS_A_CLIENT = 10
+# InferenceX's scripts (SemiAnalysisAI/InferenceX, benchmarks/*.sh of 2025 and 2026). SGLang: tokens of a batch of
+# prompts by GPU and label of products; on B200 it looks for new requests only every 10 decodes, 30 from 16 clients on
+# (--scheduler-recv-interval).
+PROMPT_TOKENS = MappingProxyType({
+    ("b200", "fp8"): 32768, ("b200", "fp8_block"): 32768, ("b200", "nvfp4"): 16384, ("h200", "fp8"): 32768,
+    ("h200", "fp8_block"): 32768,
+})  # fmt: skip
+POLLS, POLLS_BUSY, BUSY = 10, 30, 16
+# TensorRT-LLM: --max_num_tokens.
+GPT_OSS_TOKENS, LLAMA_FP8_TOKENS, OTHER_TOKENS = 20_000, 16_384, 8192
 
 
 class MeasuredPoint(NamedTuple):
@@ -226,6 +237,7 @@ def _of_table(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
         str(row["model"]), str(row["precision"]), labels, sides, counts, int(float(row["concurrency"])),
         (int(float(row["isl_tokens"])), int(float(row["osl_tokens"]))), shares,
         number_of(row, "ttft_ms"), number_of(row, "tpot_ms"), None, int(row.get("decode_most", 0)),
+        str(row.get("backend_version")),
     )]  # fmt: skip
 
 
@@ -272,8 +284,11 @@ def _deployed_point(
     tpot: float | None,
     output_per_s: float | None,
     most: int = 0,
+    version: str = "",
 ) -> MeasuredPoint:
-    """``most``: requests of a decode rank; 0: as many as there are clients."""
+    """``most``: requests of a decode rank; 0: as many as there are clients. ``version``: of the engine, as far as the
+    constants know it; else the newest that they were fitted on, as they were to this source.
+    """
     engine = FRAMEWORKS.get(backend, backend)
     named = engine if len(sides) == 1 else f"{engine}, {DISAGGREGATED}"
     gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
@@ -293,7 +308,8 @@ def _deployed_point(
             "concurrency": clients, "start": "together", "input": drawn[0], "output": drawn[1],
             "count": REQUESTS_A_CLIENT * clients, "seed": clients,
         },
-        "scheduler": {"name": SCHEDULERS[engine], "max_num_seqs": max(MOST_REQUESTS, clients)},
+        "engine_version": version if version in (known := host_file().versions[engine]) else known[-1],
+        "scheduler": scripted_scheduler(engine, gpu, model, quants[0], clients, lengths, shares == NIGHTLY),
     }  # fmt: skip
     if len(sides) == 1:
         given |= {"parallel": sides[0], "instances": counts[0]}
@@ -303,6 +319,27 @@ def _deployed_point(
         if most:
             given["disaggregated"]["decode"]["max_num_seqs"] = most
     return point._replace(given=given)
+
+
+def scripted_scheduler(
+    engine: str, gpu: str, model: str, label: Any, clients: int, lengths: tuple[int, int], nightly: bool
+) -> dict[str, Any]:
+    """Keys of the scheduler as a run of the table was started: by InferenceX's scripts, or by its engine's defaults of
+    that time. ``label``: of the dtype of products; ``lengths``: nominal tokens of prompt and output.
+    """
+    found: dict[str, Any] = {"name": SCHEDULERS[engine], "max_num_seqs": max(MOST_REQUESTS, clients)}
+    tokens = OTHER_TOKENS
+    if engine == "sglang" and nightly:
+        tokens = PROMPT_TOKENS.get((gpu, str(label)), tokens)
+        if gpu == "b200":
+            found["poll_every"] = POLLS_BUSY if clients >= BUSY else POLLS
+    elif engine == "trtllm" and nightly:
+        tokens = max(tokens, (clients + lengths[0] + 127) // 64 * 64)
+        if model == "gpt-oss-120b":
+            tokens = GPT_OSS_TOKENS
+        elif model == "llama-3.1-70b":
+            tokens = LLAMA_FP8_TOKENS if (gpu, label) == ("b200", "fp8") else sum(lengths) + 200
+    return found | {"max_num_batched_tokens": tokens}
 
 
 def ranks_of(parallel: Mapping[str, Any]) -> int:
@@ -390,6 +427,100 @@ def _dtypes(model: str, gpu: str, engine: str, quants: tuple[Any, Any], nightly:
     return {"products": products, "experts": experts, "kv": "fp8" if kv else "bf16"}
 
 
+# ---- rows with the command that started their engine
+
+COMMANDS = MappingProxyType({"vllm serve": "vllm", "trtllm-serve": "trtllm", "sglang.launch_server": "sglang"})
+VERSIONS = MappingProxyType({"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"})  # as the lab names engines
+CHECKPOINTS = MappingProxyType({  # of models → model and dtypes of products and experts
+    "DeepSeek-R1-0528": ("deepseek-v3", "fp8_block"), "GLM-4.5-Air": ("glm-4.5-air", "bf16"),
+    "GLM-4.5-Air-FP8": ("glm-4.5-air", "fp8"), "GLM-4.6-FP8": ("glm-4.5", "fp8"),
+    "Qwen3-235B-A22B-Instruct-2507": ("qwen3-235b-a22b", "bf16"), "Qwen3-30B-A3B": ("qwen3-30b-a3b", "bf16"),
+    "Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b", "fp8_block"), "Qwen3-32B": ("qwen3-32b", "bf16"),
+    "Qwen3-32B-FP8": ("qwen3-32b", "fp8_block"), "gpt-oss-20b": ("gpt-oss-20b", "mxfp4"),
+    "gpt-oss-120b": ("gpt-oss-120b", "mxfp4"), "Qwen3-14B": ("qwen3-14b", "bf16"), "Qwen3-8B": ("qwen3-8b", "bf16"),
+    "Qwen3-14B-FP8": ("qwen3-14b", "fp8_block"), "Qwen3-8B-FP8": ("qwen3-8b", "fp8_block"),
+})  # fmt: skip
+# Dense models without a file: layers, hidden, width of the FFN and heads (their config.json at Hugging Face).
+DENSE_QWEN3 = MappingProxyType({"qwen3-14b": (40, 5120, 17_408, 40), "qwen3-8b": (36, 4096, 12_288, 32)})
+LAB_SYSTEMS = MappingProxyType({"a100": "a100_cluster", "h100": "h100_node", "h200": "h200_node"})
+# Options that change an engine beyond what is modelled here, and those that set a key of a file, each as the engines
+# spell it.
+BEYOND = (
+    "speculative",
+    "enable-torch-compile",
+    "performance-mode",
+    "attention-backend",
+    "cuda-graph-max-bs",
+    "moe-a2a",
+)
+SHAREGPT_CV = 1.2  # of the lengths of ShareGPT's conversations, of which rows have the sums alone
+
+
+def _of_gpustack(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
+    """A row of GPUStack's performance lab (gpustack_shared.csv): `vllm bench serve` with all requests at once. Of
+    ShareGPT, whose lengths are not stated, tokens a second alone are judged.
+    """
+    command, gpu = str(row["command"]), Path(str(row["file"])).stem.split("-")[0]
+    engine = next((each for key, each in COMMANDS.items() if key in command), "")
+    options = {name.replace("_", "-"): value for name, value in _OPTION.findall(command)}  # the last of each
+    checkpoint = found[1] if (found := _CHECKPOINT_OF.search(command)) else ""
+    model, dtype = CHECKPOINTS.get(checkpoint, ("", ""))
+    label = dtype or checkpoint
+    requests, many = float(row["ok"]), row["case"] == "sharegpt"
+    point = MeasuredPoint(
+        where, engine, gpu, model or checkpoint, label, None, None if many else number_of(row, "ttft"),
+        None if many else number_of(row, "tpot"), number_of(row, "out_tps"), duration_s=number_of(row, "duration_s"),
+    )  # fmt: skip
+    odd = next((each for each in options if each.startswith(BEYOND)), "")
+    for wrong, why in (
+        (gpu not in LAB_SYSTEMS, f"the GPU {gpu} is not known (known: {', '.join(LAB_SYSTEMS)})"),
+        (not model, f"the checkpoint {checkpoint} is not known (known: {', '.join(CHECKPOINTS)})"),
+        (bool(odd), f"--{odd} is not modelled"),
+    ):
+        if wrong:
+            return [point._replace(refused=why)]
+    tp = int(options.get("tp") or options.get("tp-size") or 1)
+    pp = int(options.get("pp-size") or 1)
+    ep = tp if "enable-expert-parallel" in options else int(options.get("ep-size") or options.get("ep") or 1)
+    parallel: dict[str, Any] = {"attention": {"tp": tp}} | ({"pp": pp} if pp > 1 else {})
+    if model != "qwen3-32b" and model not in DENSE_QWEN3:
+        parallel["experts"] = {"ep": ep, "tp": tp // ep}
+    lengths = [float(row[each]) / requests for each in ("input", "output")]
+    drawn = [{"mean": each, "cv": SHAREGPT_CV} if many else {"fixed": max(round(each), 1)} for each in lengths]
+    given: dict[str, Any] = {
+        "system": LAB_SYSTEMS[gpu], "engine": engine, "parallel": parallel,
+        "model": _dense_qwen3(model) if model in DENSE_QWEN3 else model,
+        "precision": {"products": "bf16" if dtype == "mxfp4" else dtype, "experts": dtype},
+        "requests": {
+            "concurrency": int(requests), "start": "together", "input": drawn[0], "output": drawn[1],
+            "count": int(requests),
+        },
+    }  # fmt: skip
+    version = re.search(rf"'{VERSIONS[engine]}': '(\d+(?:\.\d+)*)", str(row["versions"]))
+    given |= {"engine_version": version[1]} if version else {}
+    share = options.get("gpu-memory-utilization") or options.get("mem-fraction-static")
+    given |= {"utilisation": float(share)} if share else {}
+    keys = {"max-num-batched-tokens": "max_num_batched_tokens", "max-num-tokens": "max_num_batched_tokens",
+            "max-running-requests": "max_num_seqs"}  # fmt: skip
+    scheduler: dict[str, Any] = {key: int(options[name]) for name, key in keys.items() if name in options}
+    scheduler |= {"chunked_prefill": True} if "enable-chunked-prefill" in options else {}
+    given |= {"scheduler": {"name": SCHEDULERS[engine]} | scheduler} if scheduler else {}
+    return [point._replace(given=given)]
+
+
+def _dense_qwen3(name: str) -> dict[str, Any]:
+    layers, hidden, ffn, heads = DENSE_QWEN3[name]
+    return {
+        "name": name, "source": "config.json (Hugging Face)", "layers": layers, "hidden": hidden, "expert_ffn": ffn,
+        "moe_layers": {"first": 0, "last": layers - 1, "every": 1}, "experts": 1, "top_k": 1,
+        "attention": {"heads": heads, "kv_heads": 8, "head_dim": 128}, "vocabulary": 151_936, "positions": 40_960,
+    }  # fmt: skip
+
+
+_OPTION = re.compile(r"(?:^|\s)--?([a-z][\w-]*)(?:[= ]+(?!-)(\S+))?")
+_CHECKPOINT_OF = re.compile(r"(?:serve|--model-path|--model)[ =]+(?:\S*/)?([\w.-]+)")
+
+
 # ---- results of load generators
 
 
@@ -431,6 +562,10 @@ FORMATS: Mapping[str, ResultFormat] = MappingProxyType({
     INFERENCEX: ResultFormat(
         "InferenceX rows", "columns isl_tokens, concurrency, backend",
         _has("isl_tokens", "concurrency", "backend", "system"), _of_table, True, with_batches,
+    ),
+    GPUSTACK: ResultFormat(
+        "rows of GPUStack's performance lab", "columns command, case, out_tps", _has("command", "case", "out_tps"),
+        _of_gpustack, True,
     ),
     INFERENCEX_JSON: ResultFormat(
         "InferenceX (agg_*.json)", "keys hw, conc, framework, mean_ttft", _has("hw", "conc", "framework", "mean_ttft"),
@@ -498,7 +633,9 @@ def _ranges(
     spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
     pools = spec.disaggregated != "none"
-    found = residual_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools)
+    found = residual_of(
+        spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools, spec.engine_version
+    )
     if found is None or spec.host is not None or ttft is None or tpot is None:
         return None
     return (found.ttft[0] * ttft, found.ttft[1] * ttft), (found.tpot[0] * tpot, found.tpot[1] * tpot)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.serving.constants import residual_of
+from archsim.serving.constants import ANY, residual_of
 from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.question import SearchedServing
 from archsim.studies.serving.race import Curve, Tried, limits_of
@@ -33,7 +33,7 @@ class Factors(NamedTuple):
 
     mean: tuple[float, float]  # of logarithms
     spread: tuple[float, float]  # standard deviation of logarithms
-    groups: int  # of measurements; 0: none
+    groups: int  # of measurements; 0: none of its cell, whose error is common to all sizes
 
 
 def factors_of(kind: SearchedServing, choice: Configuration) -> Factors:
@@ -45,7 +45,7 @@ def factors_of(kind: SearchedServing, choice: Configuration) -> Factors:
     ranges = (found.ttft, found.tpot)
     mean = [(log(low) + log(high)) / 2 for low, high in ranges]
     spread = [log(high / low) / 2 / QUANTILE for low, high in ranges]
-    return Factors((mean[0], mean[1]), (spread[0], spread[1]), found.groups)
+    return Factors((mean[0], mean[1]), (spread[0], spread[1]), 0 if found.gpu == ANY else found.groups)
 
 
 def drawn_rates(

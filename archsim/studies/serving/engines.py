@@ -109,7 +109,7 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tu
     one group of experts that has rebalanced. ``alone``: that only decodes.
     """
     host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(profiled_seqs=0, decodes_alone=alone)
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(decodes_alone=alone)
     scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)

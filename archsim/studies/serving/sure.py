@@ -203,6 +203,8 @@ def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) 
     if residual is not None and system.launch == WITH_KERNELS:
         pools = " in pools" if spec.disaggregated != "none" else ""
         whose = f"{engine}{pools} on {residual.gpu}, {residual.groups} groups of measurements that no fit saw"
+        if residual.unseen:
+            whose = f"{engine}{pools} of a version that was not measured, {residual.groups} pages of another lab"
         key = f"served.{engine}.{gpu}.{'pools.' if pools else ''}"
         laws, first = (
             Quantity(f"{key}{name}", 1.0, "", f"measured {name} over simulated, {whose}", _of_residual(ends))
@@ -310,6 +312,11 @@ def find_sure(
     return _answer(plan, samples, found, every, draws)
 
 
+def _varies(samples: np.ndarray) -> bool:
+    """Beyond rounding."""
+    return bool(np.ptp(samples) > 1e-9 * np.abs(samples).max())
+
+
 def _names(plan: ServePlan, runs: Sequence[ServeRun]) -> Iterator[str]:
     """Of runs; of one point, that of the policy."""
     for run in runs:
@@ -352,9 +359,9 @@ def _answer(
     shares = fastest_shares(costs)
     options = tuple(_option(name, *found[name], shares[name]) for name in names)
     explained, answer = "" if pairs else judged, costs[names[1]] / costs[names[0]] if pairs else values[names[0]]
-    if not np.ptp(answer):  # as goodput is, while all requests are within their limits: then the first that varies
+    if not _varies(answer):  # as goodput is, while all requests are within their limits: then the first that varies
         samples_of = options[0].samples
-        explained = next((each for each in options[0].intervals if np.ptp(samples_of[each])), explained)
+        explained = next((each for each in options[0].intervals if _varies(samples_of[each])), explained)
         answer = samples_of[explained] if explained else answer
     shares_of: tuple[Index, ...] = ()
     measured: tuple[Measurement, ...] = ()
