@@ -21,6 +21,7 @@ from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.groups import Gathered
 from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units
 from archsim.serving.overlap import pipeline_of, sharing_of
+from archsim.serving.physical_laws import below_roofline
 from archsim.serving.simulate import Pool, Scheduler
 from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tabulated import LOCAL, prepare
@@ -65,6 +66,7 @@ class Built(NamedTuple):
     errors: tuple[float, float]
     extrapolated: float
     notes: tuple[str, ...]
+    broken_laws: tuple[str, ...] = ()  # of the machine's roofline, one clause each
 
 
 def build(engine: ServingEngine, scheduler: Scheduler, host: Host = NO_HOST, instances: int = 1) -> Built:
@@ -155,7 +157,8 @@ def with_host(
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
     told = (engine.offload.told if engine.offload is not None else "", doubt_of(engine, scheduler))
-    return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)))
+    broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision))
+    return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)), broken)
 
 
 def gathered(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:

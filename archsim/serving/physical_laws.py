@@ -6,9 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.iteration.layers import (
+    ALL_REDUCE,
+    CAUSES,
+    SAMPLED,
+    TOKENS,
+    Collective,
+    LayerProduct,
+    count_operators,
+    program,
+)
+from archsim.iteration.machine import measured_peak
+from archsim.iteration.times import IterationLaws
+from archsim.laws.tables import CalibrationSpec, MachineCalibration
 from archsim.runs.physical_laws import ROUNDING
 from archsim.serving.measures import Measures, times_ns
 from archsim.serving.simulate import Served
+from archsim.specs.deployment import Precision
 
 
 def broken_laws(served: Served, measures: Measures, devices: int, drawn: bool = False) -> Iterator[str]:
@@ -50,3 +65,33 @@ def broken_laws(served: Served, measures: Measures, devices: int, drawn: bool = 
         percentiles = np.array(getattr(measures, name).percentiles)
         if (np.diff(percentiles) < 0).any() or (percentiles < 0).any():
             yield f"the percentiles of {name} are {', '.join(f'{each:,.3f}' for each in percentiles)}"
+
+
+def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision: Precision) -> Iterator[str]:
+    """Where the GEMMs, or the all-reduces inside a node, of an iteration take less time than the rates of the machine
+    allow, one clause each. An all-reduce passes its bytes at least once over a port, however switches add them up.
+    """
+    reference = calibration.reference
+    peak = max(measured_peak(reference, precision.products), reference.peak_flop_per_s.get(precision.products, 0.0))
+    for rows in (TOKENS, SAMPLED):
+        flop = weight_bytes = passed_s = 0.0
+        for each, number in count_operators(program(laws.model, laws.parallel)).items():
+            if isinstance(each, LayerProduct) and each.rows == rows and each.cause in laws.by.get(rows, {}):
+                flop += 2.0 * each.n * each.k * number / each.sharing
+                weight_bytes += each.n * each.k * number * WEIGHT_BYTES[precision.products]
+            if isinstance(calibration, MachineCalibration) and isinstance(each, Collective) and each.rows == rows:
+                if each.op == ALL_REDUCE and each.cause == ALL_REDUCE and each.ranks <= calibration.domain:
+                    passed_s += number * each.row_bytes / calibration.link_bytes_per_s
+        at = np.array([size for size in (1, 64, 4096) if size < laws.sizes])
+        linked_ns = laws.ns(ALL_REDUCE, rows=rows)[at]
+        kernels_ns = laws.ns(*CAUSES, rows=rows)[at] - linked_ns
+        for name, ns, least_s in (
+            ("FLOP of GEMMs at peak", kernels_ns, flop * at / peak),
+            ("weights from HBM", kernels_ns, np.full(len(at), weight_bytes / reference.hbm_bytes_per_s)),
+            ("all-reduces over the links", linked_ns, passed_s * at),
+        ):
+            for size in np.flatnonzero(ns < least_s * NS_PER_S * (1 - ROUNDING))[:1]:
+                yield (
+                    f"an iteration of {at[size]:,} {rows} takes {ns[size] / 1e6:,.3f} ms, less than its {name} "
+                    f"({least_s[size] * 1e3:,.3f} ms)"
+                )

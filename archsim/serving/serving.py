@@ -170,7 +170,10 @@ class Outcome(Shown):
     @property
     def broken_laws(self) -> tuple[str, ...]:
         """Laws of physics that do not hold, in words."""
-        return tuple(broken_laws(self.served, self.measures, self.deployment.devices, bool(self.serving.off)))
+        deployment = self.deployment
+        built = (each for each in (deployment.prefill, deployment.decode) if each is not None)
+        served = broken_laws(self.served, self.measures, deployment.devices, bool(self.serving.off))
+        return (*(law for each in built for law in each.broken_laws), *served)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -1,10 +1,15 @@
 """Serving follows the machine's file: cases derived by hand, at the door that a user takes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from archsim.iteration.layers import ALL_REDUCE, CAUSES
 from archsim.iteration.machine import scaled_report
-from archsim.serving.deployment import build, offloaded_ns
+from archsim.laws.tables import MachineCalibration
+from archsim.serving.deployment import build, laws_of, offloaded_ns
+from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, engine_of, host_for, measured_residual, serve
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_system
@@ -88,3 +93,21 @@ def test_loads_of_experts_take_the_link_of_the_host_whatever_was_fitted(engine):
     due_ns = 48 * 64 * bytes_of_expert / 50e9 * 1e9
     assert np.asarray(offloaded_ns(engine_, built.laws))[4096] == pytest.approx(due_ns, rel=1e-6)
     assert built.pool.table.links.loaded[4096] == pytest.approx(due_ns, rel=1e-6)
+
+
+@pytest.mark.parametrize("system", ["h200_node", "mi355x_node", "gb200_nvl72"])
+@pytest.mark.parametrize(("faster", "clause"), [("gemm", "GEMMs at peak"), ("links", "all-reduces over the links")])
+def test_an_iteration_below_the_roofline_is_a_broken_law(system, faster, clause):
+    """Of a calibration whose kernels, or collectives, are said to be 100 times as fast as the machine's rates."""
+    serving = of_machine(system)
+    engine = engine_of(serving, serving.spec.parallel)
+    laws, _ = laws_of(engine, Scheduler("vllm_v1", 16, 8192, block_tokens=16))
+    assert not list(below_roofline(laws, engine.calibration, engine.precision))
+    of_links = {ALL_REDUCE} if faster == "links" else set(CAUSES) - {ALL_REDUCE}
+    by = {
+        rows: {cause: ns / 100 if cause in of_links else ns for cause, ns in causes.items()}
+        for rows, causes in laws.by.items()
+    }
+    broken = list(below_roofline(replace(laws, by=by), engine.calibration, engine.precision))
+    scaled = isinstance(engine.calibration, MachineCalibration)
+    assert any(clause in each for each in broken) == (scaled or faster == "gemm")

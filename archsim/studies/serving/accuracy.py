@@ -453,12 +453,14 @@ BEYOND = (
     "cuda-graph-max-bs",
     "moe-a2a",
 )
+FEW_CLIENTS = 0.1  # of the requests: runs that begin with all of them have more than half under way on average
 SHAREGPT_CV = 1.2  # of the lengths of ShareGPT's conversations, of which rows have the sums alone
 
 
 def _of_gpustack(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:
-    """A row of GPUStack's performance lab (gpustack_shared.csv): `vllm bench serve` with all requests at once. Of
-    ShareGPT, whose lengths are not stated, tokens a second alone are judged.
+    """A row of GPUStack's performance lab (gpustack_shared.csv): `vllm bench serve` with all requests at once, or, on
+    its pages of latency, with a few clients, whose number Little's law gives. Where all requests of ShareGPT come at
+    once, whose lengths are not stated, tokens per second alone are judged.
     """
     command, gpu = str(row["command"]), Path(str(row["file"])).stem.split("-")[0]
     engine = next((each for key, each in COMMANDS.items() if key in command), "")
@@ -466,7 +468,9 @@ def _of_gpustack(where: str, row: Mapping[str, Any], base: dict[str, Any] | None
     checkpoint = found[1] if (found := _CHECKPOINT_OF.search(command)) else ""
     model, dtype = CHECKPOINTS.get(checkpoint, ("", ""))
     label = dtype or checkpoint
-    requests, many = float(row["ok"]), row["case"] == "sharegpt"
+    requests, lengths_open = float(row["ok"]), row["case"] == "sharegpt"
+    clients = _clients_of(row)
+    many = lengths_open and clients == int(requests)
     point = MeasuredPoint(
         where, engine, gpu, model or checkpoint, label, None, None if many else number_of(row, "ttft"),
         None if many else number_of(row, "tpot"), number_of(row, "out_tps"), duration_s=number_of(row, "duration_s"),
@@ -486,13 +490,15 @@ def _of_gpustack(where: str, row: Mapping[str, Any], base: dict[str, Any] | None
     if model != "qwen3-32b" and model not in DENSE_QWEN3:
         parallel["experts"] = {"ep": ep, "tp": tp // ep}
     lengths = [float(row[each]) / requests for each in ("input", "output")]
-    drawn = [{"mean": each, "cv": SHAREGPT_CV} if many else {"fixed": max(round(each), 1)} for each in lengths]
+    sampled = [
+        {"mean": each, "cv": SHAREGPT_CV} if lengths_open else {"fixed": max(round(each), 1)} for each in lengths
+    ]
     given: dict[str, Any] = {
         "system": LAB_SYSTEMS[gpu], "engine": engine, "parallel": parallel,
         "model": _dense_qwen3(model) if model in DENSE_QWEN3 else model,
         "precision": {"products": "bf16" if dtype == "mxfp4" else dtype, "experts": dtype},
         "requests": {
-            "concurrency": int(requests), "start": "together", "input": drawn[0], "output": drawn[1],
+            "concurrency": clients, "start": "together", "input": sampled[0], "output": sampled[1],
             "count": int(requests),
         },
     }  # fmt: skip
@@ -506,6 +512,17 @@ def _of_gpustack(where: str, row: Mapping[str, Any], base: dict[str, Any] | None
     scheduler |= {"chunked_prefill": True} if "enable-chunked-prefill" in options else {}
     given |= {"scheduler": {"name": SCHEDULERS[engine]} | scheduler} if scheduler else {}
     return [point._replace(given=given)]
+
+
+def _clients_of(row: Mapping[str, Any]) -> int:
+    """Requests that are under way on average (Little's law), where they are so few that a client's limit and not the
+    end of the run says how many; else all of them.
+    """
+    requests = float(row["ok"])
+    each_ms = (number_of(row, "ttft") or 0.0) + (number_of(row, "tpot") or 0.0) * (float(row["output"]) / requests - 1)
+    # As clients end one after the other, 5 % fewer are under way than there are.
+    under_way = requests * each_ms / 1e3 / float(row["duration_s"])
+    return max(round(1.05 * under_way), 1) if under_way < FEW_CLIENTS * requests else int(requests)
 
 
 def _dense_qwen3(name: str) -> dict[str, Any]:
