@@ -26,8 +26,6 @@ from archsim.serving.simulate import Served
 from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import SIXTEEN_BIT, Activity, run_energy
 
-# ---- measures
-
 PERCENTILES = (50, 90, 95, 99)
 # A queue that grows: what ends while requests come is less than this share of what comes.
 SATURATED = 0.95
@@ -455,7 +453,6 @@ def _queue_grows(ttft: np.ndarray) -> bool:
     return bool(_means(late, LOTS_OF_QUEUE).min() > early.mean())
 
 
-# ---- upkeep
 # What a deployment costs while it serves: power and energy a token under load, and rent of its GPUs.
 #
 # Energy follows from what the iterations of a run did: weights that each rank read, experts that the tokens of an
@@ -463,7 +460,6 @@ def _queue_grows(ttft: np.ndarray) -> bool:
 # (``microarch.silicon.energy`` has the coefficients, their ranges and sources; docs/economics.md checks them against
 # whole GPUs). Links between GPUs are left out (below 1 % of the energy of a token), and so are hosts and cooling.
 
-# ---- rent
 
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PRICED = 1e6
@@ -521,9 +517,6 @@ def usd_per_million(usd_per_hour: float, tokens_per_s: float) -> float:
     if tokens_per_s <= 0:
         return float("inf")
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PRICED
-
-
-# ---- energy
 
 
 class Upkeep(NamedTuple):

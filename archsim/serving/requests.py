@@ -22,8 +22,6 @@ from archsim.workload import open_trace, traffic_presets
 from archsim.workload.layer_subset import some_layers
 from archsim.workload.trace import TokenSource, draw_requests
 
-# ---- requests
-
 
 class Rejected(NamedTuple):
     """Requests that a server answers with an error as they come. ``number``: how many; ``first``: where the first one
@@ -325,7 +323,6 @@ def scaled_positions_told(requests: Requests, model: ModelSpec) -> str:
     )
 
 
-# ---- traces
 # Readers of request traces: one function a format, and one that tells formats and units of time apart.
 #
 # Times become ns from the first arrival on; requests are sorted only where a format does not promise order. A line that
@@ -881,7 +878,6 @@ FORMATS = MappingProxyType(
 )  # fmt: skip
 
 
-# ---- traffic
 # Tokens from which iterations draw their experts: routing of a recorded trace or of generated traffic.
 #
 # Prompt tokens and decoded ones are kept apart, in order of their decode step, so that popularity that drifts in the

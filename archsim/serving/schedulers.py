@@ -21,7 +21,6 @@ from archsim.serving import kv, records
 from archsim.serving.requests import Requests
 from archsim.specs.schedulers import ARGUMENTS, is_function
 
-# ---- scheduling
 # Parts of a scheduler: queues, admission, preemption, and what the clock sums up.
 
 
@@ -224,7 +223,6 @@ def empty(state: records.ServingState, k):
     rank.chunks, rank.chunk_tokens, rank.pairs, rank.sampled = 0, 0, 0.0, 0
 
 
-# ---- registry
 # Schedulers by name: the function of that name in this module, or a user's own ``package.module:function``.
 
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
@@ -279,7 +277,6 @@ def _first_lines(error: Exception) -> str:
     return " ".join(lines[:4])
 
 
-# ---- sglang
 # SGLang: prompts go before decodes and are not mixed with them.
 #
 # An admission needs room for the whole prompt, also where a chunk of it runs first, for its own output, and for a share
@@ -326,7 +323,6 @@ def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimi
         serve_running(state, k, limits.budget + limits.max_seqs * (1 + state.totals[0].drafts), limits)
 
 
-# ---- trtllm
 # TensorRT-LLM: decodes and prompts together; an admission reserves the blocks of the whole output.
 #
 # So nothing is preempted (GUARANTEED_NO_EVICT).
@@ -366,7 +362,6 @@ def _outstanding_blocks(state: records.ServingState, r, limits: records.Schedule
     return max(kv.most_of(request.input + request.output, at_once, limits) - own, 0)
 
 
-# ---- vllm_v1
 # vLLM V1: running requests first, each with all tokens that it lacks, then waiting ones in order of arrival.
 #
 # All within one budget of tokens; a request that finds no block preempts the last one, which computes everything anew
@@ -387,7 +382,6 @@ def vllm_v1(state: records.ServingState, k, now_ns, limits: records.SchedulerLim
         budget -= new
 
 
-# ---- routing
 # Which rank a request goes to: a strategy a name of ``scheduler.balance``, and the sessions that one of them keeps.
 
 # SGLang's router (sgl-project/sglang, sgl-router: balance_abs_threshold, balance_rel_threshold, cache_threshold).

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     import pandas
 
 
-# ---- serving
-
 QUEUED_MS, FULL, STALLED = 50.0, 0.97, 1.15  # from which on a run says why it is slow
 RECOVERED = 100  # requests by whose times to first token a recovery is judged
 ENOUGH = 2000  # requests by which a queue that grows shows
@@ -880,7 +878,6 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     return tuple(dict.fromkeys(found))
 
 
-# ---- checking
 # What ``archsim check`` asks of a file of ``archsim serve`` beside its keys: what serving would refuse, unserved.
 
 _LOADS = (

@@ -50,7 +50,6 @@ from archsim.serving.records import (
 from archsim.serving.requests import Requests, rejected_told, some, without_too_long
 from archsim.specs.schedulers import BY_HASHES, SCHEDULERS, SchedulerSpec, is_function, row_of
 
-# ---- progress
 # How far a run of serving is: called with what it does, and the share that is done.
 
 
@@ -70,8 +69,6 @@ class Progress(NamedTuple):
 
 SILENT = Progress(lambda text, share: None)
 
-
-# ---- simulate
 
 CADENCES = MappingProxyType({"free": FREE, "spaced": SPACED, "together": TOGETHER})
 CHOICES = MappingProxyType(
@@ -526,9 +523,6 @@ def _ranks(
     if failing:
         instances[-1]["does"], instances[-1]["pause_at"], instances[-1]["pause_ns"] = FAILED, SELDOM, np.inf
     return ranks, instances
-
-
-# ---- faults
 
 
 class Failed(NamedTuple):

@@ -19,7 +19,7 @@ from archsim.serving.measures import times_ns
 from archsim.serving.records import KvTransfer
 from archsim.serving.simulate import Pool, simulate
 from archsim.specs.serving import TransferSpec
-from archsim.studies.serving.accuracy import as_served, decode_batches
+from archsim.studies.serving.inferencex_rows import as_served, decode_batches
 from measured_serving.accuracy import (
     MODELS,
     REQUESTS_A_CLIENT,

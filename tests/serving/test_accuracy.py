@@ -37,17 +37,10 @@ from archsim.serving.serving import deploy, range_of, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.accuracy import (
-    JudgedPoint,
-    MeasuredPoint,
-    ServedAccuracy,
-    cells_of,
-    page,
-    read_served,
-    table_of,
-    worse,
-)
-from archsim.studies.serving.calibrate import read_measured, under_load
+from archsim.studies.serving.accuracy import JudgedPoint, ServedAccuracy, cells_of, page, table_of, worse
+from archsim.studies.serving.load_results import read_served
+from archsim.studies.serving.measured_points import MeasuredPoint
+from archsim.studies.serving.measured_run import read_measured, under_load
 
 DEPLOYMENT = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "vllm",

@@ -26,9 +26,9 @@ from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, P
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
-from archsim.studies.serving.accuracy import decode_batches
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.inferencex_rows import decode_batches
 from archsim.studies.serving.question import asked_of, kinds_of
 from archsim.studies.serving.race import Curve
 from archsim.studies.serving.recommend import recommend

@@ -23,7 +23,7 @@ from archsim.runs.store import RecordStore
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome, measured_residual
 from archsim.specs.library import MANIFEST
-from archsim.studies.serving import calibrate, sure
+from archsim.studies.serving import bench_json, sure
 from archsim.studies.serving.runs import (
     MADE_LAST,
     TABLES,
@@ -45,9 +45,6 @@ from archsim.studies.sure_files import JSON
 
 if TYPE_CHECKING:
     import pandas
-
-
-# ---- page
 
 
 class Loaded(NamedTuple):
@@ -96,8 +93,8 @@ def write_outcome(
     its own; ``beside``: further files of the folder; ``table``: of its runs.
     """
     files.own_folder(folder)
-    tables.write_csv_stream(folder / "requests.csv", calibrate.REQUEST_COLUMNS, calibrate.request_rows(outcome))
-    calibrate.write_bench(outcome, folder / "bench.json")
+    tables.write_csv_stream(folder / "requests.csv", bench_json.REQUEST_COLUMNS, bench_json.request_rows(outcome))
+    bench_json.write_bench(outcome, folder / "bench.json")
     page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
     page["intervals"] = None if table is None else intervals_in(folder, table)
     files.write_text(folder / "index.html", rendered("serving.html.j2", page))
@@ -318,7 +315,6 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return found[::-1]
 
 
-# ---- points_page
 # The page of a plan with axes: its best points, goodput over each axis of numbers, and every point.
 
 SHOWN = (
@@ -387,7 +383,6 @@ def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any])
     return lines_of(question, drawn, path, "requests a second", dots=True)
 
 
-# ---- served
 # From a plan of ``archsim serve`` to its folder: run what is not kept, then write tables and pages.
 
 

@@ -42,8 +42,6 @@ from archsim.specs.unread import UNREAD, keys_of
 from archsim.studies.exploration.sweep_view import SAME_NUMBERS, changes_nothing
 from archsim.workload import open_trace, traffic_presets
 
-# ---- runs
-
 # Of a file: what no run depends on, and what its parts and digests say without names and paths.
 _BESIDE = {"search", "loads", "policies", "sweep", "system", "model", "assumptions"}
 _OFFERED = ("requests.arrivals.rate", "requests.concurrency")  # axes that ``offered`` shows
@@ -253,7 +251,6 @@ def _trace(serving: serving_files.Serving) -> str:
     return hashlib.sha256(serving.trace.read_bytes()).hexdigest() if serving.trace else ""
 
 
-# ---- plan
 # The runs of a file of ``archsim serve``: every point of its ``sweep:``, under every policy; a plain file has one
 # point, and besides the loads that its page shows.
 
@@ -461,7 +458,6 @@ def at_load(run: ServeRun, load: float) -> ServeRun:
     return ServeRun(run.serving._replace(spec=changed), run.cells, run.point, load)
 
 
-# ---- served
 # What a process keeps of runs that it serves, and all that happened in a run as text.
 
 _OF_REQUESTS = {"requests", "slo", "loads", "search", "policies"}
@@ -537,7 +533,6 @@ def unpacked(text: str) -> Served:
     )  # fmt: skip
 
 
-# ---- files
 # The folder of ``archsim serve --out``: what a sweep promises of its own (``archsim.runs.store``).
 #
 # =================== =================================================================================================

@@ -376,11 +376,3 @@ def _layouts(serving: serving_files.Serving) -> list[EngineLayout]:
         if parallel != decode:
             found.append(EngineLayout(parallel, decode, counts))
     return [layout for layout in found if layout.counts]
-
-
-# ---- search_table
-# A search of configurations in words: the best, and rows that stand for all configurations with the same numbers.
-
-
-# ---- search_files
-# What a search writes: its table, the best as a file of ``archsim serve``, and a page.

@@ -192,9 +192,6 @@ class ServedSure(Shown):
         return advice_sentences([self.measured_told(each) for each in self.measurements], self.indices)
 
 
-# ---- what is off
-
-
 def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> _Off:
     """What is off in one side of a deployment, which ``serving`` is (`Serving.on`)."""
     spec, system = serving.spec, serving.system
@@ -263,9 +260,6 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if table == "attention" and any(note.startswith(ATTENTION_STANDS_IN) for note in stand.notes):
         return "sibling_gpu"
     return "fit" if table == "collectives" else "nearest_shape"
-
-
-# ---- study
 
 
 def find_sure(
@@ -405,9 +399,6 @@ def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# ---- words
-
-
 def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPair], samples: int) -> str:
     first = options[0]
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
@@ -442,9 +433,6 @@ def headline_told(option: ServedOption, column: str) -> str:
     found, value = option.intervals[column], option.values[column]
     ends = f"90 %: {significant(found.p05)} to {significant(found.p95)}"
     return f"{name} {'–' if value is None else significant(value)} {unit} ({ends})".replace("  ", " ")
-
-
-# ---- files
 
 
 def _row(option: ServedOption) -> dict[str, Any]:
