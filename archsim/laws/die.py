@@ -31,7 +31,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.laws import gemm, laws, moe, scaling
+from archsim.laws import gemm, moe, scaling
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
@@ -131,7 +131,7 @@ class DieKernel:
     def __init__(
         self,
         table: MoeTable,
-        sizes: laws.MoeSizes,
+        sizes: moe.MoeSizes,
         reference: ReferenceRates,
         scale: scaling.Scale,
         launched: bool,
@@ -184,7 +184,7 @@ class DieKernel:
 class AsMeasured:
     """A die of a group in which every die has ``local`` experts and sees all tokens."""
 
-    def __init__(self, table: MoeTable, sizes: laws.MoeSizes, local: float, measured: bool):
+    def __init__(self, table: MoeTable, sizes: moe.MoeSizes, local: float, measured: bool):
         self._local = local
         experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
         self._tokens = experts / local / top_k  # of the group, for one pair of the die
@@ -326,7 +326,7 @@ class GroupedLaw:
     def __init__(
         self,
         calibration: CalibrationSpec,
-        sizes: laws.MoeSizes,
+        sizes: moe.MoeSizes,
         local: float | None,
         dtype: str,
         rates: gemm.Rates | None = None,
@@ -428,7 +428,7 @@ _OPERATIONS = Kernels(permute=1.0, quantise=14.0, finalise=2.0)
 
 def kernel_bounds(
     calibration: CalibrationSpec,
-    sizes: laws.MoeSizes,
+    sizes: moe.MoeSizes,
     dtype: str,
     rates: gemm.Rates,
     slowest: tuple[float, float],
@@ -523,13 +523,13 @@ def _shape(table: MoeTable) -> tuple[int, int]:
     return table.hidden, table.ffn
 
 
-def _far(table: MoeTable, sizes: laws.MoeSizes) -> float:
+def _far(table: MoeTable, sizes: moe.MoeSizes) -> float:
     """Distance between shapes, in octaves."""
     shape = abs(np.log2(table.hidden / sizes.hidden)) + abs(np.log2(table.ffn / sizes.ffn))
     return float(shape + OCTAVES_OF_EXPERTS * abs(np.log2(table.experts / sizes.experts)))
 
 
-def _nearest(tables: Sequence[MoeTable], sizes: laws.MoeSizes) -> list[MoeTable]:
+def _nearest(tables: Sequence[MoeTable], sizes: moe.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
     alike = [table for table in tables if _far(table, sizes) <= least + 1e-9]
@@ -568,7 +568,7 @@ def _kind(table: MoeTable) -> tuple[str, str]:
 
 def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
     """Measured / predicted - 1 of one table by the nearest of the others, float64[point]."""
-    sizes = laws.MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
+    sizes = moe.MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
     law, found = _nearest(others, sizes)[0], []
     for name in table.ranks:
         ep, tp = shape_of(name)
@@ -584,7 +584,7 @@ def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTabl
     return np.concatenate(found)
 
 
-def _parts_ns(calibration, table: MoeTable, sizes: laws.MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
+def _parts_ns(calibration, table: MoeTable, sizes: moe.MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
     """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
     kernel = _kernel(table, sizes, calibration, None, True)
     return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.measured_at(pairs, active)[2]
@@ -592,7 +592,7 @@ def _parts_ns(calibration, table: MoeTable, sizes: laws.MoeSizes, rank: AsMeasur
 
 def _kernel(
     table: MoeTable,
-    sizes: laws.MoeSizes,
+    sizes: moe.MoeSizes,
     calibration: CalibrationSpec,
     rates,
     launched: bool,
@@ -603,7 +603,7 @@ def _kernel(
     )
 
 
-def _rank(table: MoeTable, sizes: laws.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
+def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
     """What was measured of one table for one kind of die."""
     return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base import sums, units
 from archsim.laws.gemm import CORRECTION_UNIT, overlapped_ns
 from archsim.laws.tables import Kriging, MoeLaw, MoeTable, shape_of
-
-if TYPE_CHECKING:
-    from archsim.laws.laws import MoeSizes
-
 
 # ---- between_ranks
 # Corrections of fused MoE layers at EP and TP sizes that were not measured, interpolated from those that were.
@@ -410,6 +406,15 @@ def measured_corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
 #
 # Models of the Blackwell set, left out in turn (TensorRT-LLM, balanced, B200): medians of 4 (FP8 block), 5 (FP8), 7
 # (BF16) and 9 % (NVFP4); the mean over the two or three nearest is worse (benchmarks/held_out.py).
+
+
+class MoeSizes(NamedTuple):
+    """Sizes of one MoE layer: hidden size, expert width, experts, and experts per token."""
+
+    hidden: int
+    ffn: int
+    experts: int
+    top_k: int
 
 
 def nearest_layer(tables: Sequence[MoeTable], sizes: MoeSizes) -> MoeTable:

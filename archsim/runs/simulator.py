@@ -20,7 +20,7 @@ from archsim.policies import allocation, heatmap, registry
 from archsim.runs import columns, energy, measure_units, packed_steps
 from archsim.runs.finished import Finished
 from archsim.runs.physical_laws import broken_laws, obeyed
-from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
+from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
 from archsim.workload import column_cache, layer_subset, trace, traffic_presets
 from archsim.workload.demand import sum_together
 from archsim.workload.demand_cache import built_together, cached_demand, missing
@@ -275,6 +275,11 @@ class Simulator:
             self._traces[key] = stored or open_trace(workload.trace, spec.model, workload.reader)
         source = extend_trace(self._traces[key], spec.batch, workload.extend, workload.seed)
         return layer_subset.some_layers(source, workload.layers)
+
+
+def simulator_of(workspace: Workspace) -> Simulator:
+    """What simulates the runs of a process, with the traces that are open there."""
+    return Simulator(workspace.traces)
 
 
 def _is_users(spec: DemandSpec) -> bool:
