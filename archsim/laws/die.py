@@ -31,7 +31,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.laws import gemm, moe, scaling
+from archsim.laws import gemm, moe, rank_load, scaling
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
@@ -43,7 +43,6 @@ from archsim.laws.tables import (
     shape_of,
 )
 
-# ---- factors
 # What the rates of every die of a machine are, relative to the nominal ones.
 
 
@@ -70,7 +69,6 @@ class DieFactors(NamedTuple):
         return gemm.Rates(nominal.peak_flop_per_s * self.array, nominal.hbm_bytes_per_s * self.hbm, nominal.dtype)
 
 
-# ---- die_kernel
 # One table of fused MoE layers on one kind of die: the parts of its time, and where it was measured.
 #
 # `AsMeasured` and `Received` differ in the tokens that pass a die, in the experts that it pays for, and in whose
@@ -259,7 +257,9 @@ def _ranks_of(table: MoeTable) -> list[float]:
 def _pairs_of(table: MoeTable, ep: float) -> np.ndarray:
     """Pairs of a rank at the table's tokens, float64[token]."""
     tokens = np.array(table.tokens)
-    return moe.rank_loads(moe.named_of(table), moe.routing_of(table), table.law, np.full(len(tokens), ep), tokens)[0]
+    return rank_load.rank_loads(
+        moe.named_of(table), rank_load.routing_of(table), table.law, np.full(len(tokens), ep), tokens
+    )[0]
 
 
 def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
@@ -268,8 +268,6 @@ def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
     ep = min(near, key=lambda each: abs(np.log(each / ep))) if near and not near[0] <= ep <= near[-1] else ep
     return moe.measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
 
-
-# ---- grouped
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
 OTHERS = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
@@ -473,7 +471,7 @@ def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
     in it. Raises LawMissing.
     """
-    there = [table for table in calibration.moe if table.distribution == moe.BALANCED and not table.eplb_slots]
+    there = [table for table in calibration.moe if table.distribution == rank_load.BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands

@@ -20,7 +20,6 @@ from archsim.base import compiled, units
 from archsim.laws.scaling import Scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
 
-# ---- between_shapes
 # Corrections of GEMM shapes that were not measured, interpolated from those that were.
 #
 # Ordinary kriging, separately at each m: a Matérn-3/2 covariance over log2 n, log2 k and wave quantisation (how well
@@ -121,8 +120,6 @@ def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     distance = np.sqrt(3 * np.maximum(((a[:, None] - b[None]) ** 2).sum(axis=2), 0))
     return (1 + distance) * np.exp(-distance) + 1.0
 
-
-# ---- gemm
 
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
 OUTPUT_BYTES = 2
@@ -298,7 +295,6 @@ def gemm_times(m_points, ns_points, curve, m, out):
         out[row] = gemm_ns(m_points, ns_points[curve[row]], m[row])
 
 
-# ---- expert_gemm
 # The three products of an expert (gate, up, down) on a die other than the measured GPU.
 
 
@@ -421,7 +417,6 @@ class ExpertGemm:
         return (self.gate.extrapolates or self.down.extrapolates) | (tokens < first) | (tokens > last)
 
 
-# ---- dense
 # Products of dense layers (projections, FFN, router, LM head): from whichever table has measured the nearest shape.
 
 TUNED_AT = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])  # rows by whose mean time a library is chosen

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from archsim.laws import attention, gemm, moe
 from archsim.laws.gemm import ExpertGemm, Rates
+from archsim.laws.host_path import HostPath, path_of
 from archsim.laws.moe import MoeSizes
 from archsim.laws.scaling import Scale
 from archsim.laws.tables import (
@@ -30,14 +31,12 @@ from archsim.laws.tables import (
 )
 from archsim.laws.transfers import (
     HbmReads,
-    HostPath,
     collectives,
     dispatches,
     hbm_reads,
     law_of,
     link_table,
     nominal_bytes_per_s,
-    path_of,
     payload_of,
     preferred_collective,
     preferred_copy,
@@ -45,8 +44,6 @@ from archsim.laws.transfers import (
     sent_bytes,
     why_no_link,
 )
-
-# ---- laws
 
 Of = TypeVar("Of", bound=TableOrigin)
 
