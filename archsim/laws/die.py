@@ -281,25 +281,19 @@ OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and
 
 
 class GroupedTimes(NamedTuple):
-    """Times of dies, float64[die] in ns each, for ``pairs`` float64[die].
+    """Times of dies and their parts, in ns; arrays are float64[die] but for ``extrapolated``."""
 
-    ``ns`` is the sum of its parts: ``launch_ns``, ``multiply_ns`` (FLOP at the die's peak), ``inefficiency_ns`` (what
-    the kernels lose against it), ``permute_ns`` (permute, quantise and finalise: by token and pair), ``expert_ns`` (of
-    every expert) and ``excess_ns`` (what the p-norm adds to the FLOP for bytes). ``low``, ``high``: relative
-    uncertainty, from the 5 % and 95 % residual. ``extrapolated``: bool[die].
-    """
-
-    pairs: np.ndarray
-    ns: np.ndarray
-    launch_ns: np.ndarray
-    multiply_ns: np.ndarray
-    inefficiency_ns: np.ndarray
-    permute_ns: np.ndarray
-    expert_ns: np.ndarray
-    excess_ns: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    extrapolated: np.ndarray
+    pairs: np.ndarray  # of the die
+    ns: np.ndarray  # the sum of launch_ns to excess_ns
+    launch_ns: np.ndarray  # of the kernel
+    multiply_ns: np.ndarray  # FLOP at the die's peak
+    inefficiency_ns: np.ndarray  # what the kernels lose against it
+    permute_ns: np.ndarray  # permute, quantise and finalise: by token and pair
+    expert_ns: np.ndarray  # of every expert
+    excess_ns: np.ndarray  # what the p-norm adds to the FLOP for bytes
+    low: np.ndarray  # relative uncertainty, from the 5 % residual
+    high: np.ndarray  # the same from the 95 % residual
+    extrapolated: np.ndarray  # bool[die]
 
     def slower(self, factor: float) -> GroupedTimes:
         """The times of kernels that take ``factor`` times as long, except for their launch. The added time counts as
@@ -530,8 +524,8 @@ def _far(table: MoeTable, sizes: moe.MoeSizes) -> float:
 def _nearest(tables: Sequence[MoeTable], sizes: moe.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
-    alike = [table for table in tables if _far(table, sizes) <= least + 1e-9]
-    return sorted(alike, key=lambda table: (-_points(table), table.library, table.kernel))
+    near = [table for table in tables if _far(table, sizes) <= least + 1e-9]
+    return sorted(near, key=lambda table: (-_points(table), table.library, table.kernel))
 
 
 def _points(table: MoeTable) -> int:

@@ -44,11 +44,11 @@ class Dominated(NamedTuple):
 
 def dominated(section: str, tables: Iterable[TableOrigin]) -> list[Dominated]:
     """The tables of a section that are dominated, each by the one that is best; the worst first."""
-    alike: dict[tuple, list[TableOrigin]] = {}
+    groups: dict[tuple, list[TableOrigin]] = {}
     for table in tables:
         if not table.scaled_from:
-            alike.setdefault((table.library, *_OF[section].key(table)), []).append(table)
-    found = [one for group in alike.values() for table in group if (one := _dominated(section, table, group))]
+            groups.setdefault((table.library, *_OF[section].key(table)), []).append(table)
+    found = [one for group in groups.values() for table in group if (one := _dominated(section, table, group))]
     return sorted(found, key=lambda one: -one.ratio)
 
 

@@ -20,14 +20,14 @@ STREAM, AND_WAIT = "stream", "launch_to_sync"
 
 
 class HostPath(NamedTuple):
-    """``source``: origin of the fitted values. None: not in the calibration; ``missing`` says why."""
+    """The path to a host and back. None: not in the calibration."""
 
-    pcie_latency_ns: float | None
-    pcie_bandwidth_bytes_per_s: float | None
-    launch_ns: float | None
-    sync_ns: float | None
-    source: str
-    missing: dict[str, str]
+    pcie_latency_ns: float | None  # of a small message
+    pcie_bandwidth_bytes_per_s: float | None  # mean of both directions
+    launch_ns: float | None  # of a kernel
+    sync_ns: float | None  # of its synchronisation
+    source: str  # origin of the fitted values
+    missing: dict[str, str]  # name of a parameter → why it is None
 
 
 def path_of(calibration: CalibrationSpec) -> HostPath:
