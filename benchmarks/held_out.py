@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.host import use_one_blas_thread
-from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.laws import Laws
+from archsim.laws.moe import MoeSizes
 from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import CalibrationSpec, LawMissing
 from archsim.specs.calibration_files import find_calibration, load_calibration, read_calibration

@@ -6,14 +6,20 @@ Nothing in the package is edited. Every addition must change the results it targ
 import contextlib
 import json
 import re
+from importlib import import_module
+from pathlib import Path
 
+import numpy as np
 import pytest
 from support.html_page import text_of_report
 from support.own_scheduler import GENTLE
 from support.tiny import TINY, archsim
 
 import archsim as ar
+from archsim.engine.fabrics import build_fabric, extent_of
 from archsim.runs.results import Results
+from archsim.specs.library import load_system
+from microarch.fabric.grid import ROW_MAJOR
 
 MINE = '''
 from pathlib import Path
@@ -231,6 +237,25 @@ def test_an_edited_function_runs_again(folder):
     slow = swept(folder, "mine", text)
     (folder / "mine.py").write_text(re.sub("5000.0", "9000.0", MINE + GENTLE))
     assert swept(folder, "mine", text)["decode_ns"] > slow["decode_ns"]
+
+
+def test_a_shipped_topology_takes_the_tables_of_its_recipe_alone(monkeypatch):
+    """A new row in each table that docs/architecture.md names, equal to the ring's: a machine of it is the ring."""
+    recipe = (Path(__file__).parents[1] / "docs/architecture.md").read_text().partition("### Add a machine kind")[2]
+    shipped = recipe.partition("- Shipped:")[2].partition("\n")[0]
+    system, machines = load_system("dojo"), {}
+    for names, file in re.findall(r"((?:`[A-Z_]+`(?: and )?)+), `([a-z_/]+)\.py`", shipped):
+        module = import_module(file.replace("/", "."))
+        for name in re.findall(r"\w+", names.replace(" and ", " ")):
+            table = getattr(module, name)
+            more = (*table, "bow") if isinstance(table, tuple) else {**table, "bow": table.get("ring")}
+            assert "bow" not in table
+            monkeypatch.setattr(module, name, more)
+    for name in ("ring", "bow"):
+        made = type(system).model_validate(system.model_dump(by_alias=True) | {"topology": name})
+        machines[name] = build_fabric(made, ROW_MAJOR), extent_of(made)
+    ring, bow = machines["ring"], machines["bow"]
+    assert np.array_equal(ring[0].hops, bow[0].hops) and ring[1] == bow[1]
 
 
 EXECUTION = PLAIN.replace("assumptions: physical", "assumptions: {set: physical, execution: 'mine:OneByOne'}")

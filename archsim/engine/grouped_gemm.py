@@ -31,7 +31,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.calibrated_gemm import CalibratedGemm, last_part
 from archsim.engine.gemm_times import GemmTimes, ManyTimes, factors_of
 from archsim.engine.state import Machine
-from archsim.laws import gemm, laws
+from archsim.laws import gemm, moe
 from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, Kernels
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from microarch.blocks import hbm, local_cp
@@ -40,7 +40,7 @@ from microarch.blocks import hbm, local_cp
 class _Rank(NamedTuple):
     """What the law of a die depends on."""
 
-    sizes: laws.MoeSizes  # of the model
+    sizes: moe.MoeSizes  # of the model
     local: float | None  # experts of a die that sees all tokens; None behind a dispatch
     dtype: str  # of the products
     rates: gemm.Rates | None  # of the die; None: the measured GPU's
@@ -191,7 +191,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
     """
     compute = system.compute
     rank = _Rank(
-        laws.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
+        moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
         None if dispatched else model.experts / dies, compute.dtype, system.nominal_rates, compute.library,
         system.launch == "gpu", compute.kernel_factor,
         Kernels(*(getattr(compute.kernels, part) for part in Kernels._fields)),

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.errors import SpecError
-from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.laws import Laws
+from archsim.laws.moe import MoeSizes
 from archsim.laws.tables import LawMissing
 from archsim.specs.deployment import Parallelism
 from archsim.specs.model import ModelSpec

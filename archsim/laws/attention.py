@@ -45,33 +45,27 @@ MEASURED_LATENT = LatentSizes(512, 128, 64, 128)  # DeepSeek-V3, config.json; Ki
 
 
 class AttentionSizes(NamedTuple):
-    """Sizes of one rank's attention. ``kind``: gqa or mla; ``head_dim``: for mla that of the latent vector with RoPE;
-    ``window``: 0 for none; ``latent``: of mla.
-    """
+    """Sizes of one rank's attention."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int = 0
-    kind: str = GQA
-    latent: LatentSizes = MEASURED_LATENT
+    heads: int  # of queries
+    kv_heads: int  # of keys and values
+    head_dim: int  # for mla that of the latent vector with RoPE
+    window: int = 0  # tokens of sliding-window attention; 0: none
+    kind: str = GQA  # GQA, MLA or a part of a latent block
+    latent: LatentSizes = MEASURED_LATENT  # ranks of mla
 
 
 class AttentionGrid(NamedTuple):
-    """Corrections of one table at some sizes: ln(measured / law), float64[batch, tokens], at ``ln_batch`` and
-    ``ln_tokens``.
+    """Corrections of one table at some sizes."""
 
-    ``compute``, ``memory``: rates relative to those of the table. ``far``: sizes that the table does not cover.
-    """
-
-    table: AttentionTable
-    sizes: AttentionSizes
-    corrections: np.ndarray
-    ln_batch: np.ndarray
-    ln_tokens: np.ndarray
-    compute: float
-    memory: float
-    far: bool
+    table: AttentionTable  # that they are of
+    sizes: AttentionSizes  # of the rank
+    corrections: np.ndarray  # float64[batch, tokens]: ln(measured / law)
+    ln_batch: np.ndarray  # float64[batch]
+    ln_tokens: np.ndarray  # float64[tokens]
+    compute: float  # FLOP/s relative to the table's
+    memory: float  # bytes/s relative to the table's
+    far: bool  # the table does not cover the sizes
 
 
 def choose_attention(
@@ -214,8 +208,9 @@ def attention_grid(
         or (sizes.kind != GQA and sizes.latent != MEASURED_LATENT)
     )
     return AttentionGrid(
-        table, sizes, corrections, np.log(table.batch), np.log(table.tokens), float(compute), float(memory), far
-    )
+        table=table, sizes=sizes, corrections=corrections, ln_batch=np.log(table.batch), ln_tokens=np.log(table.tokens),
+        compute=float(compute), memory=float(memory), far=far,
+    )  # fmt: skip
 
 
 def grid_ns(grid: AttentionGrid, batch, new, context) -> np.ndarray:

@@ -31,7 +31,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.laws import gemm, laws, moe, scaling
+from archsim.laws import gemm, moe, rank_load, scaling
 from archsim.laws.tables import (
     PARTS_OF_LAYERS,
     CalibrationSpec,
@@ -43,7 +43,6 @@ from archsim.laws.tables import (
     shape_of,
 )
 
-# ---- factors
 # What the rates of every die of a machine are, relative to the nominal ones.
 
 
@@ -70,7 +69,6 @@ class DieFactors(NamedTuple):
         return gemm.Rates(nominal.peak_flop_per_s * self.array, nominal.hbm_bytes_per_s * self.hbm, nominal.dtype)
 
 
-# ---- die_kernel
 # One table of fused MoE layers on one kind of die: the parts of its time, and where it was measured.
 #
 # `AsMeasured` and `Received` differ in the tokens that pass a die, in the experts that it pays for, and in whose
@@ -131,7 +129,7 @@ class DieKernel:
     def __init__(
         self,
         table: MoeTable,
-        sizes: laws.MoeSizes,
+        sizes: moe.MoeSizes,
         reference: ReferenceRates,
         scale: scaling.Scale,
         launched: bool,
@@ -184,7 +182,7 @@ class DieKernel:
 class AsMeasured:
     """A die of a group in which every die has ``local`` experts and sees all tokens."""
 
-    def __init__(self, table: MoeTable, sizes: laws.MoeSizes, local: float, measured: bool):
+    def __init__(self, table: MoeTable, sizes: moe.MoeSizes, local: float, measured: bool):
         self._local = local
         experts, top_k = (table.experts, table.top_k) if measured else (sizes.experts, sizes.top_k)
         self._tokens = experts / local / top_k  # of the group, for one pair of the die
@@ -259,7 +257,9 @@ def _ranks_of(table: MoeTable) -> list[float]:
 def _pairs_of(table: MoeTable, ep: float) -> np.ndarray:
     """Pairs of a rank at the table's tokens, float64[token]."""
     tokens = np.array(table.tokens)
-    return moe.rank_loads(moe.named_of(table), moe.routing_of(table), table.law, np.full(len(tokens), ep), tokens)[0]
+    return rank_load.rank_loads(
+        moe.named_of(table), rank_load.routing_of(table), table.law, np.full(len(tokens), ep), tokens
+    )[0]
 
 
 def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
@@ -268,8 +268,6 @@ def _corrections_at(table: MoeTable, ep: float) -> np.ndarray:
     ep = min(near, key=lambda each: abs(np.log(each / ep))) if near and not near[0] <= ep <= near[-1] else ep
     return moe.measured_corrections(table, np.full(len(tokens), ep), np.ones(len(tokens)), tokens)
 
-
-# ---- grouped
 
 STAND_IN = {"fp16": "bf16", "bf16": "fp16"}  # as fast as each other
 OTHERS = {"fp8": ("fp8_block", "bf16", "fp16"), "fp8_block": ("fp8", "bf16", "fp16")}  # preferred first
@@ -283,25 +281,19 @@ OCTAVES_OF_EXPERTS = 0.25  # weight of the number of experts, against hidden and
 
 
 class GroupedTimes(NamedTuple):
-    """Times of dies, float64[die] in ns each, for ``pairs`` float64[die].
+    """Times of dies and their parts, in ns; arrays are float64[die] but for ``extrapolated``."""
 
-    ``ns`` is the sum of its parts: ``launch_ns``, ``multiply_ns`` (FLOP at the die's peak), ``inefficiency_ns`` (what
-    the kernels lose against it), ``permute_ns`` (permute, quantise and finalise: by token and pair), ``expert_ns`` (of
-    every expert) and ``excess_ns`` (what the p-norm adds to the FLOP for bytes). ``low``, ``high``: relative
-    uncertainty, from the 5 % and 95 % residual. ``extrapolated``: bool[die].
-    """
-
-    pairs: np.ndarray
-    ns: np.ndarray
-    launch_ns: np.ndarray
-    multiply_ns: np.ndarray
-    inefficiency_ns: np.ndarray
-    permute_ns: np.ndarray
-    expert_ns: np.ndarray
-    excess_ns: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    extrapolated: np.ndarray
+    pairs: np.ndarray  # of the die
+    ns: np.ndarray  # the sum of launch_ns to excess_ns
+    launch_ns: np.ndarray  # of the kernel
+    multiply_ns: np.ndarray  # FLOP at the die's peak
+    inefficiency_ns: np.ndarray  # what the kernels lose against it
+    permute_ns: np.ndarray  # permute, quantise and finalise: by token and pair
+    expert_ns: np.ndarray  # of every expert
+    excess_ns: np.ndarray  # what the p-norm adds to the FLOP for bytes
+    low: np.ndarray  # relative uncertainty, from the 5 % residual
+    high: np.ndarray  # the same from the 95 % residual
+    extrapolated: np.ndarray  # bool[die]
 
     def slower(self, factor: float) -> GroupedTimes:
         """The times of kernels that take ``factor`` times as long, except for their launch. The added time counts as
@@ -326,7 +318,7 @@ class GroupedLaw:
     def __init__(
         self,
         calibration: CalibrationSpec,
-        sizes: laws.MoeSizes,
+        sizes: moe.MoeSizes,
         local: float | None,
         dtype: str,
         rates: gemm.Rates | None = None,
@@ -428,7 +420,7 @@ _OPERATIONS = Kernels(permute=1.0, quantise=14.0, finalise=2.0)
 
 def kernel_bounds(
     calibration: CalibrationSpec,
-    sizes: laws.MoeSizes,
+    sizes: moe.MoeSizes,
     dtype: str,
     rates: gemm.Rates,
     slowest: tuple[float, float],
@@ -473,7 +465,7 @@ def tables_of(calibration: CalibrationSpec, dtype: str, library: str | None) -> 
     """Balanced tables of the dtype, in the newest version of each library, kernel and shape; whether they were measured
     in it. Raises LawMissing.
     """
-    there = [table for table in calibration.moe if table.distribution == moe.BALANCED and not table.eplb_slots]
+    there = [table for table in calibration.moe if table.distribution == rank_load.BALANCED and not table.eplb_slots]
     stands = STAND_IN.get(dtype)
     if stands and not any(table.dtype == dtype for table in there):
         dtype = stands
@@ -523,17 +515,17 @@ def _shape(table: MoeTable) -> tuple[int, int]:
     return table.hidden, table.ffn
 
 
-def _far(table: MoeTable, sizes: laws.MoeSizes) -> float:
+def _far(table: MoeTable, sizes: moe.MoeSizes) -> float:
     """Distance between shapes, in octaves."""
     shape = abs(np.log2(table.hidden / sizes.hidden)) + abs(np.log2(table.ffn / sizes.ffn))
     return float(shape + OCTAVES_OF_EXPERTS * abs(np.log2(table.experts / sizes.experts)))
 
 
-def _nearest(tables: Sequence[MoeTable], sizes: laws.MoeSizes) -> list[MoeTable]:
+def _nearest(tables: Sequence[MoeTable], sizes: moe.MoeSizes) -> list[MoeTable]:
     """All tables of the shape nearest to these sizes, the one with most points first."""
     least = min(_far(table, sizes) for table in tables)
-    alike = [table for table in tables if _far(table, sizes) <= least + 1e-9]
-    return sorted(alike, key=lambda table: (-_points(table), table.library, table.kernel))
+    near = [table for table in tables if _far(table, sizes) <= least + 1e-9]
+    return sorted(near, key=lambda table: (-_points(table), table.library, table.kernel))
 
 
 def _points(table: MoeTable) -> int:
@@ -568,7 +560,7 @@ def _kind(table: MoeTable) -> tuple[str, str]:
 
 def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTable]) -> np.ndarray:
     """Measured / predicted - 1 of one table by the nearest of the others, float64[point]."""
-    sizes = laws.MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
+    sizes = moe.MoeSizes(table.hidden, table.ffn, table.experts, table.top_k)
     law, found = _nearest(others, sizes)[0], []
     for name in table.ranks:
         ep, tp = shape_of(name)
@@ -584,7 +576,7 @@ def _off(calibration: CalibrationSpec, table: MoeTable, others: Sequence[MoeTabl
     return np.concatenate(found)
 
 
-def _parts_ns(calibration, table: MoeTable, sizes: laws.MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
+def _parts_ns(calibration, table: MoeTable, sizes: moe.MoeSizes, rank: AsMeasured, pairs, active) -> np.ndarray:
     """Of a rank of the measured GPU: see ``DieKernel.parts_ns``."""
     kernel = _kernel(table, sizes, calibration, None, True)
     return kernel.parts_ns(pairs, active, *rank.seen(pairs, active, None)) * rank.measured_at(pairs, active)[2]
@@ -592,7 +584,7 @@ def _parts_ns(calibration, table: MoeTable, sizes: laws.MoeSizes, rank: AsMeasur
 
 def _kernel(
     table: MoeTable,
-    sizes: laws.MoeSizes,
+    sizes: moe.MoeSizes,
     calibration: CalibrationSpec,
     rates,
     launched: bool,
@@ -603,7 +595,7 @@ def _kernel(
     )
 
 
-def _rank(table: MoeTable, sizes: laws.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
+def _rank(table: MoeTable, sizes: moe.MoeSizes, local: float | None, measured: bool) -> AsMeasured | Received:
     """What was measured of one table for one kind of die."""
     return Received(table, measured) if local is None else AsMeasured(table, sizes, local, measured)
 

@@ -20,11 +20,10 @@ from archsim.base import compiled, units
 from archsim.laws.scaling import Scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
 
-# ---- between_shapes
 # Corrections of GEMM shapes that were not measured, interpolated from those that were.
 #
 # Ordinary kriging, separately at each m: a Matérn-3/2 covariance over log2 n, log2 k and wave quantisation (how well
-# the product fills whole waves of tiles), which decides whether shapes of similar size behave alike (tile sizes of
+# the product fills whole waves of tiles), which decides whether shapes of similar size behave the same (tile sizes of
 # 128 x 128, 128 x 256 and 64 x 128).
 
 TILES = ((128, 128), (128, 256), (64, 128))
@@ -122,8 +121,6 @@ def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (1 + distance) * np.exp(-distance) + 1.0
 
 
-# ---- gemm
-
 CORRECTION_UNIT = 1e-4  # unit of the corrections in the files
 OUTPUT_BYTES = 2
 MOST_ROWS = 2**24  # curves extend to here
@@ -131,22 +128,17 @@ MOST_ROWS = 2**24  # curves extend to here
 
 @dataclass(frozen=True, eq=False)
 class GemmCurve:
-    """Time of m x n x k over m for one (n, k). m: int64[point]; ns, low, high: float64[point] (5 % to 95 %).
-    ``there_ns``: the same without reading the weights.
+    """Time of m x n x k over m for one (n, k)."""
 
-    ``measured``: (n, k) is in the table; otherwise its times are kriged. ``extrapolates``: (n, k) is outside the sizes
-    of the table, or far from all of them. ``first``, ``last``: the measured range of m; the points extend beyond it.
-    """
-
-    m: np.ndarray
-    ns: np.ndarray
-    there_ns: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    measured: bool
-    extrapolates: bool
-    first: int
-    last: int
+    m: np.ndarray  # int64[point]
+    ns: np.ndarray  # float64[point]
+    there_ns: np.ndarray  # float64[point]: the same without reading the weights
+    low: np.ndarray  # float64[point]: ns at the 5 % residual
+    high: np.ndarray  # float64[point]: ns at the 95 % residual
+    measured: bool  # (n, k) is in the table; otherwise its times are kriged
+    extrapolates: bool  # (n, k) is outside the sizes of the table, or far from all of them
+    first: int  # smallest measured m; the points extend beyond the measured ones
+    last: int  # largest measured m
 
 
 def choose_table(
@@ -163,10 +155,10 @@ def choose_table(
     Tables without the quantisation of the activation (``quantisation: apart``) are preferred. fp16 is as fast as bf16,
     so either stands in for the other. Raises LawMissing, which lists the available tables.
     """
-    alike = [table for table in calibration.gemm if table.groups == groups]
+    grouped = [table for table in calibration.gemm if table.groups == groups]
     wanted = [
         table
-        for table in alike
+        for table in grouped
         if library in (None, table.library)
         and version in (None, table.version)
         and quantisation in (None, table.quantisation)
@@ -178,7 +170,7 @@ def choose_table(
     if not tables:
         together = f" in groups of {groups}" if groups > 1 else ""
         asked = " ".join(part for part in (library, version, dtype, quantisation) if part)
-        others = sorted({f"{table.library} {table.dtype}" for table in alike}) or sorted(
+        others = sorted({f"{table.library} {table.dtype}" for table in grouped}) or sorted(
             {f"groups of {table.groups} by {table.library}" for table in calibration.gemm if table.groups > 1}
             if groups > 1
             else ()
@@ -229,7 +221,10 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
     first, last = table.range_of(n, k)
     low, high = ns * (1 + min(quantiles.p05, 0.0)), ns * (1 + max(quantiles.p95, 0.0))
     far = bool(far_from_all(np.array(table.sizes, float), shape.astype(float))[0])
-    return GemmCurve(m, ns, there_ns, low, high, measured, far, int(first), int(last))
+    return GemmCurve(
+        m=m, ns=ns, there_ns=there_ns, low=low, high=high, measured=measured, extrapolates=far, first=int(first),
+        last=int(last),
+    )  # fmt: skip
 
 
 def _corrections(table: GemmTable, shapes: np.ndarray, sms: int) -> tuple[np.ndarray, np.ndarray]:
@@ -298,7 +293,6 @@ def gemm_times(m_points, ns_points, curve, m, out):
         out[row] = gemm_ns(m_points, ns_points[curve[row]], m[row])
 
 
-# ---- expert_gemm
 # The three products of an expert (gate, up, down) on a die other than the measured GPU.
 
 
@@ -421,7 +415,6 @@ class ExpertGemm:
         return (self.gate.extrapolates or self.down.extrapolates) | (tokens < first) | (tokens > last)
 
 
-# ---- dense
 # Products of dense layers (projections, FFN, router, LM head): from whichever table has measured the nearest shape.
 
 TUNED_AT = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])  # rows by whose mean time a library is chosen
@@ -430,13 +423,13 @@ DENSE = "-dense"  # ending of libraries whose tables hold only shapes of dense l
 
 @dataclass(frozen=True, eq=False)
 class DenseProduct:
-    """The time of one (n, k) over its rows. ``far``: the shape is outside the measured ones of its table."""
+    """The time of one (n, k) over its rows."""
 
-    table: GemmTable
-    curve: GemmCurve
-    ln_m: np.ndarray
-    ln_ns: np.ndarray
-    far: bool
+    table: GemmTable  # that it is of
+    curve: GemmCurve  # of its (n, k)
+    ln_m: np.ndarray  # float64[point]: of the curve's points up to MOST_ROWS
+    ln_ns: np.ndarray  # float64[point]: at them
+    far: bool  # the shape is outside the measured ones of its table
 
     def ns(self, rows) -> np.ndarray:
         """float64, the shape of ``rows``; 0 for no rows."""

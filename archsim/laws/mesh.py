@@ -45,12 +45,12 @@ LINEAR, RING, MESH, FULL = TOPOLOGIES = ("linear", "ring", "mesh", "full")
 class LawResiduals(NamedTuple):
     """Relative errors of a law: of the points of its fit, and of cases left out of the fit, one after the other."""
 
-    points: int
-    cases: int
-    mean: float
-    most: float
-    held_out_mean: float | None = None
-    held_out_most: float | None = None
+    points: int  # of the fit
+    cases: int  # that were left out, one after the other
+    mean: float  # of the fit
+    most: float  # of the fit
+    held_out_mean: float | None = None  # of cases left out
+    held_out_most: float | None = None  # of cases left out
 
 
 class EndpointLaw(NamedTuple):

@@ -16,7 +16,6 @@ import numpy as np
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws import tables, transfers
 
-# ---- moe_scaling
 # Laws of fused MoE layers on another GPU or die: what of them moves bytes, and what does not.
 #
 # FLOP scale with the peak, weights with the HBM. Of the costs of a token and of a pair, bytes scale with the HBM: those
@@ -77,9 +76,6 @@ def scaled_law(law: tables.MoeLaw, layer: MeasuredLayer, scale: Scale) -> tables
             "ns_per_expert": law.ns_per_expert / least,
         }
     )
-
-
-# ---- scaled
 
 
 def with_scaled(calibration: tables.CalibrationSpec, base: tables.CalibrationSpec) -> tables.CalibrationSpec:

@@ -17,8 +17,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from archsim.base import errors, fields
 from archsim.base.units import DTYPES
 
-# ---- tables
-
 HBM = "hbm"  # in ``fitted`` of a reference
 SECTIONS = ("gemm", "moe", "attention", "p2p", "collectives", "pcie", "hbm", "launch", "blocks")  # of a calibration
 Positive = Annotated[float, Field(gt=0)]
@@ -367,7 +365,6 @@ def shape_of(name: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-# ---- choosing
 # Selects tables of a calibration by name; a missing one raises an error that lists the available ones.
 
 Table = TypeVar("Table", bound=TableOrigin)

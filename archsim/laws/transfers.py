@@ -1,5 +1,5 @@
-"""Copies between two GPUs (``p2p``): which law calibrates a link, and how the time of a copy splits into link latency
-and bandwidth.
+"""Transfers between GPUs: their law by size, which copies (``p2p``) calibrate a link and how their time splits into
+latency and bandwidth, and which tables collectives, dispatches and reads of a GPU's memory take.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from archsim.base.quantities import SIZE, format_quantity
-from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, VECTOR_BYTES
 from archsim.laws.tables import (
     ONLY_BY_NAME,
@@ -24,7 +23,6 @@ from archsim.laws.tables import (
     newest_first,
 )
 
-# ---- piecewise
 # Transfers by size: contiguous pieces of the size axis, each with its own line ``latency + size / bandwidth``.
 #
 # Hockney's model (Parallel Computing 20, 1994), piece by piece, as communication libraries change protocol with size.
@@ -91,8 +89,6 @@ def law_of(pieces: TransferNumbers) -> PiecewiseLaw:
     last = pieces.from_bytes[-1] if pieces.last_bytes is None else pieces.last_bytes
     return PiecewiseLaw(pieces.from_bytes, pieces.latency_ns, pieces.ns_per_byte, first, last)
 
-
-# ---- copy
 
 AROUND = 4.0  # the rate of a link is that of copies from size / AROUND to size * AROUND
 SLICES_BYTES = 2**20, 2**26  # weight slices of the models in configs/models, 1.5 to 42 MB; a law must cover these sizes
@@ -220,7 +216,6 @@ WANTED: MappingProxyType[str, Callable[[TransferTable], bool]] = MappingProxyTyp
 })  # fmt: skip
 
 
-# ---- collective
 # Collectives, and dispatch and combine of MoE libraries: which table, and how many bytes a rank sends.
 
 DISPATCH, COMBINE = "dispatch", "combine"
@@ -298,7 +293,6 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
     return newest(table for table in tables if (table.library, table.of) == (best.library, best.of))
 
 
-# ---- host
 # The path to a host and back: time of a transfer over PCIe, of a launch and of its synchronisation.
 #
 # A calibration has laws of transfers by size, direction and method (``pcie``, from ``hostpath.csv``) and launch costs
@@ -306,97 +300,7 @@ def preferred_collective(tables: Sequence[TransferTable]) -> TransferTable:
 # ``cp_en`` bits), so each law is reduced to the line through its smallest size and 1 MiB: latency + bytes / bandwidth.
 # Each decision crosses once in both directions; their latencies and times per byte are averaged.
 
-SMALL_BYTES = 64 * 2**10  # a law that starts above this does not give the latency of small messages
-LARGE_BYTES = 2**20
-DIRECTIONS = {"d2h": "to the host", "h2d": "from the host"}
-STREAM, AND_WAIT = "stream", "launch_to_sync"
 
-
-class HostPath(NamedTuple):
-    """``source``: origin of the fitted values. None: not in the calibration; ``missing`` says why."""
-
-    pcie_latency_ns: float | None
-    pcie_bandwidth_bytes_per_s: float | None
-    launch_ns: float | None
-    sync_ns: float | None
-    source: str
-    missing: dict[str, str]
-
-
-def path_of(calibration: CalibrationSpec) -> HostPath:
-    """The parameters of the path in ``calibration``."""
-    by_direction = {direction: _smallest(calibration, direction) for direction in DIRECTIONS}
-    chosen = [table for table in by_direction.values() if table is not None]
-    launches = {table.of.get("kind", ""): table for table in calibration.launch}
-    missing: dict[str, str] = {}
-    latency_ns = bandwidth = launch_ns = sync_ns = None
-    if len(chosen) < len(DIRECTIONS):
-        there = next(DIRECTIONS[direction] for direction, table in by_direction.items() if table is None)
-        missing = dict.fromkeys(("pcie_latency", "pcie_bandwidth"), f"no pinned transfers {there} (hostpath.csv)")
-    else:
-        lines = [_line(table) for table in chosen]
-        bandwidth = NS_PER_S / (sum(ns_per_byte for _, ns_per_byte in lines) / len(lines))
-        least = max(table.first_bytes for table in chosen)
-        if least <= SMALL_BYTES:
-            latency_ns = max(0.0, sum(latency for latency, _ in lines) / len(lines))
-        else:
-            missing["pcie_latency"] = (
-                f"no transfers of at most {SMALL_BYTES // 2**10} KiB (hostpath.csv); the smallest is "
-                f"{least / 2**20:g} MiB"
-            )
-    if STREAM in launches:
-        launch_ns = launches[STREAM].value
-        sync_ns = max(0.0, launches[AND_WAIT].value - launch_ns) if AND_WAIT in launches else launch_ns
-    else:
-        known = ", ".join(sorted(launches)) or "nothing"
-        missing |= dict.fromkeys(("launch", "sync"), f"no launch on a stream (launch.csv); it has {known}")
-    return HostPath(latency_ns, bandwidth, launch_ns, sync_ns, _source(calibration.gpu, chosen, launches), missing)
-
-
-def _smallest(calibration: CalibrationSpec, direction: str) -> TransferTable | None:
-    """The law of one-way pinned transfers that starts at the smallest size; of several, that of a copy engine.
-
-    Of its versions, the newest one with small sizes.
-    """
-    laws = [
-        table
-        for table in calibration.pcie
-        if isinstance(table, TransferTable)
-        and table.of.get("direction") == direction
-        and table.of.get("pinned", "1") == "1"
-    ]
-    if not laws:
-        return None
-    best = min(laws, key=lambda table: (table.first_bytes, table.of.get("method") != "ce"))
-    same = [table for table in laws if (table.library, table.of.get("method")) == (best.library, best.of.get("method"))]
-    small = [table for table in same if table.first_bytes <= max(SMALL_BYTES, best.first_bytes)]
-    return newest(small)
-
-
-def _line(table: TransferTable) -> tuple[float, float]:
-    """(latency in ns, ns per byte) through the smallest size and LARGE_BYTES, or the largest measured size."""
-    small, large = table.first_bytes, min(max(LARGE_BYTES, table.first_bytes), table.last_bytes)
-    least_ns, most_ns = (float(law_of(table).time_ns(size)) for size in (small, large))
-    if large <= small:
-        return 0.0, least_ns / small
-    ns_per_byte = (most_ns - least_ns) / (large - small)
-    return least_ns - small * ns_per_byte, ns_per_byte
-
-
-def _source(gpu: str, transfers: list[TransferTable], launches: dict[str, ScalarTable]) -> str:
-    found = [
-        f"{table.of['direction']} {table.of.get('method', '')} by {table.library}".replace("  ", " ")
-        for table in transfers
-    ]
-    found += [
-        f"{kind} launch of {launches[kind].of.get('measured_on', gpu)} by {launches[kind].library}"
-        for kind in (STREAM, AND_WAIT)
-        if kind in launches
-    ]
-    return f"calibration {gpu}: {', '.join(found)}"
-
-
-# ---- memory
 # The memory of a GPU: latency and rates of its levels (``hbm``), and which of them apply to the HBM of a die.
 
 

@@ -45,16 +45,14 @@ def harvested_yield(
 
 
 class Defects(NamedTuple):
-    """The defects of a process and a die: their number per cm², α, the area of a die and of its cores, how many cores
-    there are, and how many must work (1 and 1 if a defect anywhere kills the die).
-    """
+    """The defects of a process, and the die that they hit."""
 
-    per_cm2: float
-    cluster: float
-    die_mm2: float
-    cores_mm2: float = 0.0
-    cores: int = 1
-    needed: int = 1
+    per_cm2: float  # defects
+    cluster: float  # α of their distribution
+    die_mm2: float  # area of a die
+    cores_mm2: float = 0.0  # area of its cores
+    cores: int = 1  # how many there are
+    needed: int = 1  # how many must work; 1 of 1: a defect anywhere kills the die
 
 
 class Draw(NamedTuple):

@@ -19,6 +19,7 @@ from archsim.policies.registry import place_experts
 from archsim.runs.energy import SystemHardware, build_costs
 from archsim.runs.run import LONGEST, Run
 from archsim.specs.axes import Axis
+from archsim.specs.engines import ENGINES
 from archsim.specs.plan import Point, SweepPlan, spread
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
@@ -150,8 +151,6 @@ SPREAD = 3.0  # of time, either way
 _RUN_NS, _STEP_NS = 25e6, 0.5e6  # a run and a step of a layer, whatever happens in them
 _EVENTS_PER_EXPERT = 20.0  # an expert's reads, multiplication and reports, under any assumptions
 _EVENTS_PER_PAIR = 4.0  # hidden vectors from one die to another and back
-# An event, by how links are shared; the interpreter is written in Python.
-_EVENT_NS = {"event": {"reserved": 0.8e3, "shared": 2.5e3}, "interpreted": {"reserved": 40e3, "shared": 150e3}}
 _ROUTE_LINK_NS = 20.0  # a link of a route, when the fabric is built; 64 × 64 dies
 # A link of the fabric, whose ends, class, counts and share of the network are built; fully connected dies.
 _LINK_NS = {"reserved": 2e3, "shared": 4e3}
@@ -183,12 +182,12 @@ def cost_of(point: Point) -> RunCost:
     layers, (links, route_links) = len(point.model.moe_layer_ids), extent_of(point.system)
     steps = (workload.decode_steps + workload.has_prompts) * min(workload.layers or layers, layers)
     events = each_ns = 0.0
-    if point.engine != "analytical":
+    if (event_ns := ENGINES[point.engine].event_ns) is not None:
         experts, chosen = point.model.experts, point.batch * point.model.top_k
         active = experts * (1 - exp(-chosen / experts))
         pairs = dies**2 * (1 - exp(-chosen / dies**2)) if kind == "shared" else 0.0
         events = steps * (_EVENTS_PER_EXPERT * active + _EVENTS_PER_PAIR * pairs)
-        each_ns = _EVENT_NS[point.engine][kind]
+        each_ns = event_ns[kind]
     return RunCost(
         events,
         _RUN_NS + steps * _STEP_NS + events * each_ns + links * _LINK_NS[kind] + route_links * _ROUTE_LINK_NS,

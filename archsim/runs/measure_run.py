@@ -13,6 +13,7 @@ from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.base.units import NS_PER_S
 from archsim.runs.finished import ARRAYS, Column, Finished, per_die, share_of_time
+from archsim.specs.workload import trace_label
 
 RUN = Column("run", TEXT, "", "key of the run, a digest of everything that it is made of")
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
@@ -42,8 +43,6 @@ OF_RUN = (RUN, *(each for each in INPUTS if each.name in ("system", "model", "ba
 
 def inputs(run: Finished) -> dict[str, Any]:
     """What was simulated."""
-    from archsim.runs.run import trace_label
-
     scenario, workload, mesh = run.run, run.run.workload, run.run.system.mesh
     assert run.source is not None
     return {

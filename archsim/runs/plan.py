@@ -29,8 +29,8 @@ from archsim.runs.run import (
     prediction_text,
     shaping_text,
     simulation_of,
-    trace_label,
 )
+from archsim.runs.simulator import simulator_of
 from archsim.specs.assumptions import AssumptionsSpec
 from archsim.specs.built import named_dies
 from archsim.specs.experiment import ExperimentSpec, layers_problem
@@ -38,6 +38,7 @@ from archsim.specs.plan import Dropped, Point, SweepPlan, plan_without_axes
 from archsim.specs.policies import PolicySpec
 from archsim.specs.scenario import Scenario, own_functions
 from archsim.specs.system import SystemSpec
+from archsim.specs.workload import trace_label
 from archsim.workload.layer_subset import refuse_more_layers
 from archsim.workload.traffic_presets import load_traffic, with_lengths
 from microarch.fabric.grid import ROW_MAJOR
@@ -185,8 +186,8 @@ class RunMaker:
             number = point.index
             axes = axes_told(self._plan, point) if self._plan.combinations <= _MOST_TOLD else ""
         run = Run(
-            *scenario, engine=point.engine, demand=demand, trace=self.routing(point)[0], columns=self._columns,
-            point=number, axes=axes, details=details,
+            *scenario, engine=point.engine, demand=demand, trace=self.routing(point)[0], simulator=simulator_of,
+            columns=self._columns, point=number, axes=axes, details=details,
         )  # fmt: skip
         # What Run.key and Run.simulation would find, from texts of parts that points share.
         pair = id(point.assumptions), id(point.policy)

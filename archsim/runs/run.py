@@ -189,13 +189,24 @@ class DemandSpec:
         return self.batch * self.workload.decode_steps * layers * self.model.top_k
 
 
+class Simulates(Protocol):
+    """What simulates the runs of one process: a `archsim.runs.simulator.Simulator`."""
+
+    def record(self, run: "Run", details: bool = True) -> Record: ...
+
+    def warm_up(self, run: "Run") -> None: ...
+
+    def gather(self, specs: Sequence[DemandSpec]) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run(Scenario, Job):
-    """One row of the results: a scenario on an engine. ``point``, ``axes`` and ``details`` are no part of its key."""
+    """One row of the results: a scenario on an engine. What is not compared is no part of its key."""
 
     engine: str  # its name
     demand: DemandSpec  # what its demand is built from
     trace: str  # what the routing is, for the key: a digest, or the resolved generator
+    simulator: Callable[[Workspace], Simulates] = field(compare=False, repr=False)  # makes what simulates it
     columns: tuple[str, ...] = ()  # users' own, as package.module:function
     point: int | None = field(default=None, compare=False)  # its number in a sweep with axes
     axes: str = field(default="", compare=False)  # their values, for people
@@ -252,17 +263,16 @@ class Run(Scenario, Job):
         return self.demand.selections
 
     def simulate(self, workspace: Workspace) -> Record:
-        """The record; the workspace keeps a `archsim.runs.simulator.Simulator`."""
-        record: Record = workspace.of(_simulator).record(self, self.details)
-        return record
+        """The record; the workspace keeps what `simulator` makes for it."""
+        return workspace.of(self.simulator).record(self, self.details)
 
     def warm_up(self, workspace: Workspace) -> None:
         """Run the first request for one decode step."""
-        workspace.of(_simulator).warm_up(self)
+        workspace.of(self.simulator).warm_up(self)
 
     def gather(self, workspace: Workspace, together: Sequence[Job]) -> None:
         """Build the demands of batches of the same traffic in one pass over it."""
-        workspace.of(_simulator).gather([run.demand for run in together if isinstance(run, Run)])
+        workspace.of(self.simulator).gather([run.demand for run in together if isinstance(run, Run)])
 
     @property
     def limits_heatmap(self) -> bool:
@@ -281,12 +291,6 @@ class Run(Scenario, Job):
         system = "" if self.axes else f"{self.system.name} "  # variants are named by a digest
         parts = f"{system}{self.model.name} batch {self.batch} {self.policy.name} {self.assumptions.label}"
         return f"{point_told(self.point)}{self.axes}{', ' if self.axes else ''}{parts}"
-
-
-def _simulator(workspace: Workspace) -> Any:
-    from archsim.runs.simulator import Simulator
-
-    return Simulator(workspace.traces)
 
 
 def point_told(point: int | None) -> str:
@@ -346,12 +350,6 @@ def generated_digest(workload: WorkloadSpec, model: ModelSpec) -> str:
     parameters = json.dumps(_plain(workload.trace), sort_keys=True)
     like = workload.trace.synthetic.preset_of(model.name)
     return f"synthetic {hashlib.sha256(f'{parameters} {like and preset_digest(like)}'.encode()).hexdigest()}"
-
-
-def trace_label(workload: WorkloadSpec) -> str:
-    """A recorded trace in the results: the last two names of its path, independent of the working directory."""
-    assert isinstance(workload.trace, str)
-    return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])
 
 
 def prediction_text(policy: PolicySpec) -> str:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from archsim.policies import allocation, heatmap, registry
 from archsim.runs import columns, energy, measure_units, packed_steps
 from archsim.runs.finished import Finished
 from archsim.runs.physical_laws import broken_laws, obeyed
-from archsim.runs.run import ROW, DemandSpec, Record, Run, generated_digest, plain_text
+from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
+from archsim.specs.engines import ENGINES
 from archsim.workload import column_cache, layer_subset, trace, traffic_presets
 from archsim.workload.demand import sum_together
 from archsim.workload.demand_cache import built_together, cached_demand, missing
@@ -277,6 +279,11 @@ class Simulator:
         return layer_subset.some_layers(source, workload.layers)
 
 
+def simulator_of(workspace: Workspace) -> Simulator:
+    """What simulates the runs of a process, with the traces that are open there."""
+    return Simulator(workspace.traces)
+
+
 def _is_users(spec: DemandSpec) -> bool:
     """Whether a user's code takes part, whose changes the cache cannot see."""
     own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
@@ -327,16 +334,10 @@ def refused(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
 
 
 def engine_of(name: str) -> type[EventEngine]:
-    """The engine ``event``, ``analytical`` or ``interpreted``."""
-    if name == "analytical":
-        from archsim.engine.analytic.engine import AnalyticalEngine
-
-        return AnalyticalEngine
-    if name == "interpreted":
-        from archsim.engine.interpreted.engine import InterpretedEngine
-
-        return InterpretedEngine
-    return EventEngine
+    """The engine of a row of `archsim.specs.engines.ENGINES`."""
+    module, _, kind = ENGINES[name].target.partition(":")
+    engine: type[EventEngine] = getattr(import_module(module), kind)
+    return engine
 
 
 def _predictor(spec: DemandSpec) -> heatmap.Predictor | None:

@@ -19,7 +19,7 @@ from archsim.iteration.experts import NOT_GATED
 from archsim.iteration.layers import attentions
 from archsim.iteration.narrow import faster, narrowed
 from archsim.laws import scaling, transfers
-from archsim.laws.laws import not_served
+from archsim.laws.dominated import not_served
 from archsim.laws.tables import CalibrationSpec, MoeTable, ScaledSections
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.model import SLICES, ModelSpec

@@ -13,6 +13,7 @@ from archsim.base.own_code import import_function
 from archsim.specs import config_files, system
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
+from archsim.specs.engines import ENGINES
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
@@ -27,7 +28,7 @@ class ExperimentSpec(Spec):
     workload: WorkloadSpec  # traffic, batches and steps
     policies: tuple[PolicySpec, ...] = Field(min_length=1)  # each is run
     assumptions: tuple[AssumptionsSpec, ...] = Field(min_length=1)  # sets, each is run
-    engine: Literal["event", "analytical", "interpreted"] = "event"  # that simulates
+    engine: Literal[tuple(ENGINES)] = "event"  # type: ignore[valid-type]  # that simulates
     # As in serve files; null: every device has requests of its own and its share of the experts.
     parallel: ParallelSpec | None = None
     precision: PrecisionSpec = PrecisionSpec()  # of weights, activations and KV

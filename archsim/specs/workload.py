@@ -1,5 +1,6 @@
 """The workload: a routing trace (or synthetic traffic), batch sizes and decode steps."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -238,3 +239,9 @@ class WorkloadSpec(Spec):
             return None
         prompt = PROMPT_TOKENS if synthetic.prompt_tokens is None else synthetic.prompt_tokens
         return prompt + min(self.decode_steps, synthetic.decode_steps or self.decode_steps)
+
+
+def trace_label(workload: WorkloadSpec) -> str:
+    """A recorded trace in the results: the last two names of its path, independent of the working directory."""
+    assert isinstance(workload.trace, str)
+    return "/".join(Path(workload.trace).absolute().resolve().parts[-2:])

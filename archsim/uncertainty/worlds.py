@@ -22,7 +22,7 @@ from archsim.base.host import available_cores
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
 from archsim.engine import fabrics, grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
-from archsim.laws import die, laws
+from archsim.laws import die, moe
 from archsim.runs import pool, sweep
 from archsim.runs import store as cache
 from archsim.runs.energy import Coefficients
@@ -208,7 +208,7 @@ def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Sys
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
     rates = system.nominal_rates
-    sizes = laws.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
+    sizes = moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
     vectors = die.Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
     shares = slowest["vectors"].slowest, slowest["multiply"].slowest
     calibration = calibration_named(compute.calibration)

@@ -9,23 +9,19 @@ import pandas as pd
 from archsim.base.units import NS_PER_US
 from archsim.laws.gemm import CORRECTION_UNIT
 from archsim.laws.moe import (
-    BALANCED,
-    DRAWS_OF_POINT,
     EPLB,
-    LAUNCHED_ONE_BY_ONE,
     LEAST_RANKS_TO_LEAVE_OUT,
     POINT,
     SIZES,
     law_ns,
-    load_draws,
     moe_ns,
     named_of,
     off_the_others,
     outside_ranks,
     ranks_of,
-    routing_of,
     time_of_load,
 )
+from archsim.laws.rank_load import BALANCED, DRAWS_OF_POINT, LAUNCHED_ONE_BY_ONE, load_draws, routing_of
 from archsim.laws.tables import Kriging, MoeTable
 from calibration.fit.gemm import quantiles
 from calibration.fit.isolated import LEAST_OF_ROW, apart, spread_of

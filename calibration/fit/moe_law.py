@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_S
-from archsim.laws import moe, scaling, tables
+from archsim.laws import moe, rank_load, scaling, tables
 from calibration.fit import gemm, robust
 
 NAMES = (
@@ -63,14 +63,14 @@ def fit_law(sets: Sequence[Set], named: dict, ceiling: Ceiling = NO_CEILING) -> 
     the costs of pairs and tokens. Routings are compared after a few iterations; only the best is fitted to convergence.
     The law has a floor if the host launched the kernels one by one.
     """
-    routings = moe.candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
+    routings = rank_load.candidates(named["model"], named["distribution"], named["kernel"], named["eplb_slots"])
     start, routing = START, routings[0]
     if len(routings) > 1:
         tried = {name: _search(sets, named, name, START, STEPS_TO_COMPARE, ceiling) for name in routings}
         routing = min(routings, key=lambda name: tried[name].cost)
         start = tried[routing].x
     found = _search(sets, named, routing, start, MOST_STEPS, ceiling)
-    if named["kernel"] in moe.LAUNCHED_ONE_BY_ONE:
+    if named["kernel"] in rank_load.LAUNCHED_ONE_BY_ONE:
         floor = sets[0].logs.quantile(FLOOR_AT)
         found = _search(sets, named, routing, np.append(found.x, floor), MOST_STEPS, ceiling)
     law = _on(_law(found.x, routing), named, _slowest(sets), sets[0].hbm_bytes_per_s)
@@ -87,7 +87,9 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     floor = start[len(START) :]
     typical = np.concatenate([START, floor])
     drawn = [
-        None if routing == moe.BY_CHANCE else moe.rank_loads(named, routing, _law(START, routing), ep, tokens)
+        None
+        if routing == rank_load.BY_CHANCE
+        else rank_load.rank_loads(named, routing, _law(START, routing), ep, tokens)
         for ep, _, tokens in points
     ]
     slowest = _slowest(sets)
@@ -95,7 +97,7 @@ def _search(sets: Sequence[Set], named: dict, routing: str, start: np.ndarray, s
     def residuals(values: np.ndarray) -> np.ndarray:
         law, found = _law(values, routing), []
         for each, (ep, tp, tokens), load in zip(sets, points, drawn, strict=True):
-            pairs, active = load or moe.rank_loads(named, routing, law, ep, tokens)
+            pairs, active = load or rank_load.rank_loads(named, routing, law, ep, tokens)
             there = _on(law, named, slowest, each.hbm_bytes_per_s)
             seen = moe.seen_tokens(named, pairs, tokens)
             found.append(np.log(moe.time_of_load(there, named, pairs, active, ep, tp, seen)) - each.logs.to_numpy())
@@ -138,5 +140,5 @@ def _most_flop(sets: Sequence[Set], named: dict, ceiling: Ceiling) -> float:
 
 def _law(values: np.ndarray, routing: str) -> tables.MoeLaw:
     fields = {"floor_ns": 0.0} | dict(zip(NAMES, np.exp(values), strict=False))
-    spread = fields["spread"] if routing == moe.BY_CHANCE else 1.0
+    spread = fields["spread"] if routing == rank_load.BY_CHANCE else 1.0
     return tables.MoeLaw.model_construct(**fields | {"order": 1 + fields["order"], "spread": spread})

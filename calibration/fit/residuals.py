@@ -13,7 +13,8 @@ import pandas as pd
 from archsim.base.units import NS_PER_S, NS_PER_US, WEIGHT_BYTES
 from archsim.laws.attention import AttentionSizes, work_of
 from archsim.laws.gemm import OUTPUT_BYTES
-from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.laws import Laws
+from archsim.laws.moe import MoeSizes
 from archsim.laws.scaling import with_scaled
 from archsim.laws.tables import (
     AttentionTable,

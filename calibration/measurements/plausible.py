@@ -12,7 +12,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from archsim.laws.moe import BALANCED
+from archsim.laws.rank_load import BALANCED
 from archsim.laws.transfers import NOTIFY_OF, NVLINK_BYTES_PER_S
 from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.schema import IDLE_US, MeasurementKind, gpu_key

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.examples import sampled
 from support.made_up_layers import LAW, MODEL, layers
 
-from archsim.laws import moe as routing
+from archsim.laws import rank_load
 from archsim.laws.moe import POINT, law_ns, named_of, time_of_load
 from archsim.laws.scaling import MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
@@ -22,13 +22,13 @@ from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, mo
 from calibration.measurements.reading import Measurements
 
 SKEWED = "power_law_1.2"
-ROUTINGS = [("balanced", name) for name in (routing.BALANCED, routing.GROUPED)] + [
-    (SKEWED, name) for name in (routing.RANK_BY_RANK, routing.SMALLEST_FIRST, routing.GROUPED_DRAWS)
+ROUTINGS = [("balanced", name) for name in (rank_load.BALANCED, rank_load.GROUPED)] + [
+    (SKEWED, name) for name in (rank_load.RANK_BY_RANK, rank_load.SMALLEST_FIRST, rank_load.GROUPED_DRAWS)
 ]
 
 
 def loads(how, ep, tokens, distribution=SKEWED):
-    return routing.rank_loads({**MODEL, "distribution": distribution}, how, LAW, np.array([ep]), np.array([tokens]))
+    return rank_load.rank_loads({**MODEL, "distribution": distribution}, how, LAW, np.array([ep]), np.array([tokens]))
 
 
 class TestLoads:
@@ -46,33 +46,33 @@ class TestLoads:
     def test_one_rank_computes_all(self, distribution, how):
         assert loads(how, 1, 512, distribution)[0] == pytest.approx(512 * 8, rel=0.01)
 
-    @pytest.mark.parametrize("how", [routing.RANK_BY_RANK, routing.SMALLEST_FIRST])
+    @pytest.mark.parametrize("how", [rank_load.RANK_BY_RANK, rank_load.SMALLEST_FIRST])
     def test_more_ranks_have_less_each(self, how):
         pairs = [loads(how, ep, 512)[0][0] for ep in (1, 2, 4, 8, 16, 32, 64, 128)]
         assert pairs == sorted(set(pairs), reverse=True)
 
     def test_few_tokens_smallest_first_are_on_one_rank_and_rank_by_rank_on_all(self):
-        assert loads(routing.SMALLEST_FIRST, 16, 1)[1] > 0.9 * 8
-        assert loads(routing.RANK_BY_RANK, 8, 1)[1] < 2
+        assert loads(rank_load.SMALLEST_FIRST, 16, 1)[1] > 0.9 * 8
+        assert loads(rank_load.RANK_BY_RANK, 8, 1)[1] < 2
 
     def test_groups_send_half_of_each_token_to_the_first_experts(self):
-        pairs, active = loads(routing.GROUPED, 32, 1600, "balanced")
+        pairs, active = loads(rank_load.GROUPED, 32, 1600, "balanced")
         assert active == 4 and pairs[0] == pytest.approx(1600 * (4 + 4 * 4 / 64), rel=0.1)
 
     def test_what_a_distribution_may_stand_for(self):
-        assert routing.candidates("qwen", "balanced") == (routing.BALANCED,)
-        assert routing.candidates("qwen", "measured") == (routing.BY_CHANCE,)
-        assert routing.GROUPED_DRAWS in routing.candidates("DeepSeek-V3", "power_law_0.6")
-        assert routing.candidates("DeepSeek-V3", "balanced", "deepepmoe-context") == (routing.TILED,)
+        assert rank_load.candidates("qwen", "balanced") == (rank_load.BALANCED,)
+        assert rank_load.candidates("qwen", "measured") == (rank_load.BY_CHANCE,)
+        assert rank_load.GROUPED_DRAWS in rank_load.candidates("DeepSeek-V3", "power_law_0.6")
+        assert rank_load.candidates("DeepSeek-V3", "balanced", "deepepmoe-context") == (rank_load.TILED,)
 
     @given(st.sampled_from([1, 2, 4, 16, 128]), st.integers(1, 100_000))
     def test_with_an_expert_a_tile_weights_are_read_for_every_tile_at_most(self, ep, tokens):
-        (pairs,), (active,) = loads(routing.TILED, ep, tokens, "balanced")
+        (pairs,), (active,) = loads(rank_load.TILED, ep, tokens, "balanced")
         assert pairs == tokens * 8 / ep
         assert (
             active
-            == min(max(pairs / routing.ROWS_OF_TILE, 1), 128 / ep)
-            <= loads(routing.BALANCED, ep, tokens, "balanced")[1]
+            == min(max(pairs / rank_load.ROWS_OF_TILE, 1), 128 / ep)
+            <= loads(rank_load.BALANCED, ep, tokens, "balanced")[1]
         )
 
 
@@ -87,7 +87,7 @@ class TestFit:
 
     def test_what_the_host_takes_to_launch_is_a_floor_and_is_found(self):
         floored = LAW.model_copy(update={"floor_ns": 400_000.0})
-        rows = layers(how=routing.TILED, law=floored).assign(kernel="deepepmoe-context")
+        rows = layers(how=rank_load.TILED, law=floored).assign(kernel="deepepmoe-context")
         (table,) = fit_moe(rows)
         assert table.law.floor_ns == pytest.approx(400_000, rel=0.01)
         ((named, sweeps),) = moe_pools(rows)
@@ -115,11 +115,11 @@ class TestFit:
 
     def test_releases_that_route_differently_are_apart(self):
         rows = pd.concat(
-            [layers(SKEWED, routing.SMALLEST_FIRST, "1.0rc1"), layers(SKEWED, routing.RANK_BY_RANK, "1.0rc2")]
+            [layers(SKEWED, rank_load.SMALLEST_FIRST, "1.0rc1"), layers(SKEWED, rank_load.RANK_BY_RANK, "1.0rc2")]
         )
         assert {(t.version, t.routing) for t in fit_moe(rows)} == {
-            ("1.0rc1", routing.SMALLEST_FIRST),
-            ("1.0rc2", routing.RANK_BY_RANK),
+            ("1.0rc1", rank_load.SMALLEST_FIRST),
+            ("1.0rc2", rank_load.RANK_BY_RANK),
         }
 
     def test_kernels_are_apart(self):
@@ -129,16 +129,16 @@ class TestFit:
         assert slow == pytest.approx(2 * fast, rel=0.01)
 
     def test_draws_scatter_only_where_something_is_drawn(self):
-        (drawn,), (balanced,) = fit_moe(layers(SKEWED, routing.RANK_BY_RANK)), fit_moe(layers())
+        (drawn,), (balanced,) = fit_moe(layers(SKEWED, rank_load.RANK_BY_RANK)), fit_moe(layers())
         at = np.array([16.0]), np.array([1.0]), np.array([4096.0])
         assert 0.02 < draw_noise(drawn, *at)[0] < 0.5
         assert np.isnan(draw_noise(balanced, *at)[0])
 
     def test_equal_measurements_equal_bytes(self):
-        rows = layers(SKEWED, routing.RANK_BY_RANK, powers=8)
+        rows = layers(SKEWED, rank_load.RANK_BY_RANK, powers=8)
         first = fit_measurements(Measurements({"moe": rows}), "h100")
-        routing._rank_draws.cache_clear()
-        routing._counts.cache_clear()
+        rank_load._rank_draws.cache_clear()
+        rank_load._counts.cache_clear()
         assert fit_measurements(Measurements({"moe": rows.iloc[::-1]}), "h100") == first
 
 

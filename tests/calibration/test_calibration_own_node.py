@@ -14,8 +14,9 @@ from archsim.base.validation import validate
 from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
+from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
-from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table, path_of
+from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
 from archsim.runs.notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec

@@ -26,7 +26,8 @@ from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
 from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
-from archsim.laws.laws import Laws, MoeSizes
+from archsim.laws.laws import Laws
+from archsim.laws.moe import MoeSizes
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table

@@ -13,7 +13,8 @@ from archsim.base.errors import TraceError
 from archsim.iteration.collectives import fastest_all_reduce_ns
 from archsim.iteration.experts import ByChance
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
-from archsim.laws.laws import Laws, dominated_in
+from archsim.laws.dominated import dominated_in
+from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER

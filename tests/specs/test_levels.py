@@ -15,8 +15,8 @@ from archsim.base.yaml import dump_yaml
 from archsim.engine.event.step_networks import flow_network
 from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
+from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
-from archsim.laws.transfers import path_of
 from archsim.report.layout import places
 from archsim.report.page import write_report
 from archsim.report.report import Report

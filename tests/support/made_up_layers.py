@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from archsim.laws import moe as routing
+from archsim.laws import rank_load
 from archsim.laws.moe import POINT, law_ns
 from archsim.laws.tables import MoeLaw
 
@@ -12,7 +12,7 @@ LAW = MoeLaw(launch_ns=40000, ns_per_token=8, flop_per_s=5e14, bytes_per_s=2.5e1
 RANKS = [(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (1, 2), (1, 4)]
 
 
-def layers(distribution="balanced", how=routing.BALANCED, version="1.0", powers=14, law=LAW) -> pd.DataFrame:
+def layers(distribution="balanced", how=rank_load.BALANCED, version="1.0", powers=14, law=LAW) -> pd.DataFrame:
     points = np.array([(ep, tp, 2.0**power) for ep, tp in RANKS for power in range(powers)])
     named = {**MODEL, "distribution": distribution}
     return pd.DataFrame(points, columns=POINT).assign(

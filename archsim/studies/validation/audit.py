@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.laws.attention import CORRECTION_UNIT as ATTENTION_UNIT
+from archsim.laws.dominated import NOT_SERVED, SLOWER, dominated_in
 from archsim.laws.gemm import CORRECTION_UNIT
-from archsim.laws.laws import NOT_SERVED, SLOWER, dominated_in
-from archsim.laws.moe import BALANCED
+from archsim.laws.rank_load import BALANCED
 from archsim.laws.tables import (
     AttentionTable,
     CalibrationSpec,

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from archsim.base import errors, units
-from archsim.laws import die, gemm, laws, tables
-from archsim.laws.moe import BALANCED, EPLB, TILED, candidates, rank_loads
+from archsim.laws import die, gemm, moe, tables
+from archsim.laws.moe import EPLB
 from archsim.laws.moe import SIZES as LAYER_SIZES
+from archsim.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from archsim.specs import calibration_files, config_files
 from archsim.studies.validation.engine_cases import steps_ns
 from calibration.fit.moe import with_defaults
@@ -99,7 +100,7 @@ def _loads(rows: pd.DataFrame, key: tuple[str, str, str, str]) -> pd.DataFrame:
 
 
 def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd.DataFrame | None:
-    sizes = laws.MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
+    sizes = moe.MoeSizes(*(int(rows[name].iloc[0]) for name in LAYER_SIZES))
     chosen = None if library == FASTEST else library
     reference = (calibration if gpu == calibration.gpu else calibration_files.load_calibration(gpu)).reference
     if dtype not in reference.peak_flop_per_s:
@@ -137,7 +138,7 @@ def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def _tokens(pairs: float, active: float, sizes: laws.MoeSizes, ep: float) -> np.ndarray:
+def _tokens(pairs: float, active: float, sizes: moe.MoeSizes, ep: float) -> np.ndarray:
     """Tokens of every expert of the model, int64[expert]: the pairs, shared equally by the first active experts."""
     total, runs = max(round(pairs), 1), max(round(min(active, pairs)), 1)
     tokens = np.zeros(sizes.experts, np.int64)
@@ -148,7 +149,7 @@ def _tokens(pairs: float, active: float, sizes: laws.MoeSizes, ep: float) -> np.
 
 def rank_ns(
     named: str,
-    sizes: laws.MoeSizes,
+    sizes: moe.MoeSizes,
     ep: int,
     dtype: str,
     rates: gemm.Rates,
