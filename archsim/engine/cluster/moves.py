@@ -364,7 +364,8 @@ class RouteMoves:
         if charged and not isinstance(self, MeshMoves):
             raise errors.SpecError(
                 f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
-                "needs one or two levels of switches, or one of links between all GPUs, with laws. Take transfer_software: free, or launch: local_cp"
+                "needs one or two levels of switches, or one of links between all GPUs, with laws. Take "
+                "transfer_software: free, or launch: local_cp"
             )
         self._fabric, self._fixed_ns = fabric, machine.transfer_ns
         self._once = KERNELS[assumptions.dispatch].once
