@@ -42,17 +42,18 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
     pair = (levels[0].bandwidth_bytes_per_s if levels else None) or system.d2d.bandwidth_bytes_per_s
     hop_ns = (levels[0].hop_latency_ns if levels else None) or system.d2d.hop_latency_ns
     members = levels[0].size if levels else system.dies
-    linked = members - 1 if levels and levels[0].kind == "fully_connected" else 1  # a link to each of the others
+    linked = bool(levels) and levels[0].kind == "fully_connected" and members > 1
     nic = levels[1].bandwidth_bytes_per_s if len(levels) > 1 else None
     return scaling.MachineRates(
         compute=system.compute.peak_flop_per_s / peak,
         memory=system.hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
         * (system.hbm.efficiency / share),
-        link_bytes_per_s=pair * max(linked, 1),
+        link_bytes_per_s=pair * (members - 1) if linked else pair,
         pair_bytes_per_s=pair,
         nic_bytes_per_s=nic or transfers.NIC_BYTES_PER_S,
         hop_ns=hop_ns - HOPS_NS.get(gpu, HOP_NS),
         domain=members,
+        linked=linked,
     )  # fmt: skip
 
 

@@ -136,6 +136,7 @@ class MachineRates(NamedTuple):
     nic_bytes_per_s: float  # of a device to other nodes
     hop_ns: float  # latency of a hop in a node, beyond that of the measured node
     domain: int  # devices of a node
+    linked: bool = False  # each device of a node has a link to each other, and no switch
 
 
 HOPS = MappingProxyType({"all_reduce": 2})  # that any algorithm needs, one after the other; one for other operations
@@ -169,13 +170,14 @@ def at_rates(calibration: tables.CalibrationSpec, rates: MachineRates) -> tables
         update={"peak_flop_per_s": peaks, "hbm_bytes_per_s": reference.hbm_bytes_per_s * rates.memory}
     )
     moves = {
-        section: tuple(_transfer_at(each, *links, rates.hop_ns) for each in getattr(calibration, section))
+        section: tuple(_transfer_at(each, rates, *links) for each in getattr(calibration, section))
         for section in ("p2p", "collectives")
     }
     return tables.MachineCalibration.model_construct(
         **dict(calibration) | kernels | moves | {"reference": there},
         given=reference, link_bytes_per_s=rates.link_bytes_per_s, pair_bytes_per_s=rates.pair_bytes_per_s,
         nic_bytes_per_s=rates.nic_bytes_per_s, domain=rates.domain,
+        linked=rates.linked,
     )  # fmt: skip
 
 
@@ -184,17 +186,18 @@ def with_links(calibration: tables.CalibrationSpec, like: tables.CalibrationSpec
     if not isinstance(like, tables.MachineCalibration):
         return calibration
     links = like.link_bytes_per_s, like.pair_bytes_per_s, like.nic_bytes_per_s
-    return at_rates(calibration, MachineRates(1.0, 1.0, *links, 0.0, like.domain))
+    return at_rates(calibration, MachineRates(1.0, 1.0, *links, 0.0, like.domain, like.linked))
 
 
 def _transfer_at(
-    table: tables.TransferTable, link: float, pair: float, nic: float, hop_ns: float
+    table: tables.TransferTable, rates: MachineRates, link: float, pair: float, nic: float
 ) -> tables.TransferTable:
-    """Copies are of a pair of devices, all else of a device with all others of its node."""
+    """Copies are of a pair of devices, all else of a device with the others of its group in a node."""
     of = table.of
     outside = of.get("placement") == "inter_node" or of.get("nodes", "1") != "1"
-    ratio = nic if outside else pair if "placement" in of else link
-    later = 0.0 if outside else HOPS.get(of.get("op", ""), 1) * hop_ns
+    inside = link * transfers.linked_share(rates, int(of.get("num_gpus", rates.domain)))
+    ratio = nic if outside else pair if "placement" in of else inside
+    later = 0.0 if outside else HOPS.get(of.get("op", ""), 1) * rates.hop_ns
     if ratio == 1.0 and later == 0.0:
         return table
     return table.model_copy(

@@ -350,6 +350,7 @@ class MachineCalibration(CalibrationSpec):
     pair_bytes_per_s: Positive  # between two devices of a node
     nic_bytes_per_s: Positive  # of a device to other nodes
     domain: int = Field(ge=1)  # devices of a node
+    linked: bool  # each device of a node has a link to each other, and no switch
 
     @property
     def measured(self) -> ReferenceRates:

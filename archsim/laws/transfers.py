@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -116,11 +116,18 @@ def domain_of(calibration: CalibrationSpec) -> int:
     return NVLINK_RANKS.get(calibration.gpu, NODE)
 
 
-def link_of(calibration: CalibrationSpec) -> float:
-    """Bytes/s of a device into its node, one direction; 0 where it is unknown."""
+def link_of(calibration: CalibrationSpec, ranks: int) -> float:
+    """Bytes/s of a device to the others of ``ranks`` in its node, one direction; 0 where it is unknown."""
     if isinstance(calibration, MachineCalibration):
-        return calibration.link_bytes_per_s
+        return linked_share(calibration, ranks) * calibration.link_bytes_per_s
     return LINK_BYTES_PER_S.get(calibration.gpu, 0.0)
+
+
+def linked_share(rates: Any, ranks: int) -> float:
+    """Of a device's bytes/s into its node, what leads to the others of ``ranks``: all behind a switch, else one link
+    to each. ``rates``: with ``linked`` and ``domain``.
+    """
+    return (ranks - 1) / (rates.domain - 1) if rates.linked and 1 < ranks < rates.domain else 1.0
 
 
 def link_table(calibration: CalibrationSpec) -> TransferTable | None:

@@ -2,7 +2,10 @@
 use.
 
 Paper: Yu et al., ISCA 2026 (arXiv 2510.05497v4), section V: when remote data returns, the PDU checks the ``cp_en`` bit
-of the expert and whether it is already local, and may write the slice to the local HBM and enter it in the ATU.
+of the expert and whether it is already local, and may write the slice to the local HBM and enter it in the ATU. The
+LLC needs no word of the PDU: every slice that a die computes with, kept or not, streams through it (``llc: segments``
+keeps it there while it has room). Under ``published`` the die's LLC keeps none that came from another die, as the
+published simulator stores those in HBM alone.
 
 State layout: ``cp_en: uint8[die, expert]``, one bit of hardware each.
 """

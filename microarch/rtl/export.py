@@ -15,7 +15,7 @@ from typing import Any
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator
 
-from microarch.rtl import lockstep, ports_of
+from microarch.rtl import lockstep, ports_of, verilog
 from microarch.silicon import liberty, synthesis
 from microarch.silicon.timing import (
     CLOCK_SLEW_PS,
@@ -96,6 +96,8 @@ def export(
     cycles = recorded[0].cycles
     files = {f"{block}.v": synthesis.verilog_of(block, shipped), f"{block}_tb.v": _bench(block, shipped, len(cycles))}
     files[f"{block}_tb.hex"] = _vectors(shipped, cycles)
+    if (wrapper := verilog.with_memories(block, shipped)) is not None:
+        files[f"{block}_with_memory.v"] = wrapper
     timing = None
     if library is not None:
         netlist = synthesis.map_to_cells(block, lockstep.BENCHES[block][0].component(found.parameters), library)

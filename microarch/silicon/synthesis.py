@@ -126,7 +126,9 @@ def map_to_cells(block: str, component: Any, library: Library) -> Netlist:
 
 def verilog_of(block: str, component: Any) -> str:
     """A component as behavioural Verilog, with the values that its registers have at the start."""
-    return in_yosys(_verilog, _rtlil(block, component))
+    from microarch.rtl.verilog import lint_free
+
+    return lint_free(in_yosys(_verilog, _rtlil(block, component)))
 
 
 def _rtlil(block: str, component: Any) -> str:
@@ -165,8 +167,10 @@ def _there(made: Callable, given: Sequence[Any], folder: Path) -> Any:
 
 
 def _verilog(text: str, folder: Path, run: Callable[[str], None]) -> str:
+    from microarch.rtl.verilog import PASSES
+
     (folder / "in.il").write_text(text, encoding="utf-8")
-    for command in (f"read_rtlil {folder / 'in.il'}", "proc -norom", f"write_verilog -noattr {folder / 'out.v'}"):
+    for command in (f"read_rtlil {folder / 'in.il'}", *PASSES, f"write_verilog -noattr {folder / 'out.v'}"):
         run(command)
     return (folder / "out.v").read_text(encoding="utf-8")
 

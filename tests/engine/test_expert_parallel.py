@@ -120,6 +120,24 @@ def test_skewed_traffic_is_never_faster(nodes, share, engine):
     assert after[2] >= 0.95 * before[2]
 
 
+@pytest.mark.parametrize("dispatch", [*KERNELS, "all_gather"])
+def test_gpus_with_a_link_to_each_other_take_as_long_as_a_switch_of_all_links_or_longer(dispatch):
+    """As long for even traffic; of traffic to one GPU, a pair passes what one of seven links does."""
+    linked = load_system("mi355x_node")
+    switch = {"switch": 8, "bandwidth": "537.6 GB/s", "hop_latency": "0.3 us", "law": "h100/intra_node"}
+    switched = cluster(name="mi355x_node", fabric={"levels": [switch]})
+    for seed in (None, 3):
+        demand = demand_of(PLAIN, 8, 256, 0.9, seed)
+        one, other = (engine_of(each, PLAIN, dispatch=dispatch) for each in (linked, switched))
+        took = step(one, demand)[0], step(other, demand)[0]
+        if seed is None or dispatch == "all_gather":
+            assert took[0] == pytest.approx(took[1], rel=1e-9)
+        else:
+            assert took[0] > took[1]
+        n_bytes = [run.tally.resources["bytes"][UNITS * 8 :].sum() for run in (one, other)]
+        assert 2 * n_bytes[0] == pytest.approx(n_bytes[1], abs=1024)  # a switch is two links away
+
+
 @pytest.mark.parametrize("dispatch", KERNELS)
 @pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
 def test_one_node_of_a_cluster_equals_the_node_alone(dispatch, engine):

@@ -64,6 +64,15 @@ def test_bytes_of_a_link_take_its_rate_and_latency_stays(factor, size, ranks):
     assert one.ns - other.ns == pytest.approx(moved * (1 - 1 / factor), rel=1e-9, abs=1e-6)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_that_are_linked_to_each_other_use_the_links_between_them(ranks):
+    """MI355X: 76.8 GB/s to each of the others, where the measured node has 450 GB/s into a switch."""
+    size, own, found = 2.0**28, calibration_named("h100"), calibration_on(load_system("mi355x_node"))
+    one, other = (Laws(each).collective("all_reduce", size, ranks=ranks) for each in (own, found))
+    moved = size * one.table.ns_per_byte[-1]
+    assert other.ns - one.ns == pytest.approx(moved * (450 / (76.8 * (ranks - 1)) - 1), rel=1e-6)
+
+
 BATCHES = Batches(
     *(np.array(each, float) for each in (
         [1, 64, 256, 0, 16, 0], [512, 2048, 900, 1, 4096, 1], [0, 0, 0, 1, 2, 4], [1, 1, 1, 300, 2048, 1024],

@@ -13,6 +13,7 @@ from microarch.silicon.liberty import find_libraries, read_libraries
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 pytest.importorskip("pyosys", reason="RTL: pip install 'archsim[rtl]'")
 
+from microarch.rtl import verilog  # noqa: E402
 from microarch.rtl.export import export, write  # noqa: E402
 
 needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs Icarus Verilog: iverilog not found")
@@ -43,6 +44,24 @@ def test_verilog_does_what_lockstep_recorded(block, tmp_path):
     write(made, tmp_path)
     played = simulated(block, tmp_path)
     assert played.returncode == 0 and f"PASS: {made.cycles} cycles" in played.stdout
+
+
+@pytest.mark.parametrize("block", sampled(SMALL, lambda block: block in ("atu", "pdu")))
+def test_operands_have_equal_widths_and_registers_no_value_in_their_declaration(block, tmp_path):
+    """What linters warn of. Where Verilator is found, it says nothing of the component or of its wrapper."""
+    files = export(block, 1, changes=SMALL[block]).files
+    assert (f"{block}_with_memory.v" in files) == (block not in ("pdu", "allocator"))
+    text = files[f"{block}.v"]
+    widths = {name.strip(): int(high or 0) + 1 for _, high, name in verilog._DECLARED.findall(text)}
+    found = verilog._BINARY.findall(text)
+    assert found and not verilog._VALUE.search(text) and "casez" not in text
+    assert all(verilog._width(one, widths) == verilog._width(other, widths) for _, _, one, _, other in found)
+    if (lint := shutil.which("verilator")) is not None:
+        for name, each in files.items():
+            (tmp_path / name).write_text(each)
+        wanted = [name for name in files if name in (f"{block}.v", f"{block}_with_memory.v")]
+        asked = (lint, "--lint-only", "-Wall", "-Wno-DECLFILENAME", "--top-module", wanted[-1][:-2], *wanted)
+        assert not subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
 
 
 @needs_icarus

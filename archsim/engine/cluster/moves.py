@@ -3,6 +3,7 @@
 =============  =======================================================================================================
 `PortMoves`    switches of GPUs: flows through the ports of each level (``ports``), timed by measured kernels
                (``laws``, ``between_nodes``) or by bandwidths (``transfer_software: free``)
+`LinkedMoves`  the same kernels between GPUs that are linked to each other, one link for each pair
 `GatherMoves`  ``dispatch: all_gather``: every GPU of a node gets every token, and a reduce-scatter (with
                ``all_gather_all_reduce`` an all-reduce) returns the results
 `NoMoves`      nothing moves: every die has all tokens (``activations: replicated``), or those that a dispatch would
@@ -25,7 +26,7 @@ from archsim.engine import mesh_laws, state, transfer_kernels
 from archsim.engine.cluster.between_nodes import level_law
 from archsim.engine.cluster.finish import arrivals, bounds
 from archsim.engine.cluster.laws import KERNELS, NORMAL_SMS, PortLaw, plain_law, slower
-from archsim.engine.cluster.ports import Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
+from archsim.engine.cluster.ports import LINKED, Grid, PortBytes, flows_direct, flows_forwarded, grid_of, outer_ports
 from archsim.engine.moves import Sizes, send_once, send_once_to, send_selections, vector_bytes
 from archsim.iteration import collectives, overlap
 from archsim.laws import transfers
@@ -134,7 +135,9 @@ def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, anal
     grid = grid_of(scenario.system)
     if scenario.assumptions.dispatch in GATHERING:
         return GatherMoves(scenario, fabric, grid)
-    if grid is None:
+    if grid is not None and grid.linked and scenario.assumptions.transfer_software == "charged":
+        return LinkedMoves(scenario, fabric, grid, analytical)
+    if grid is None or grid.linked:
         return (RouteMoves if scenario.system.endpoint is None else MeshMoves)(scenario, machine, fabric)
     return PortMoves(scenario, fabric, grid, analytical)
 
@@ -166,7 +169,7 @@ class PortMoves:
             for phase, op in ((state.DISPATCH, transfers.DISPATCH), (state.COMBINE, transfers.COMBINE))
         }
         self.named = name_kernels(scenario) or ""
-        self._links = _links_of_ports(fabric, grid)
+        self._links = [] if grid.linked else _links_of_ports(fabric, grid)
         self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
@@ -243,6 +246,24 @@ class PortMoves:
         return found
 
 
+class LinkedMoves(PortMoves):
+    """Over the links of pairs; see the module. A flow takes as long as a measured port with as many bytes for every
+    other GPU, which all links bring together: even traffic takes exactly that, and no flow shares a link with another.
+    """
+
+    def _done(self, flows: PortBytes, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
+        law, sent = self._laws[phase][0], flows.inner[0]
+        ends = np.where(sent > 0, begin_ns[:, None] + self._busy(sent, phase) + law.fixed_ns, 0.0).max(axis=0)
+        return np.maximum(ends, begin_ns + law.fixed_ns)
+
+    def _busy(self, sent: np.ndarray, phase: np.int64) -> np.ndarray:
+        return self._laws[phase][0].busy(sent * (self._grid.size - 1))
+
+    def _flows_on_links(self, flows: PortBytes, phase: np.int64) -> OnLinks:
+        link = self._fabric.link_src, self._fabric.link_dst
+        return OnLinks(flows.inner[0][link], self._busy(flows.inner[0], phase)[link])
+
+
 class GatherMoves:
     """All tokens to all GPUs of a node; see the module. Vectors and flows do not depend on the routing."""
 
@@ -254,7 +275,7 @@ class GatherMoves:
             )
         model = scenario.model
         self._sums = GATHERING[scenario.assumptions.dispatch]
-        self._ranks, self._top_k, self._fabric = grid.dies, model.top_k, fabric
+        self._ranks, self._top_k, self._fabric, self._linked = grid.dies, model.top_k, fabric, grid.linked
         self._laws = Laws(calibration_named(transfer_kernels.own_calibration(scenario.system)))
         self.vector_bytes = vector_bytes(model.hidden, scenario.system.compute.dtype, scenario.assumptions.combine)
         summed = self._sums.replace("_", "-")
@@ -287,6 +308,9 @@ class GatherMoves:
         return overlap.Sms(share=self._share), overlap.Sms(share=self._share)
 
     def on_links(self, sent: Sent) -> tuple[OnLinks, OnLinks]:
+        if self._linked:
+            vectors = sent.vectors[self._fabric.link_src, self._fabric.link_dst].astype(float)
+            return self._phase(vectors, state.DISPATCH), self._phase(vectors, state.COMBINE)
         links = _links_of_ports(self._fabric, Grid(1, self._ranks))[0]
         vectors = np.zeros(self._fabric.links)
         vectors[np.concatenate(links)] = float(sent.vectors[:, 0].sum()) * (self._ranks - 1) / self._ranks
@@ -340,7 +364,8 @@ class RouteMoves:
         if charged and not isinstance(self, MeshMoves):
             raise errors.SpecError(
                 f"no kernels were measured on {scenario.system.shape}: execution: expert_parallel with launch: gpu "
-                "needs one or two levels of switches with laws. Take transfer_software: free, or launch: local_cp"
+                "needs one or two levels of switches, or one of links between all GPUs, with laws. Take "
+                "transfer_software: free, or launch: local_cp"
             )
         self._fabric, self._fixed_ns = fabric, machine.transfer_ns
         self._once = KERNELS[assumptions.dispatch].once
@@ -427,6 +452,8 @@ def _law(scenario: Scenario, number: int, op: str) -> PortLaw:
         hop_ns = system.d2d.hop_latency_ns if level.hop_latency_ns is None else level.hop_latency_ns
         return plain_law(2 * hop_ns, bandwidth * system.d2d.efficiency / units.NS_PER_S)
     nodes = levels[1].size if len(levels) > 1 else 1
+    if level.kind == LINKED:
+        bandwidth *= max(level.size - 1, 1)  # of all links of a GPU together
     law = level_law(level, number, op, assumptions.dispatch, scenario.model, nodes, levels[0].size, bandwidth)
     return slower(law, system.d2d.measured_factor)
 

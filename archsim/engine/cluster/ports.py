@@ -26,15 +26,16 @@ import numpy as np
 from archsim.base.errors import SpecError
 from archsim.specs.fabric import LevelSpec
 
-SWITCH = "switch"
+SWITCH, LINKED = "switch", "fully_connected"
 
 
 class Grid(NamedTuple):
-    """Nodes of GPUs: GPU g of node n is die ``n · size + g``. ``shared``: the GPUs of a node share its NIC."""
+    """Nodes of GPUs: GPU g of node n is die ``n · size + g``."""
 
     nodes: int
     size: int
-    shared: bool = False
+    shared: bool = False  # the GPUs of a node share its NIC
+    linked: bool = False  # each GPU of the one node has a link to each other, and no switch
 
     @property
     def dies(self) -> int:
@@ -64,8 +65,12 @@ class PortBytes(NamedTuple):
 
 
 def grid_of(system) -> Grid | None:
-    """The nodes of a system, if it is switches of GPUs in one or two levels; else None."""
+    """The nodes of a system, if it is switches of GPUs in one or two levels, or GPUs linked to each other by links with
+    a law; else None.
+    """
     levels: Sequence[LevelSpec] = () if system.fabric is None else system.fabric.levels
+    if len(levels) == 1 and levels[0].kind == LINKED and levels[0].law is not None:
+        return Grid(1, system.dies, linked=True)
     if not 1 <= len(levels) <= 2 or any(level.kind != SWITCH for level in levels):
         return None
     if len(levels) == 1:

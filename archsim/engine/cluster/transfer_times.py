@@ -62,7 +62,7 @@ def send_equal(
     for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
         law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
         every[law.named] = law
-        here, there = link_of(calibration), LINK_BYTES_PER_S.get(law.gpu, 0.0)
+        here, there = link_of(calibration, size), LINK_BYTES_PER_S.get(law.gpu, 0.0)
         inside = (size - 1) / size if kernel.forwarded or nodes == 1 else (size - 1) / ranks
         law = law.scale(here / there) if here and there and here != there else law
         ns = law.fixed_ns + law.busy(tokens * away * inside * each)
