@@ -338,9 +338,9 @@ class PaperSpec(fields.Spec):
 
     def guesses_of(self, group: ClaimGroup, row: ClaimRow) -> dict[str, float | str]:
         """Every null model of a row, the group's first, with its value."""
-        first = {group.guessed or "the null model": self.guess_of(group, row)}
-        more = {null.name: self.guess_of(group, row, null) for null in group.nulls}
-        return first | {name: guess for name, guess in more.items() if guess is not None}
+        named = [(group.guessed or "the null model", None), *((null.name, null) for null in group.nulls)]
+        found = {name: self.guess_of(group, row, null) for name, null in named}
+        return {name: guess for name, guess in found.items() if guess is not None}
 
     def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str | None:
         """The null model's value of a row, or OOM; of a further null model, None where a row has no others. Raises

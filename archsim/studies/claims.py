@@ -102,8 +102,9 @@ class _Made(NamedTuple):
 def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher: Watcher) -> Claims:
     """Runs that ``folder`` has are kept. Raises SpecError, CapacityError, TraceError; FailedRuns."""
     last = len(paper.rules)
-    shown = [*paper.answers, *([paper.figure] if paper.figure else [])]
-    used = dict.fromkeys([*(group.run for group in paper.claims), *(each.run for each in shown)])
+    used = dict.fromkeys([*(group.run for group in paper.claims), *(each.run for each in paper.answers)])
+    if paper.figure:
+        used[paper.figure.run] = None
     made = {
         name: {at: _make(paper, name, at, None, folder, jobs, watcher) for at in paper.steps(name)} for name in used
     }
@@ -124,7 +125,7 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
         answers.append(judged_claims.answer_of(answer, {name: each.rows for name, each in both.items()}, of[0].axes))
     every = [each for of in made.values() for each in of.values()] + [each for of in ends.values() for each in of]
     runs = sums.sum(len(each.rows) for each in every)
-    bars = ()
+    bars: tuple[tuple[Any, str, float], ...] = ()
     if paper.figure:
         of = made[paper.figure.run]
         bars = judged_claims.bars_of(paper.figure, of[max(of)].rows, of[max(of)].axes)
