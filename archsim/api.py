@@ -1217,15 +1217,17 @@ def claims(
 ) -> list[Claims]:
     """Run what is missing of the papers' experiments, judge every row of their files, and write their pages.
 
-    Returns a `Claims` a paper: ``.judged`` (published, null model, simulated under the paper's rules and under
-    ``physical``, verdict), ``.signs``, ``.answers``, ``.numbers``. papers: names of configs/papers, or paths; none: all
-    of them, and then a page over all. out: folder of the pages and of ``recorded.json``, the values that were
+    Returns a `Claims` a paper: ``.judged`` (published, null models, simulated under the paper's rules and under
+    ``physical``, skill, verdict), ``.signs``, ``.answers``, ``.numbers``. papers: names of configs/papers, or paths;
+    none: all of them, and then a page over all. out: folder of the pages and of ``recorded.json``, the values that were
     simulated; runs kept there are not simulated again. jobs: parallel processes. recorded: simulate nothing, and judge
-    the values that were recorded with this version (configs/papers/recorded.json).
+    values that this code recorded, in ``out`` or as shipped (configs/papers/recorded.json); papers whose values other
+    code computed are left out.
 
-    Raises SpecError, TraceError and CapacityError before anything is simulated; FailedRuns at the end if runs failed.
+    Raises SpecError, TraceError and CapacityError before anything is simulated, and SpecError where all papers would be
+    left out; FailedRuns at the end if runs failed.
 
-    >>> [each.paper.paper for each in ar.claims(["wafer"], "claims", recorded=True)]
+    >>> [each.paper.paper for each in ar.claims(["wafer"], "claims")]  # doctest: +SKIP
     ['wafer']
     """
     from archsim.base.files import own_folder, write_text
@@ -1237,16 +1239,24 @@ def claims(
     folder, found = Path(out), []
     own_folder(folder)
     read = [load_paper(each) for each in papers or paper_names()]
-    values = recorded_values() if recorded else {}
+    kept = folder / "recorded.json"
+    own: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     for paper in read:
-        own_folder(folder / paper.paper)
         if recorded:
-            found.append(judge_recorded(paper, values.get(paper.paper, {})))
+            of_both = (each.get(paper.paper, {}) for each in (own, recorded_values()))
+            judged = next(filter(None, (judge_recorded(paper, each) for each in of_both)), None)
         else:
-            found.append(judge_paper(paper, folder / paper.paper, jobs, watcher or Unwatched()))
-        write_claims(found[-1], folder / paper.paper)
-    simulated = {each.paper.paper: each.recorded() for each in found}
-    write_text(folder / "recorded.json", json.dumps(simulated, indent=1, sort_keys=True) + "\n")
+            own_folder(folder / paper.paper)
+            judged = judge_paper(paper, folder / paper.paper, jobs, watcher or Unwatched())
+        if judged is not None:
+            write_claims(judged, folder / paper.paper)
+            found.append(judged)
+    if not found:
+        names = " ".join(each.paper for each in read)
+        raise SpecError(f"other code computed what is recorded of {names}. Simulate: archsim compare --papers {names}")
+    write_text(
+        kept, json.dumps(own | {each.paper.paper: each.recorded() for each in found}, indent=1, sort_keys=True) + "\n"
+    )
     if not papers:
         write_summary(found, folder)
     return found

@@ -19,19 +19,22 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recorded", action="store_true",
-        help="Simulate nothing, and judge the values that were recorded with this version "
-        "(configs/papers/recorded.json).",
+        help="Simulate nothing, and judge the values that this code recorded, in the folder or as shipped "
+        "(configs/papers/recorded.json). Papers whose values other code computed are left out.",
     )  # fmt: skip
     arguments.add_report(parser, FOLDER)
     arguments.add_jobs(parser)
 
 
 def run_claims(args: argparse.Namespace) -> int:
-    """Run what is missing, and print how many numbers are met where a null model is not, and the largest misses."""
+    """Run what is missing, and print how many numbers are reproduced, how many are better than a guess, and the largest
+    misses.
+    """
     print("reading the papers' files ...", file=sys.stderr, flush=True)
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.cli.progress import study
+    from archsim.specs.papers import paper_names
     from archsim.studies.claims_page import as_json
 
     folder = Path(args.out or FOLDER)
@@ -42,6 +45,10 @@ def run_claims(args: argparse.Namespace) -> int:
         with study(folder) as watching:
             found = ar.claims(args.papers, folder, args.jobs, watching)
     args.result = as_json(found)
+    judged = {each.paper.paper for each in found}
+    if left := [name for name in args.papers or paper_names() if Path(name).stem not in judged]:
+        print(f"Left out, because other code computed what is recorded of them: {', '.join(left)}. Simulate them: "
+              f"archsim compare --papers {' '.join(left)}")  # fmt: skip
     _print_claims(found)
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
     for page in pages:

@@ -44,6 +44,15 @@ class PublishedBound(fields.Spec):
 Published = float | tuple[float, float] | PublishedBound | str
 
 
+def _middle(value: Any) -> float | None:
+    """The middle of a range, the end of an inequality, a number; None for anything else."""
+    if isinstance(value, tuple):
+        return sums.sum(value) / 2
+    if isinstance(value, PublishedBound):
+        return value.value
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
 def parsed_quantity(text: str) -> constraints.Expression:
     """A quantity: numbers, columns, ``other.column`` and + - * /. Raises ValueError for anything else."""
     found = constraints.parse_expression(text)
@@ -124,6 +133,8 @@ class ClaimRow(fields.Spec):
     take: Literal["mean", "most", "least", "total"] | None = None
     # Its value was used to fit a rule's constant or the traffic, so that it is not judged.
     fit: bool = False
+    # Ids of the rows that it is arithmetic on, as a gain on two throughputs: it is shown, and does not count again.
+    follows: tuple[Text, ...] = ()
     # Why a run may not show it; null: that of the group.
     why: Text | None = None
 
@@ -139,23 +150,33 @@ class SignSpec(fields.Spec):
 
 
 class NullSpec(fields.Spec):
-    """A further null model, whose met numbers the page counts. ``by``: a column of ``at``, for whose values ``guesses``
-    has arithmetic as ``guess`` of a group.
+    """A further null model: of all that a row has, the best counts. Its ``guess`` is arithmetic as that of a group;
+    or ``guesses`` has one for each value that a column ``by`` of ``at`` takes; or it is the mean of what is published
+    in the ``others``, the group's other rows that have the same value of that column.
     """
 
-    name: Text
-    by: Text
-    guesses: dict[str, float | Text] = Field(min_length=1)
+    name: Text  # what is guessed, in words
+    guess: float | Text | None = None
+    by: Text | None = None  # a column of ``at``
+    guesses: dict[str, float | Text] = Field(default_factory=dict)  # value of ``by`` → guess
+    others: Text | None = None  # a column of ``at``
+
+    @model_validator(mode="after")
+    def _one(self) -> NullSpec:
+        if [self.guess, self.by, self.others].count(None) != 2 or bool(self.by) != bool(self.guesses):
+            raise ValueError("expected one of guess, others, and by with guesses")
+        return self
 
 
 class ClaimGroup(fields.Spec):
     """Numbers with one quantity. ``at``, ``against``: values of columns of its rows, and of the rows that they are
-    compared with, all else equal; null: that column may differ. ``within`` (of the unit), ``within_percent``: how far
-    off is met. ``sign``: of the change must be right, too. ``take``: of the values of all rows; ``total``: the quantity
-    of their sums. A mapping in ``against`` is looked up with the row's own value. ``guess``: the null
-    model: a number, or arithmetic on published values (by id) and on values of ``at``. ``rounded``: half of the last
-    printed digit, so that the published value is an interval, for the null model as well. ``signs``: pairs of its rows,
-    whose order is judged as a row of its own.
+    compared with, all else equal; null: that column may differ. ``take``: of the values of all rows; ``total``: the
+    quantity of their sums. A mapping in ``against`` is looked up with the row's own value. ``guess``: the first null
+    model: a number, or arithmetic on published values (by id) and on values of ``at``; ``nulls``: further ones.
+    ``within`` (of the unit), ``within_percent``: how far the paper's own numbers of one thing lie apart, which
+    ``spread`` says in words; 0: its rounding alone. ``rounded``: half of the last printed digit, so that the published
+    value is an interval, for null models as well. ``signs``: pairs of its rows, whose order is judged as a row of its
+    own.
     """
 
     what: Text  # the claim, in words
@@ -165,9 +186,12 @@ class ClaimGroup(fields.Spec):
     at: dict[str, Any] = Field(default_factory=dict)  # column → value of its rows
     # Column → value of the rows that they are compared with; null: may differ.
     against: dict[str, Any] = Field(default_factory=dict)
-    within: Annotated[float, quantities.number(0, 1e9)] | None = None  # how far off is met, in the unit
-    within_percent: Annotated[float, quantities.number(0, 100)] | None = None  # how far off is met
-    sign: bool = False  # whether that of the change must be right, too
+    within: Annotated[float, quantities.number(0, 1e9)] = 0.0  # the paper's spread, in the unit
+    within_percent: Annotated[float, quantities.number(0, 100)] = 0.0  # the paper's spread
+    spread: Text | None = None  # what shows that spread, with its place in the paper
+    scale: Literal["linear", "log"] = "linear"  # log: errors are those of the logarithm
+    # Whether it tests what a mechanism changes; or values of columns of ``at`` of the rows that do.
+    mechanism: bool | dict[str, Any] = False
     take: Literal["mean", "most", "least", "total"] = "mean"  # of the values of all rows
     why: Text | None = None  # a run may not show it
     guess: float | Text | None = None  # null model: a number or arithmetic
@@ -201,9 +225,12 @@ class ClaimGroup(fields.Spec):
         return self
 
     @model_validator(mode="after")
-    def _one_tolerance(self) -> ClaimGroup:
-        if (self.within is None) == (self.within_percent is None):
+    def _check_spread(self) -> ClaimGroup:
+        if self.within and self.within_percent:
             raise ValueError("expected one of within and within_percent")
+        if bool(self.within or self.within_percent) != bool(self.spread):
+            raise ValueError("expected within or within_percent together with spread, which says where the paper shows "
+                             "that its numbers lie so far apart")  # fmt: skip
         return self
 
 
@@ -221,6 +248,19 @@ class Answer(fields.Spec):
     quantity: Text  # arithmetic on columns
     unit: str  # of the quantity
     says: Text  # the sentence, with names in braces
+
+
+class FigureSpec(fields.Spec):
+    """A figure of the paper that its page draws again, as bars: one a value of a column, of stacked parts."""
+
+    name: Text  # as ``Figure 13: accesses of DRAM``
+    place: Text  # the paper's
+    run: Text  # name of the run
+    by: Text  # column whose values are bars
+    parts: dict[str, Text] = Field(min_length=1)  # name of a part → arithmetic on columns
+    unit: str  # of the quantities
+    at: dict[str, Any] = Field(default_factory=dict)  # column → value of its rows
+    against: dict[str, Any] = Field(default_factory=dict)  # as of a group
 
 
 class Outside(fields.Spec):
@@ -247,15 +287,18 @@ class PaperSpec(fields.Spec):
     runs: dict[str, RunSpec] = Field(default_factory=dict)  # name → experiment, serve file or table
     rules: tuple[PaperDifference, ...] = ()  # what it does otherwise than ``physical``
     answers: tuple[Answer, ...] = ()  # questions that the page answers first
+    figure: FigureSpec | None = None  # of the paper, drawn again
     claims: tuple[ClaimGroup, ...] = ()  # its numbers, by quantity
     outside: tuple[Outside, ...] = ()  # numbers that no run can show
 
     @model_validator(mode="after")
     def _runs_exist(self) -> PaperSpec:
-        for key in ("claims", "answers"):
-            for at, each in enumerate(getattr(self, key)):
-                if each.run not in self.runs:
-                    raise fields.KeyProblem((key, at, "run"), f"no run {each.run!r}; it has {', '.join(self.runs)}")
+        given: list[tuple[tuple[str | int, ...], str]] = [(("figure", "run"), self.figure.run)] if self.figure else []
+        given += [(("claims", at, "run"), each.run) for at, each in enumerate(self.claims)]
+        given += [(("answers", at, "run"), each.run) for at, each in enumerate(self.answers)]
+        for keys, run in given:
+            if run not in self.runs:
+                raise fields.KeyProblem(keys, f"no run {run!r}; it has {', '.join(self.runs)}")
         for at, rule in enumerate(self.rules):
             for name in rule.runs:
                 if name not in self.runs:
@@ -272,6 +315,14 @@ class PaperSpec(fields.Spec):
             if name in seen:
                 raise ValueError(f"{name} is listed twice")
             seen.add(name)
+        rows = {row.id: row for _, row in self.rows()}
+        for at, rule in enumerate(self.rules):
+            for name in rule.fitted:
+                if name in rows and not rows[name].fit:
+                    raise fields.KeyProblem(("rules", at, "fitted"), f"{name} is judged: its row lacks fit: true")
+        for row in rows.values():
+            if gone := [name for name in row.follows if name not in rows or name == row.id]:
+                raise ValueError(f"{row.id} follows from {', '.join(gone)}: expected ids of other rows")
         return self
 
     @model_validator(mode="after")
@@ -285,11 +336,25 @@ class PaperSpec(fields.Spec):
                     raise fields.KeyProblem(("claims", at, "rows", place), f"{row.id}: guess: {error}") from None
         return self
 
-    def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str:
-        """The null model's value of a row, or OOM; of a further null model. Raises ValueError for what is neither."""
-        guess: Any = group.guess_of(row)
-        if null is not None:
-            by = (group.at | row.at).get(null.by)
+    def guesses_of(self, group: ClaimGroup, row: ClaimRow) -> dict[str, float | str]:
+        """Every null model of a row, the group's first, with its value."""
+        named = [(group.guessed or "the null model", None), *((null.name, null) for null in group.nulls)]
+        found = {name: self.guess_of(group, row, null) for name, null in named}
+        return {name: guess for name, guess in found.items() if guess is not None}
+
+    def guess_of(self, group: ClaimGroup, row: ClaimRow, null: NullSpec | None = None) -> float | str | None:
+        """The null model's value of a row, or OOM; of a further null model, None where a row has no others. Raises
+        ValueError for what is neither.
+        """
+        guess: Any = group.guess_of(row) if null is None else null.guess
+        if null is not None and null.others is not None:
+            like = [
+                each for each in group.rows if each is not row and each.at.get(null.others) == row.at.get(null.others)
+            ]
+            values = [value for value in map(_middle, (each.published for each in like)) if value is not None]
+            return sums.sum(values) / len(values) if values else None
+        if null is not None and null.by is not None:
+            by = str((group.at | row.at).get(null.by))
             if by not in null.guesses:
                 raise ValueError(f"{null.name} has no guess for {null.by} {by!r}; it has {', '.join(null.guesses)}")
             guess = null.guesses[by]
@@ -298,12 +363,7 @@ class PaperSpec(fields.Spec):
         published, at = {each.id: each.published for _, each in self.rows()}, group.at | row.at
 
         def lookup(name: str) -> float | None:
-            found = published.get(name, at.get(name))
-            if isinstance(found, tuple):
-                return sums.sum(found) / 2
-            if isinstance(found, PublishedBound):
-                return found.value
-            return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
+            return _middle(published.get(name, at.get(name)))
 
         expression = constraints.parse_expression(guess)
         for name in expression.names:
@@ -368,5 +428,5 @@ def load_paper(name: str | os.PathLike[str]) -> PaperSpec:
 
 
 def recorded_values() -> dict[str, Any]:
-    """Paper → id → values, as they were simulated with this version (`archsim compare --papers` writes such a file)."""
+    """Paper → ``code`` and ``rows`` of values by id, as a checkout simulated them (`archsim compare --papers`)."""
     return json.loads((config_files.shipped_configs() / "papers" / "recorded.json").read_text(encoding="utf-8"))

@@ -121,6 +121,20 @@ def skewed_loads(model: str, skew: float | Sequence[float], gamma: float = 2.0, 
     return rows
 
 
+def skewed_pairs(skews: dict[str, float], layers: int = 8, seed: int = 0) -> Rows:
+    """A row a model of ``skews`` (standard deviation of log popularity) with what generated traffic expects in adjacent
+    MoE layers, means over as many: ``pairs_across_layers``, % of selections in the most frequent 20 % of pairs.
+    """
+    rows = []
+    for name, skew in skews.items():
+        shape = library.load_model(name)
+        ids = np.array(shape.moe_layer_ids[:layers], np.int32)
+        loads = expected_loads(synthetic.popularity(seed, ids, shape.experts, skew), shape.top_k, 0, 0)
+        pairs = loads[:-1, :, None] * loads[1:, None, :]
+        rows.append({"model": name, "pairs_across_layers": float(100 * statistics.coverage(pairs).mean())})
+    return rows
+
+
 def path_tables(models: Sequence[str], tokens: int = 40_000, path_length: int = 4, seed: int = 1) -> Rows:
     """A row a traffic preset: ``accuracy``, % of a token's experts that Lina's table of paths predicts.
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yaml import safe_load
 
-from archsim.base import own_code, sums, tables
+from archsim.base import code_digest, own_code, sums, tables
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
-from archsim.specs import library, papers
+from archsim.specs import config_files, library, papers
 from archsim.studies import judged_claims
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
@@ -38,28 +38,30 @@ class Claims(tables.Shown):
     judged: tuple[judged_claims.JudgedClaim, ...]
     answers: tuple[judged_claims.AnswerCells, ...]
     runs: int
+    bars: tuple[tuple[Any, str, float], ...] = ()  # of its figure: (value of the column, part, quantity)
 
     def __repr__(self) -> str:
-        better, met = len(self.of("better")), len(self.of("better")) + len(self.of("as null"))
-        return f"Claims({self.paper.title}: {len(self.judged)} rows, {met} met, {better} of them better than the null)"
+        counted = (f"{len(self.of(kind))} {kind}" for kind in ("reproduced", "better", "missed"))
+        return f"Claims({self.paper.title}: {len(self.judged)} rows, {', '.join(counted)})"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per judged claim: what, at, published, guess (the null model), simulated (under the paper's rules),
-        physical, kind.
+        """One row per judged claim: what, at, published, guess (the best null model), simulated (under the paper's
+        rules), physical, skill, kind.
         """
         import pandas
 
         rows = [
             {
                 "what": each.group.what, "at": str(each.row.at or ""), "published": each.row.published,
-                "guess": each.guess, "simulated": each.simulated, "physical": each.physical, "kind": each.kind,
+                "guess": each.guess, "simulated": each.simulated, "physical": each.physical, "skill": each.skill,
+                "kind": each.kind,
             }
             for each in self.judged
         ]  # fmt: skip
         return pandas.DataFrame(rows)
 
     def of(self, kind: str) -> tuple[judged_claims.JudgedClaim, ...]:
-        """The rows of one kind: better, as null, missed, fit or none."""
+        """The rows of one kind: reproduced, better, missed, follows, fit or none."""
         return tuple(each for each in self.judged if each.kind == kind)
 
     @cached_property
@@ -72,23 +74,14 @@ class Claims(tables.Shown):
         """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
-    def nulls_of(self, group: papers.ClaimGroup, rows: Sequence[judged_claims.JudgedClaim]) -> list[tuple[str, int]]:
-        """(null model, how many of a group's numbers it meets) for the group's own, for further ones, and, last, what
-        is simulated; numbers that were fitted count, too.
-        """
-        found = [(group.guessed or "the null model", sums.sum(each.guess_met for each in rows))]
-        for null in group.nulls:
-            met = sums.sum(each.meets(self.paper.guess_of(group, each.row, null)) for each in rows)
-            found.append((null.name, met))
-        return [*found, ("simulated", sums.sum(each.met for each in rows))]
-
     def recorded(self) -> dict[str, Any]:
-        """What was simulated, by id, in the form that `judge_recorded` reads."""
-        return {
+        """What was simulated, by id, and by which code, in the form that `judge_recorded` reads."""
+        rows = {
             each.row.id: {"values": {str(at): value for at, value in each.values.items()}}
             | ({"ends": list(each.ends)} if each.ends else {})
             for each in self.judged
         }
+        return {"code": code_of(self.paper), "rows": rows}
 
     @property
     def numbers(self) -> int:
@@ -110,6 +103,8 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
     """Runs that ``folder`` has are kept. Raises SpecError, CapacityError, TraceError; FailedRuns."""
     last = len(paper.rules)
     used = dict.fromkeys([*(group.run for group in paper.claims), *(each.run for each in paper.answers)])
+    if paper.figure:
+        used[paper.figure.run] = None
     made = {
         name: {at: _make(paper, name, at, None, folder, jobs, watcher) for at in paper.steps(name)} for name in used
     }
@@ -130,16 +125,50 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
         answers.append(judged_claims.answer_of(answer, {name: each.rows for name, each in both.items()}, of[0].axes))
     every = [each for of in made.values() for each in of.values()] + [each for of in ends.values() for each in of]
     runs = sums.sum(len(each.rows) for each in every)
-    return Claims(paper, tuple(judged), tuple(answers), runs)
+    bars: tuple[tuple[Any, str, float], ...] = ()
+    if paper.figure:
+        of = made[paper.figure.run]
+        bars = judged_claims.bars_of(paper.figure, of[max(of)].rows, of[max(of)].axes)
+    return Claims(paper, tuple(judged), tuple(answers), runs, bars)
 
 
-def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims:
-    """Like `judge_paper`, but for values that were simulated before (`Claims.recorded`). A row that was not simulated
-    has no value.
+# What a recorded value depends on, beside the files of a paper.
+_CODE = (
+    *code_digest.DECIDING, "archsim/serving", "archsim/studies/claims.py", "archsim/studies/judged_claims.py",
+    "archsim/studies/claim_tables.py", "archsim/studies/serving/runs.py",
+)  # fmt: skip
+_CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "systems", "traffic")
+
+
+def code_of(paper: papers.PaperSpec) -> str:
+    """12 hex digits of all that decides a paper's values: code, shipped files, its runs, rules and quantities. Null
+    models and reasons are not of them.
     """
+    digest = hashlib.sha256(f"{code_digest.digest_here(_CODE)} {_configs_digest()}".encode())
+    digest.update(paper.model_dump_json(include={"runs", "rules", "answers"}).encode())
+    for group, row in paper.rows():
+        digest.update(f"{row.id} {group.run} {group.quantity} {group.at | row.at} {group.against} ".encode())
+        digest.update(f"{row.take or group.take} ".encode())
+    return digest.hexdigest()[:12]
+
+
+@lru_cache(maxsize=1)
+def _configs_digest() -> str:
+    root, digest = config_files.shipped_configs(), hashlib.sha256()
+    for file in sorted(file for name in _CONFIGS for file in (root / name).rglob("*") if file.is_file()):
+        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims | None:
+    """Like `judge_paper`, but for values that were simulated before (`Claims.recorded`): None where other code
+    computed them. A row that was not simulated has no value.
+    """
+    if recorded.get("code") != code_of(paper):
+        return None
     judged = []
     for group, row in paper.rows():
-        found = recorded.get(row.id, {"values": {"0": None}})
+        found = recorded["rows"].get(row.id, {"values": {"0": None}})
         values = {int(at): value for at, value in found["values"].items()}
         judged.append(_judge(paper, group, row, values, tuple(found.get("ends", ()))))
     return Claims(paper, tuple(judged), (), 0)
@@ -161,7 +190,7 @@ def _judge(
     if not place and len(group.rows) > 1:
         place = _OF_ALL[row.take or group.take]
     return judged_claims.JudgedClaim(
-        group, row, values, paper.steps(group.run), paper.guess_of(group, row), ends, place
+        group, row, values, paper.steps(group.run), paper.guesses_of(group, row), ends, place
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -21,15 +22,16 @@ _SHOWN_STEPS = 2  # assumptions beside a difference
 COLUMNS = MappingProxyType(
     {
         "paper": TEXT, "id": TEXT, "what": TEXT, "at": TEXT, "unit": TEXT, "published": TEXT, "null": TEXT,
-        "simulated": TEXT, "lowest": TEXT, "highest": TEXT, "physical": TEXT, "off": REAL, "verdict": TEXT,
-        "moved_most": TEXT, "why": TEXT,
+        "null_model": TEXT, "skill": REAL, "mechanism": TEXT, "simulated": TEXT, "lowest": TEXT, "highest": TEXT,
+        "physical": TEXT, "off": REAL, "verdict": TEXT, "moved_most": TEXT, "why": TEXT,
     }
 )  # fmt: skip
 
+_LEAST_SKILL = -99.0  # as a table has it, of what a null model meets exactly
 VERDICTS = MappingProxyType(
     {
-        "better": "met and better than the null", "as null": "met, as the null is", "missed": "not met", "fit": "fit",
-        "none": "no value",
+        "reproduced": "reproduced", "better": "better than a guess", "missed": "no better than a guess", "fit": "fit",
+        "follows": "follows from other numbers", "none": "no value",
     }
 )  # fmt: skip
 
@@ -38,50 +40,72 @@ class VerdictCounts(NamedTuple):
     """The counts of one paper, or of all."""
 
     numbers: int  # that the papers publish
-    rows: int  # judged, and fitted ones
-    better: int  # rows that are met where the null model is not
-    as_null: int  # rows that both meet
-    missed: int  # rows that are not met
-    fit: int  # rows that a constant was fitted on
-    none: int  # rows of which the runs show no value
-    outside: int  # numbers that are out of scope
+    judged: int  # independent ones with a simulated value
+    reproduced: int  # judged ones with a skill above 0.5, inside the paper's rounding or spread
+    skilled: int  # judged ones with that skill, reproduced or not
+    mechanisms: int  # skilled ones that test a mechanism
+    fit: int  # that a constant was fitted on
+    fit_missed: int  # fitted ones that are outside of the paper's rounding and spread
+    follows: int  # that follow from others
+    none: int  # of which the runs show no value
+    outside: int  # that are out of scope
     signs: int  # orders of two systems
     signs_better: int  # right where the null model's is wrong
     signs_met: int  # right ones, all
 
 
 def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
-    better, as_null, missed, fit, none = (sum(len(each.of(kind)) for each in claims) for kind in VERDICTS)
-    outside = sum(len(each.outside) for each in claims)
+    of = {kind: [each for paper in claims for each in paper.of(kind)] for kind in VERDICTS}
+    skilled = [*of["reproduced"], *of["better"]]
     signs = [each.kind for paper in claims for each in paper.signs if each.kind != "none"]
     signs_better = signs.count("better")
     return VerdictCounts(
-        numbers=sum(each.numbers for each in claims), rows=better + as_null + missed + fit, better=better,
-        as_null=as_null, missed=missed, fit=fit, none=none, outside=outside, signs=len(signs),
+        numbers=sum(each.numbers for each in claims), judged=len(skilled) + len(of["missed"]),
+        reproduced=len(of["reproduced"]), skilled=len(skilled), mechanisms=sum(each.mechanism for each in skilled),
+        fit=len(of["fit"]), fit_missed=sum(not each.within for each in of["fit"]), follows=len(of["follows"]),
+        none=len(of["none"]), outside=sum(len(each.outside) for each in claims), signs=len(signs),
         signs_better=signs_better, signs_met=signs_better + signs.count("as null"),
     )  # fmt: skip
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
-    """The rows that are farthest from the published value, measured in tolerances. A ratio would mean nothing for a
-    gain near 0.
+    """The rows that are farthest from the published value, measured in the effect: the error of the worst null model. A
+    ratio would mean nothing for a gain near 0.
     """
 
     def far(found: tuple[Claims, JudgedClaim]) -> float:
-        return found[1].tolerances
+        judged = found[1]
+        effect = max(filter(math.isfinite, map(judged.error, judged.nulls.values())), default=0.0)
+        return judged.error(judged.simulated) / effect if effect else 0.0
 
     missed = [(each, judged) for each in claims for judged in each.of("missed")]
+    missed = [each for each in missed if math.isfinite(far(each))]
     return sorted(missed, key=far, reverse=True)[:LARGEST]
 
 
+def paper_sentence(claims: Claims) -> str:
+    """What a paper's page begins with."""
+    found = counts_of([claims])
+    if not claims.judged:
+        return f"No number of this paper can be judged: all {found.numbers} are out of scope, for the reasons below."
+    return (
+        f"archsim predicts {found.skilled} of {found.judged} independent numbers of this paper better than a guess "
+        f"(skill above 0.5). {found.mechanisms} of these numbers test a mechanism, and {found.reproduced} are "
+        "reproduced: the error is inside the paper's rounding or spread."
+    )
+
+
 def summary_sentence(claims: Sequence[Claims]) -> str:
-    """How many of the published numbers are met where a null model does not meet them, and what the others are."""
+    """How many of the published numbers are reproduced and how many are better than a guess, and what the others
+    are.
+    """
     found = counts_of(claims)
-    judged = found.better + found.as_null + found.missed
     said = [
-        f"{found.better} of {judged} published numbers that were judged are met and better than a null model.",
-        f"{found.as_null} are met as well as the null model meets them, and {found.missed} are not met.",
-        f"{found.fit} further numbers were fitted, and {found.outside} of all {found.numbers} are out of scope.",
+        f"{found.reproduced} of {found.judged} independent published numbers are reproduced.",
+        f"{found.skilled} have a skill above 0.5 against the best null model, and {found.mechanisms} of these test a "
+        "mechanism.",
+        f"{found.fit} further numbers were fitted, of which {found.fit_missed} are missed, {found.follows} follow from "
+        f"others, and {found.outside} of all {found.numbers} are out of scope.",
     ]
     if found.signs:
         said.append(
@@ -110,7 +134,7 @@ def write_claims(claims: Claims, folder: Path) -> Path:
     table_of([claims]).write_csv(folder / "claims.csv")
     context = {
         "claims": claims, "paper": claims.paper, "counts": counts_of([claims]), "groups": claims.groups,
-        "sentence": summary_sentence([claims]), "picture": picture_of(claims),
+        "sentence": paper_sentence(claims), "picture": picture_of(claims), "figure": figure_of(claims),
         "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
     write_text(folder / "index.html", rendering.rendered("claims.html.j2", context, _FILTERS))
@@ -118,7 +142,29 @@ def write_claims(claims: Claims, folder: Path) -> Path:
 
 
 _LEAST, _MOST = 0.1, 10.0  # ends of the figure's axis; what lies beyond is drawn at the end
-_DOT = MappingProxyType({"better": "--p4", "as null": "--p0", "missed": "--p7", "fit": "--p6"})
+_DOT = MappingProxyType(
+    {"reproduced": "--p4", "better": "--p2", "missed": "--p7", "fit": "--p6", "follows": "--p0"}
+)  # fmt: skip
+
+
+def figure_of(claims: Claims) -> plots.Bars | None:
+    """The paper's figure, drawn again; None where it has none, or nothing was simulated."""
+    figure = claims.paper.figure
+    if figure is None or not claims.bars:
+        return None
+    rows = [
+        {
+            "name": claims.paper.called(figure.by, value), "part": part, "value": found,
+            "label": shown(found, figure.unit), "told": shown(found, figure.unit),
+        }
+        for value, part, found in claims.bars
+    ]  # fmt: skip
+    parts = dict(zip(figure.parts, plots.KINDS, strict=False))
+    return plots.Bars(
+        question=f"{figure.name} ({figure.place})", rows=rows, y="name", x=plots.PlotAxis("value", figure.unit),
+        colours=plots.Colours("part", parts), tips=(("name", figure.by), ("part", "part"), ("told", "simulated")),
+        label="label" if len(parts) == 1 else "none",
+    )  # fmt: skip
 
 
 def picture_of(claims: Claims) -> plots.Points | None:
@@ -131,6 +177,7 @@ def picture_of(claims: Claims) -> plots.Points | None:
                 "group": judged.group.what, "ratio": min(max(ratio, _LEAST), _MOST), "kind": judged.kind,
                 "row": f"{judged.row.id} {judged.place}", "published": published_text(judged),
                 "simulated": shown(judged.simulated, ""), "null": "–" if guess is None else f"{guess:.3g}×",
+                "skill": skill_text(judged),
             })  # fmt: skip
     if not rows:
         return None
@@ -138,10 +185,10 @@ def picture_of(claims: Claims) -> plots.Points | None:
         question="How near are simulated values to published ones?", rows=rows, named="group",
         x=plots.PlotAxis("ratio", "simulated over published, ×", "~g", log=True, low=_LEAST, high=_MOST),
         y=plots.PlotAxis("group", ""),
-        colours=plots.Colours("kind", _DOT, "against the null model"),
+        colours=plots.Colours("kind", _DOT, "against the best null model"),
         tips=(
             ("row", "value"), ("published", "published"), ("simulated", "simulated"), ("kind", "verdict"),
-            ("null", "null model"),
+            ("null", "best null model"), ("skill", "skill"),
         ),
     )  # fmt: skip
 
@@ -178,6 +225,8 @@ def table_of(claims: Sequence[Claims]) -> Table:
                 {
                     "paper": each.paper.paper, "id": judged.row.id, "what": judged.group.what, "at": judged.place,
                     "unit": judged.group.unit, "published": published_text(judged), "null": shown(judged.guess, ""),
+                    "null_model": judged.best_null[0], "mechanism": "yes" if judged.mechanism else "",
+                    "skill": None if judged.skill is None else max(judged.skill, _LEAST_SKILL),
                     "simulated": shown(judged.simulated, ""), "lowest": shown(both[0], "") if both else "",
                     "highest": shown(both[-1], "") if both else "",
                     "physical": shown(judged.physical, ""), "off": judged.off, "verdict": VERDICTS[judged.kind],
@@ -188,8 +237,9 @@ def table_of(claims: Sequence[Claims]) -> Table:
             {
                 "paper": each.paper.paper, "id": f"{sign.one.id}-{sign.other.id}",
                 "what": f"Order of two systems: {sign.group.what}", "at": sign.place, "unit": "",
-                "published": sign.published, "null": sign.guess, "simulated": sign.simulated or "–", "lowest": "",
-                "highest": "", "physical": "", "off": None, "verdict": VERDICTS[sign.kind], "moved_most": "", "why": "",
+                "published": sign.published, "null": sign.guess, "null_model": "", "skill": None, "mechanism": "",
+                "simulated": sign.simulated or "–", "lowest": "", "highest": "", "physical": "", "off": None,
+                "verdict": SIGN_VERDICTS[sign.kind], "moved_most": "", "why": "",
             }
             for sign in each.signs
         ]  # fmt: skip
@@ -248,19 +298,36 @@ def interval(judged: JudgedClaim) -> list[float]:
     return sorted(value for value in (judged.simulated, *judged.ends) if isinstance(value, float) and judged.ends)
 
 
+SIGN_VERDICTS = MappingProxyType(
+    {"better": "right, where the null is wrong", "as null": "right", "missed": "wrong", "none": "no value"}
+)
+
+
 def verdict(judged: JudgedClaim | JudgedSign) -> str:
-    """One of `VERDICTS`; of what is not met, by how much: ``not met: 32 % below``."""
-    if judged.kind != "missed" or isinstance(judged, JudgedSign) or judged.off is None:
-        return VERDICTS[judged.kind]
-    if judged.meets(judged.simulated):
-        return "not met for all values of the fitted constant"
+    """One of `VERDICTS`, with how far off it is: ``no better than a guess: 32 % below``; ``fit, and missed``."""
+    if isinstance(judged, JudgedSign):
+        return SIGN_VERDICTS[judged.kind]
+    if judged.kind == "follows":
+        return f"follows from {', '.join(judged.row.follows)}"
+    missed = judged.kind in ("missed", "better") or (judged.kind == "fit" and not judged.within)
+    text = VERDICTS[judged.kind] + (", and missed" if missed and judged.kind == "fit" else "")
+    if not missed or not judged.off:
+        return text
     side = "above" if judged.off > 0 else "below"
-    return f"not met: {abs(judged.off):.0%}".replace("%", f"{units.NO_BREAK}%") + f" {side}"
+    return f"{text}: {abs(judged.off):.0%}".replace("%", f"{units.NO_BREAK}%") + f" {side}"
+
+
+def skill_text(judged: JudgedClaim) -> str:
+    """The skill with two digits; a row where the null model is exact and archsim is not has none."""
+    if judged.skill is None or math.isinf(judged.skill):
+        return "–"
+    return f"{judged.skill:.2f}".replace("-", "−")
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "shown": shown, "published": published_text, "moved": moved_text, "verdict": verdict, "ends": ends,
+        "skill": skill_text,
         "sentence": lambda text: sentence(capital(text)),
         "plain": lambda value: f"{value:g}",
     }

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from archsim.base.sums import sum
 from archsim.specs import constraints, papers
 
+_NOISE = 1e-9  # of a value: arithmetic on published numbers is no nearer
+LEAST_SKILL = 0.5  # of a number that is predicted: half of the best null model's error
 Row = Mapping[str, Any]
 Value = float | str | None
 _TAKE: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
@@ -101,7 +103,7 @@ class JudgedClaim(NamedTuple):
     row: papers.ClaimRow  # the claim
     values: Mapping[int, Value]  # number of rules → value, from ``physical`` (0) to the paper's own experiment
     steps: Mapping[int, str]  # number of rules → the rule that it adds
-    guess: Value = None  # the null model's value
+    nulls: Mapping[str, Value] = MappingProxyType({})  # null model, in words → its value
     ends: tuple[Value, ...] = ()  # at both ends of the interval of a constant fitted on a rounded number, if any
     place: str = ""  # what it is of, beside its group, in words
 
@@ -120,39 +122,61 @@ class JudgedClaim(NamedTuple):
         nearest = self.nearest(self.simulated)
         return None if nearest is None or not nearest else float(self.simulated) / nearest - 1  # type: ignore[arg-type]
 
-    @property
-    def met(self) -> bool:
-        """Within the group's tolerance, and with the right sign where that is asked, for all of a constant's interval;
-        text: the same text.
+    def error(self, value: Value) -> float:
+        """How far a value is from the published one, in its unit, or by the logarithm. Infinite for a number where the
+        paper has none, and the other way round; and for what an inequality excludes, since it is met or it is not.
         """
-        return all(map(self.meets, (self.simulated, *self.ends)))
-
-    @property
-    def guess_met(self) -> bool:
-        """Whether the null model meets the number as well."""
-        return self.meets(self.guess)
-
-    def meets(self, value: Value) -> bool:
-        if isinstance(self.row.published, str) or not isinstance(value, float):
-            return self.row.published == value
+        published = self.row.published
+        if isinstance(published, str) or not isinstance(value, float):
+            return 0.0 if published == value else math.inf
         nearest = self.nearest(value)
         assert nearest is not None
-        room = self._room(nearest)
-        # an inequality is met or it is not
-        if isinstance(self.row.published, papers.PublishedBound):
-            room = 0.0
-        return abs(value - nearest) <= room and not (self.group.sign and value * nearest < 0)
+        if isinstance(published, papers.PublishedBound):
+            return 0.0 if value == nearest else math.inf
+        if self.group.scale == "log":
+            return abs(math.log(value / nearest)) if value > 0 and nearest > 0 else math.inf
+        far = abs(value - nearest)
+        return far if far > _NOISE * abs(nearest) else 0.0
 
     @property
-    def tolerances(self) -> float:
-        """How many of the group's tolerances it is off; 0 where either is no number, or the tolerance is 0."""
-        nearest = self.nearest(self.simulated)
-        room = self._room(nearest) if nearest is not None else 0.0
-        return abs(self.simulated - nearest) / room if room else 0.0  # type: ignore[operator]
+    def best_null(self) -> tuple[str, Value]:
+        """(null model, its value): the one with the smallest error."""
+        return min(self.nulls.items(), key=lambda null: self.error(null[1]))
 
-    def _room(self, nearest: float) -> float:
-        group = self.group
-        return group.within if group.within is not None else abs(nearest) * (group.within_percent or 0) / 100
+    @property
+    def guess(self) -> Value:
+        """What the best null model says."""
+        return self.best_null[1]
+
+    @property
+    def skill(self) -> float | None:
+        """1 minus the error over that of the best null model; for all of a fitted constant's interval. 0 where both are
+        exact; minus infinity where the null model alone is; None without a value.
+        """
+        if self.simulated is None:
+            return None
+        own, null = max(map(self.error, (self.simulated, *self.ends))), self.error(self.guess)
+        if own == null:
+            return 0.0
+        return 1 - own / null if null else -math.inf
+
+    @property
+    def within(self) -> bool:
+        """Whether the error is inside the paper's rounding and spread, for all of a constant's interval."""
+        return all(map(self._is_within, (self.simulated, *self.ends)))
+
+    def _is_within(self, value: Value) -> bool:
+        nearest = self.nearest(value)
+        if nearest is None or isinstance(self.row.published, papers.PublishedBound):
+            return self.error(value) == 0
+        room = self.group.within or abs(nearest) * self.group.within_percent / 100
+        return abs(value - nearest) <= room  # type: ignore[operator]
+
+    @property
+    def mechanism(self) -> bool:
+        """Whether it tests what a mechanism changes."""
+        of = self.group.mechanism
+        return _agrees(self.group.at | self.row.at, of) if isinstance(of, dict) else of
 
     def nearest(self, value: Value) -> float | None:
         """The published value that is nearest, of those that its range, inequality or rounding allows."""
@@ -173,16 +197,19 @@ class JudgedClaim(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``better`` (met, and the null model does not meet it), ``as null`` (met, as the null model does), ``missed``,
-        ``fit``, or ``none`` where the runs show no value.
+        """``reproduced`` (skill above `LEAST_SKILL`, and inside the paper's rounding or spread), ``better`` (that skill
+        alone), ``missed``, ``follows`` (from other rows), ``fit``, or ``none`` where the runs show no value.
         """
         if self.simulated is None:
             return "none"
         if self.row.fit:
             return "fit"
-        if not self.met:
+        if self.row.follows:
+            return "follows"
+        assert self.skill is not None
+        if self.skill <= LEAST_SKILL:
             return "missed"
-        return "as null" if self.guess_met else "better"
+        return "reproduced" if self.within else "better"
 
     @property
     def why(self) -> str:
@@ -282,3 +309,14 @@ def answer_of(answer: papers.Answer, runs: Mapping[str, Sequence[Row]], axes: It
             cells = [taken(answer.quantity, answer.at | {answer.by: at}, against, rows, axes) for at in columns]
             found.append((f"{what}, {name}", tuple(cells), taken(answer.quantity, answer.at, against, rows, axes)))
     return AnswerCells(answer, columns, tuple(found))
+
+
+def bars_of(figure: papers.FigureSpec, rows: Sequence[Row], axes: Iterable[str]) -> tuple[tuple[Any, str, float], ...]:
+    """The bars of a figure in the order of its rows: (value of the column, part, quantity); what fits alone."""
+    axes, bars = tuple(axes), []
+    for value in dict.fromkeys(row.get(figure.by) for row in rows if _agrees(row, figure.at)):
+        for part, quantity in figure.parts.items():
+            found = taken(quantity, figure.at | {figure.by: value}, figure.against, rows, axes)
+            if isinstance(found, float):
+                bars.append((value, part, found))
+    return tuple(bars)

@@ -11,6 +11,7 @@ from support.papers import small
 
 import archsim as ar
 from archsim.base.errors import SpecError
+from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model, load_planned
 from archsim.specs.papers import (
@@ -26,7 +27,7 @@ from archsim.specs.papers import (
 )
 from archsim.specs.serving_files import load_serving
 from archsim.studies import claim_tables, claims_page
-from archsim.studies.claims import judge_recorded
+from archsim.studies.claims import code_of, judge_paper, judge_recorded
 from archsim.studies.judged_claims import JudgedClaim, judged_signs, value_of
 from archsim.workload import statistics
 from archsim.workload.subjects import collect, traffic_of
@@ -34,8 +35,9 @@ from archsim.workload.traffic_presets import load_traffic, of_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = paper_names()
-# -46 % as a ratio; "within 10 %" as a range; the first of a pair; 50 MB of a text; an upper limit
-RESTATED = {"h022": 0.54, "h396": [0.0, 10.0], "h276": 2.0, "h381": 50.0, "h270": 1.1}
+# -46 % as a ratio; "within 10 %" as a range; the first of a pair; 50 MB of a text; an upper limit; two ranges that the
+# text exchanges
+RESTATED = {"h324": [17.0, 661.0], "h022": 0.54, "h396": [0.0, 10.0], "h276": 2.0, "h381": 50.0, "h270": 1.1}
 ROWS = [
     {"policy": "ep", "batch": 8, "time": 4.0},
     {"policy": "fast", "batch": 8, "time": 2.0},
@@ -47,7 +49,12 @@ ROWS = [
 
 def group(**more) -> ClaimGroup:
     given = {"what": "time", "run": "r", "quantity": "other.time / time", "unit": "×", "within_percent": 10}
-    given |= {"against": {"policy": "ep"}, "guess": 1, "rows": [{"id": "h001", "published": 2.5}]}
+    given |= {
+        "spread": "three runs",
+        "against": {"policy": "ep"},
+        "guess": 1,
+        "rows": [{"id": "h001", "published": 2.5}],
+    }
     return ClaimGroup.model_validate(given | more)
 
 
@@ -93,38 +100,68 @@ def test_a_quantity_is_arithmetic_on_columns_alone(text):
         parsed_quantity(text)
 
 
+def judged_row(published, simulated, more, nulls=(1.0,), ends=(), row_keys=()) -> JudgedClaim:
+    named = {f"null {at}": value for at, value in enumerate(nulls)}
+    given = row(published=published, **dict(row_keys))
+    return JudgedClaim(group(**more), given, {0: simulated}, {0: "physical"}, named, ends)
+
+
+NO_SPREAD = {"within_percent": 0, "spread": None}
+
+
 @pytest.mark.parametrize(
-    ("published", "simulated", "more", "kind"),
+    ("published", "simulated", "more", "nulls", "skill", "kind"),
     [
-        (2.0, 2.19, {}, "better"), (2.0, 2.21, {}, "missed"), (1.05, 1.06, {}, "as null"),
-        ([1.0, 3.0], 3.2, {}, "as null"), ([1.0, 3.0], 3.4, {}, "missed"), ([1.2, 3.0], 3.2, {}, "better"),
-        (1.0, -0.2, {"within_percent": None, "within": 1.5}, "as null"),
-        (1.0, -0.2, {"within_percent": None, "within": 1.5, "sign": True}, "missed"),
-        ("OOM", "OOM", {}, "better"), ("OOM", 3.0, {}, "missed"), (3.0, "OOM", {}, "missed"), (3.0, None, {}, "none"),
-        ({"less_than": 2.0}, 1.9, {}, "as null"), ({"less_than": 2.0}, 2.1, {}, "missed"),
-        ({"more_than": 2.0}, 2.1, {}, "better"), ({"more_than": 2.0}, 1.9, {}, "missed"),
-        (2.0, 2.6, {"rounded": 0.5}, "better"), (2.0, 2.8, {"rounded": 0.5}, "missed"),
-        (1.3, 1.3, {"rounded": 0.25}, "as null"),  # the null model has the same interval
-        ({"less_than": 2.0}, 2.1, {"rounded": 0.5}, "missed"), ({"more_than": 2.0}, 1.9, {"rounded": 0.5}, "missed"),
+        (2.0, 2.19, {}, [1.0], 0.81, "reproduced"), (2.0, 2.25, {}, [1.0], 0.75, "better"),
+        (2.0, 2.5, {}, [1.0], 0.5, "missed"), (2.0, 2.19, {}, [1.0, 1.7], 0.19 / 0.3 * -1 + 1, "missed"),
+        (2.0, 2.19, {}, [9.0, 2.0], -math.inf, "missed"), (2.0, 2.0, {}, [2.0], 0.0, "missed"),
+        ([1.0, 3.0], 3.2, {}, [0.0], 0.8, "reproduced"), ([1.0, 3.0], 3.2, {}, [1.5], -math.inf, "missed"),
+        (1.0, -0.2, {}, [0.0], -0.2, "missed"),
+        ("OOM", "OOM", {}, [1.0], 1.0, "reproduced"), ("OOM", "OOM", {}, ["OOM"], 0.0, "missed"),
+        ("OOM", 3.0, {}, [1.0], 0.0, "missed"), (3.0, "OOM", {}, [1.0], -math.inf, "missed"),
+        (3.0, None, {}, [1.0], None, "none"),
+        # an inequality is met or it is not, however near
+        ({"less_than": 2.0}, 1.9, {}, [3.0], 1.0, "reproduced"), ({"less_than": 2.0}, 1.9, {}, [1.0], 0.0, "missed"),
+        ({"more_than": 2.0}, 1.9, {}, [1.0], 0.0, "missed"), ({"more_than": 2.0}, 2.1, {}, [1.0], 1.0, "reproduced"),
+        # a rounded number is an interval, for the null model as well
+        (2.0, 2.4, {"rounded": 0.5} | NO_SPREAD, [1.0], 1.0, "reproduced"),
+        (2.0, 2.6, {"rounded": 0.5} | NO_SPREAD, [1.0], 0.8, "better"),
+        (1.3, 1.3, {"rounded": 0.25}, [1.5], 0.0, "missed"),
+        # by the logarithm: 4 times too large against 16 times too small
+        (16.0, 64.0, {"scale": "log"}, [1.0], 0.5, "missed"), (16.0, 20.0, {"scale": "log"}, [1.0], 0.92, "better"),
     ],
 )  # fmt: skip
-def test_a_row_is_met_within_its_tolerance_and_with_its_sign_and_only_if_the_null_model_does_not_meet_it(
-    published, simulated, more, kind
+def test_a_row_is_reproduced_by_skill_against_the_best_null_model_inside_the_papers_spread(
+    published, simulated, more, nulls, skill, kind
 ):
-    found = JudgedClaim(group(**more), row(published=published), {0: simulated}, {0: "physical"}, 1.0)
-    assert found.kind == kind
+    found = judged_row(published, simulated, more, nulls)
+    assert found.kind == kind and found.skill == (skill if skill is None else pytest.approx(skill, abs=0.005))
 
 
-@pytest.mark.parametrize(("ends", "kind"), [((2.4, 2.6), "better"), ((2.4, 3.0), "missed"), ((2.0, 2.6), "missed")])
-def test_a_row_is_met_only_for_the_whole_interval_of_a_fitted_constant(ends, kind):
-    found = JudgedClaim(group(), row(), {0: 2.5}, {0: "physical"}, 1.0, ends)
+@pytest.mark.parametrize("null", [0.0, 1.0, 1.9, 2.0, 2.1, 5.0])
+def test_a_further_null_model_never_helps(null):
+    """Whatever it says, and wherever the simulated value is."""
+    for value in (0.5, 1.9, 2.0, 2.2, 4.0):
+        assert judged_row(2.0, value, {}, [1.0, null]).skill <= judged_row(2.0, value, {}, [1.0]).skill
+
+
+@pytest.mark.parametrize(("ends", "kind"), [((2.4, 2.6), "reproduced"), ((2.4, 3.0), "better"), ((1.0, 2.6), "missed")])
+def test_a_row_is_reproduced_only_for_the_whole_interval_of_a_fitted_constant(ends, kind):
+    found = judged_row(2.5, 2.5, {}, ends=ends)
     assert found.kind == kind and claims_page.ends(found, "×") == f"{ends[0]:.2f} to {ends[1]:.2f}×"
-    assert claims_page.verdict(found).startswith(claims_page.VERDICTS["missed"]) == (kind == "missed")
 
 
 def test_an_end_of_the_interval_that_does_not_fit_is_told_and_is_not_met():
-    found = JudgedClaim(group(), row(), {0: NO_ROOM}, {0: "physical"}, 1.0, (NO_ROOM, 2.6))
+    found = judged_row(2.5, NO_ROOM, {}, ends=(NO_ROOM, 2.6))
     assert found.kind == "missed" and claims_page.ends(found, "×") == "OOM to 2.60×"
+
+
+def test_fitted_numbers_and_numbers_that_follow_do_not_count_and_a_fit_that_misses_is_said():
+    found = judged_row(2.0, 2.5, {}, row_keys={"fit": True}.items())
+    assert found.kind == "fit" and "missed" in claims_page.verdict(found) and "25" in claims_page.verdict(found)
+    assert "missed" not in claims_page.verdict(judged_row(2.0, 2.1, {}, row_keys={"fit": True}.items()))
+    found = judged_row(2.0, 2.0, {}, row_keys={"follows": ["h002"]}.items())
+    assert found.kind == "follows" and "h002" in claims_page.verdict(found)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +183,7 @@ def test_the_order_of_two_systems_is_a_row_of_its_own(values):
     rows = [{"id": name, "published": value, "at": {"policy": name}} for name, value in published]
     given = group(signs=signs, rows=rows)
     both = zip(given.rows, values, strict=True)
-    found = [JudgedClaim(given, row, {0: value}, {0: "physical"}, 1.0) for row, value in both]
+    found = [JudgedClaim(given, row, {0: value}, {0: "physical"}, {"": 1.0}) for row, value in both]
     judged = {each.one.id: each.kind for each in judged_signs(found)}
     fast = "none" if values[1] == NO_ROOM else "as null" if values[1] < values[0] else "missed"
     assert judged == {"fast": fast, "slower": "better" if values[2] > values[0] else "missed"}
@@ -158,6 +195,11 @@ def test_a_null_model_is_arithmetic_on_published_numbers_and_on_what_a_row_is_of
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(small() | {"claims": [claim]}))
     paper = load_paper(tmp_path / "p.yaml")
     assert [paper.guess_of(*each) for each in paper.rows()] == [pytest.approx(12 / 64), NO_ROOM]
+    claim["nulls"] = [{"name": "b", "by": "batch", "guesses": {"64": 5}}, {"name": "others", "others": "batch"}]
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(small() | {"claims": [claim]}))
+    paper = load_paper(tmp_path / "p.yaml")
+    first, second = (paper.guesses_of(*each) for each in paper.rows())
+    assert (first["b"], first["others"], second["others"]) == (5, 6.0, 3.0)  # the middle of a range
 
 
 def test_what_moves_a_value_is_told_the_largest_first():
@@ -182,7 +224,7 @@ def test_every_run_of_a_paper_can_be_read_under_each_of_its_rules(name):
 def test_every_number_has_a_row_or_a_reason_and_the_published_value(shared):
     known = {each["id"]: each for each in json.loads((shared / "reference/claims/headline.json").read_text())}
     listed = [name for each in PAPERS for name in listed_ids(load_paper(each).numbers)]
-    assert sorted(listed) == sorted(known)
+    assert sorted(name for name in listed if "table" not in name) == sorted(known)  # one stands for 840 of a table
     for name in PAPERS:
         paper = load_paper(name)
         for _, each in paper.rows():
@@ -220,7 +262,8 @@ def _as_written(text: str) -> list[tuple[str, str]]:
 
 def test_the_wafer_papers_rules_end_in_the_published_set():
     plan = load_planned(load_paper("wafer").runs["v2"].sweep, load_paper("wafer").overrides("v2", 9))
-    assert [each.label for each in plan.assumptions] == ["published"] and plan.engine == "event"
+    first = plan.experiment
+    assert [each.label for each in first.assumptions] == ["published"] and first.engine == "event"
 
 
 def test_a_file_says_what_is_wrong(tmp_path):
@@ -260,19 +303,65 @@ def test_no_reason_says_not_stated_of_what_the_paper_states(shared, paper, sente
     assert [each for each in reasons if re.search(denied, each)] == []
 
 
-def test_every_row_was_recorded_and_the_recorded_values_are_judged():
-    """The table of docs/papers.md is that of ``archsim compare --papers --recorded``; nothing is simulated."""
+def test_every_number_of_a_paper_is_judged_fitted_follows_or_has_a_reason():
+    for name in PAPERS:
+        paper = load_paper(name)
+        there = {row.id for _, row in paper.rows()} | {each for part in paper.outside for each in listed_ids(part.ids)}
+        assert there == set(listed_ids(paper.numbers)), name
+        for group, row in paper.rows():
+            assert paper.guesses_of(group, row), row.id
+
+
+def test_what_other_code_computed_is_left_out_and_shipped_values_name_their_code(tmp_path):
+    """Whichever code this is: a shipped value counts only where its digest is that of the code at hand."""
     values = recorded_values()
-    found = [judge_recorded(load_paper(name), values[name]) for name in PAPERS]
-    counts = claims_page.counts_of(found)
-    assert counts.better >= 60 and counts.signs_met > 0.9 * counts.signs
-    judged = counts.better + counts.as_null + counts.missed
-    assert f"{counts.better} of {judged} published numbers" in (ROOT / "docs/papers.md").read_text()
-    libra = next(each for each in found if each.paper.paper == "libra")
-    glm = [each for each in libra.signs if each.group.run == "glm" and each.other.at["policy"] == "ep"]
-    lina = [each.kind for each in glm if each.one.at["policy"] == "lina"]
-    # slower than without balancing, as published; at 32,768 tokens they differ by less than 0.1 %
-    assert len(lina) == 12 and lina.count("better") >= 9
+    for name in PAPERS:
+        paper = load_paper(name)
+        found = judge_recorded(paper, values[name])
+        assert (found is not None) == (values[name]["code"] == code_of(paper))
+        assert judge_recorded(paper, values[name] | {"code": "000000000000"}) is None
+        assert judge_recorded(paper, {}) is None
+
+
+def sampled(name: str, runs: set[str], folder: Path):
+    """A paper with these of its runs alone."""
+    paper = load_paper(name)
+    claims = tuple(each for each in paper.claims if each.run in runs)
+    return judge_paper(
+        paper.model_copy(update={"claims": claims, "answers": (), "figure": None}), folder, 1, Unwatched()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "least"),
+    [
+        ("wafer", {"hardware", "traffic"}, 5),
+        ("waterfill_lplb", {"graphs", "vector"}, 2),
+        ("capacity", {"olmoe_loads"}, 0),
+    ],
+)
+def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_path):
+    """Of these rows so many have skill; and what this code recorded, it computes."""
+    found = sampled(name, runs, tmp_path)
+    counts, recorded = claims_page.counts_of([found]), recorded_values()[name]
+    assert counts.skilled >= least and not counts.none
+    if recorded["code"] == code_of(load_paper(name)):
+        assert found.recorded()["rows"] == {each.row.id: recorded["rows"][each.row.id] for each in found.judged}
+
+
+# Independent numbers with a skill above 0.5 against the best null model, as first measured; never lowered quietly.
+LEAST_SKILLED: dict[str, int] = {}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_paper_is_computed_as_recorded(name, tmp_path):
+    """Nightly, all of them: what --recorded judges is what this code computes, and no fewer rows have skill."""
+    (found,) = ar.claims([name], tmp_path)
+    recorded = recorded_values()[name]
+    assert claims_page.counts_of([found]).skilled >= LEAST_SKILLED[name]
+    if recorded["code"] == code_of(found.paper):
+        assert json.loads((tmp_path / "recorded.json").read_text())[name] == recorded
 
 
 # --- running
@@ -289,10 +378,10 @@ def judged(tmp_path_factory):
 def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(judged):
     found, folder = judged
     missed, met = found.judged
-    assert (missed.kind, met.kind, found.runs) == ("missed", "as null", 8)
+    assert (missed.kind, met.kind, found.runs) == ("missed", "reproduced", 8)
     assert missed.simulated != missed.physical and missed.moved[0][0] == "as published"
     text = (folder / "out/small/index.html").read_text()
-    assert claims_page.summary_sentence([found]) in text and re.search(r"\b0 of 2\b", text)
+    assert "predicts 1 of 2 independent numbers" in text
     assert "h003: An accuracy." in text and "Small &amp; new" in text
     assert "Worth it?" in text and claims_page.answer_sentence(found.answers[0]) in text
     assert "as published" in text and claims_page.shown(missed.physical, "×") in text and "25 dies" in text
@@ -302,8 +391,10 @@ def test_a_paper_runs_and_its_page_has_both_sets_and_what_takes_the_difference(j
 def test_a_summary_counts_and_names_the_largest_misses(judged, tmp_path):
     found, _ = judged
     text = claims_page.write_summary([found], tmp_path).read_text()
-    assert re.search(r"\b1 are met\b", text) and text.count("<li>") == 1 and "Because." in text
-    assert claims_page.counts_of([found]) == (3, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0)
+    assert re.search(r"\b1 of 2 independent published numbers\b", text)
+    assert text.count("<li>") == 1 and "Because." in text
+    counts = claims_page.counts_of([found])
+    assert (counts.numbers, counts.judged, counts.reproduced, counts.skilled, counts.outside) == (3, 2, 1, 1, 1)
 
 
 def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
@@ -312,13 +403,20 @@ def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
     again = judge_recorded(found.paper, recorded["small"])
     assert claims_page.table_of([again]).rows == claims_page.table_of([found]).rows
     told = json.loads(json.dumps(claims_page.as_json([again])))
-    assert [each["verdict"] for each in told["rows"]] == [claims_page.VERDICTS[kind] for kind in ("missed", "as null")]
+    assert [each["verdict"] for each in told["rows"]] == [
+        claims_page.VERDICTS[kind] for kind in ("missed", "reproduced")
+    ]
     assert (
         told["rows"][0]["null"] == "100"
-        and told["all"]["missed"] == 1
+        and told["all"]["skilled"] == 1
         and "A hundred times." in (folder / "out/small/index.html").read_text()
     )
-    assert judge_recorded(found.paper, {}).of("none") == judge_recorded(found.paper, {}).judged
+    (kept,) = ar.claims([folder / "small.yaml"], folder / "out", recorded=True)
+    assert kept.judged == found.judged
+    empty = judge_recorded(found.paper, recorded["small"] | {"rows": {}})
+    assert empty.of("none") == empty.judged
+    with pytest.raises(SpecError, match="other code computed what is recorded of small"):
+        ar.claims([folder / "small.yaml"], folder / "elsewhere", recorded=True)
 
 
 def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path):
@@ -326,16 +424,27 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
     paper = small()
     key = "systems.0.hbm.bandwidth"
     paper["runs"]["one"]["sweep"] |= {"systems": [{"like": "dojo", "name": "dojo"}], "policies": ["base", "allo"]}
+    paper["figure"] = {
+        "name": "Figure 1", "place": "2", "run": "one", "by": "policy", "at": {"batch": 64}, "unit": "ms",
+        "parts": {"decoding": "decode_ns / 1000000"},
+    }  # fmt: skip
     paper["rules"] = [{
         "name": "HBM", "why": "rounded", "runs": {"one": [f"{key}=2 TB/s"]}, "fitted": ["h001"],
         "ends": [{"one": [f"{key}=1 TB/s"]}, {"one": [f"{key}=3 TB/s"]}],
     }]  # fmt: skip
     paper["claims"][0] |= {"quantity": "decode_ns", "at": {"policy": "allo", "batch": 64}, "against": {}}
+    with pytest.raises(SpecError, match="fitted: h001 is judged"):
+        (tmp_path / "judged.yaml").write_text(yaml.safe_dump(paper))
+        load_paper(tmp_path / "judged.yaml")
+    paper["claims"][0]["rows"][0]["fit"] = True
     del paper["answers"]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(paper))
     (found,) = ar.claims([tmp_path / "small.yaml"], tmp_path / "out", jobs=1)
     slow, fast = found.judged[0].ends
     assert slow > found.judged[0].simulated > fast
+    assert [(value, part) for value, part, _ in found.bars] == [("base", "decoding"), ("allo", "decoding")]
+    assert found.bars[1][2] == pytest.approx(found.judged[0].simulated / 1e6)
+    assert "Figure 1 (2): simulated" in (tmp_path / "out/small/index.html").read_text()
     assert claims_page.ends(found.judged[0], "×") in (tmp_path / "out/small/index.html").read_text()
 
 
@@ -345,7 +454,7 @@ def test_rows_of_a_function_are_claims_as_well(tmp_path):
     paper = small() | {"runs": {"one": {"table": table}}, "rules": [], "answers": []}
     paper["claims"] = [claim | {"rows": [{"id": "h001", "published": 2.0}]}]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(paper))
-    assert ar.claims([tmp_path / "small.yaml"], tmp_path / "out")[0].judged[0].kind == "better"
+    assert ar.claims([tmp_path / "small.yaml"], tmp_path / "out")[0].judged[0].kind == "reproduced"
 
 
 def test_pages_render_in_light_dark_and_on_narrow_screens(judged):

@@ -12,6 +12,7 @@ def small() -> dict:
     claim = {
         "what": "speed-up", "run": "one", "quantity": "throughput_tokens_per_s / other.throughput_tokens_per_s",
         "unit": "×", "at": {"policy": "allo"}, "against": {"policy": "base"}, "within_percent": 10, "why": "because",
+        "spread": "three runs",
         "guess": 100, "guessed": "a hundred times",
         "rows": [{"id": "h001", "published": 1000.0}, {"id": "h002", "published": [0.0, 99.0], "at": {"batch": 64}}],
     }  # fmt: skip

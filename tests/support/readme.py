@@ -40,6 +40,7 @@ def shrunk_checkout(folder: Path) -> Path:
     for pattern, small in (
         (r"batch: \[4096.*\]", "batch: [16]"), (r"decode_steps: 127", "decode_steps: 1"),
         (r"models: \[deepseek-v3, .*\]", "models: [deepseek-v3]"), (r"\[base, ep, allo, .*\]", "[base, ep, allo+pred]"),
+        (r"      sweep:\n        zip:\n(?:          .*\n)+", ""),
     ):  # fmt: skip
         wafer = re.sub(pattern, small, wafer)
     (folder / "configs" / "papers").mkdir()
