@@ -125,6 +125,7 @@ class EventEngine:
         )
         self.costs = machine.policy_costs(system, model, assumptions)
         self.clocks: tuple[float | np.ndarray, float | np.ndarray] = execution.FULL_CLOCKS  # as the execution has them
+        self._sees_routing = scenario.policy.needs_routing("allocation")
         sees_speeds = scenario.policy.needs_speeds("allocation")
         self._speeds = np.stack(gemm_times.factors_of(self.machine)) if sees_speeds else NO_SPEEDS
         self._charges = partial(
@@ -266,6 +267,7 @@ class EventEngine:
                     placement=placement,
                 )  # fmt: skip
             ),
+            seen=demand.seen.layer(layer) if demand.seen is not None and self._sees_routing else None,
         )
         known = None if self.plans is None else self.plans.get((layer, demand.step))
         plan = self.decision.decide(self.policy.allocate if known is None else lambda view: known, view)

@@ -29,6 +29,7 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
+from archsim.policies.seen_routing import SeenRouting
 from archsim.specs.model import SLICES
 
 NO_ORIGINS = np.zeros((0, 0), np.int32)
@@ -89,6 +90,8 @@ class StepView(NamedTuple):
     # float64[2, die]: rates of arrays and HBMs over those of ``costs``, for a rule that ``needs: speeds``; else [2, 0]
     speeds: np.ndarray = NO_SPEEDS
     charged: Charged | None = None  # None: not known
+    # The step's tokens, of this layer and the one before, for a rule that ``needs: routing``; else None
+    seen: SeenRouting | None = None
 
     @property
     def rates(self) -> ChargedRates:
@@ -102,7 +105,7 @@ class StepView(NamedTuple):
     @property
     def compiled(self) -> StepView:
         """What compiled kernels accept: numbers and arrays alone."""
-        return StepView(*self[:-1])
+        return StepView(*self[:-2])
 
 
 class Effort(NamedTuple):

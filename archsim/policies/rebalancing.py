@@ -14,6 +14,7 @@ import numpy as np
 
 from archsim.policies.allocation import NO_EFFORT, SLICES, Costs, Effort
 from archsim.policies.placement import Placement
+from archsim.policies.seen_routing import SeenRouting
 
 
 class History(NamedTuple):
@@ -25,6 +26,8 @@ class History(NamedTuple):
     step_ns: np.ndarray  # float64[step, layer], decisions included
     costs: Costs | None = None  # what a rule may assume about the machine
     speed: np.ndarray | None = None  # float64[die] of arrays, of a rule that ``needs: speeds``
+    # The tokens of the steps, of a rule that ``needs: routing``: pairs, transitions, origins, subjects, scores, phases
+    seen: SeenRouting | None = None
 
 
 class Rebalanced(NamedTuple):

@@ -15,6 +15,13 @@ NEEDS_SPEEDS = {
         "what it asks beside loads: the speed of every die, and the links between them; null: nothing",
     )
 }
+NEEDS_ROUTING = {
+    "needs": NamedChoice(
+        "routing",
+        ("routing",),
+        "what it asks beside loads: single tokens, of which it counts pairs, transitions, origins and subjects",
+    )
+}
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 

@@ -290,7 +290,7 @@ class PaperSpec(fields.Spec):
         guess: Any = group.guess_of(row)
         if null is not None:
             by = (group.at | row.at).get(null.by)
-            if by not in null.guesses:
+            if isinstance(by, list | dict) or by not in null.guesses:
                 raise ValueError(f"{null.name} has no guess for {null.by} {by!r}; it has {', '.join(null.guesses)}")
             guess = null.guesses[by]
         if not isinstance(guess, str) or guess == NO_ROOM:

@@ -75,6 +75,8 @@ EVERY_STEPS = "every_steps"
 _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
 )
+# What a user's own rule may ask for beside loads; one of them, or a list.
+_OWN_NEEDS = NamedChoice(None, ("speeds", "routing"), "what it is given beside loads")
 NEEDS = "needs"  # parameter of a rule, also of a user's own: what it is given beside loads
 _CONSUMED = MappingProxyType(
     {
@@ -167,7 +169,20 @@ class PolicySpec(fields.Spec):
 
     def needs_speeds(self, part: str) -> bool:
         """Whether the rule of a part asks for the speeds of dies and links."""
-        return getattr(self, part).params.get(NEEDS) == "speeds"
+        return "speeds" in self._needs(part)
+
+    def needs_routing(self, part: str) -> bool:
+        """Whether the rule of a part asks for single tokens (`archsim.policies.seen_routing`)."""
+        return "routing" in self._needs(part)
+
+    @property
+    def sees_routing(self) -> bool:
+        """Whether any rule does: a run's demand keeps single tokens for it."""
+        return any(self.needs_routing(part) for part in ("allocation", "rebalancing"))
+
+    def _needs(self, part: str) -> tuple[str, ...]:
+        given = getattr(self, part).params.get(NEEDS) or ()
+        return (given,) if isinstance(given, str) else tuple(given)
 
     @property
     def predicts(self) -> bool:
@@ -198,10 +213,12 @@ class PolicySpec(fields.Spec):
                     f"expected the number of iterations between two calls, 1 or more, not {quantities.describe(every)}",
                 )
             if NEEDS in rule.params and rule_type in ("allocation", "rebalancing"):
-                try:
-                    balancers.NEEDS_SPEEDS[NEEDS].read(rule.params[NEEDS])
-                except ValueError as error:
-                    raise fields.KeyProblem((NEEDS,), str(error)) from None
+                asked = rule.params[NEEDS]
+                for each in asked if isinstance(asked, list | tuple) else [asked]:
+                    try:
+                        _OWN_NEEDS.read(each)
+                    except ValueError as error:
+                        raise fields.KeyProblem((NEEDS,), str(error)) from None
             return rule
         rules = RULES[rule_type]
         if rule.name not in rules:
