@@ -93,29 +93,6 @@ def fit_published(
             return residuals(logs_of(at, layers) + by, seen)
 
         knobs = _gauss_newton(off, knobs, prior, widths, limits, rounds)
-    values = {name: float(np.exp(value)) for name, value in zip(moved, knobs, strict=True)}
-        found = from_statistics(head.model_copy(update=values), file, shape_of(model))
-        if layers is not None and layers < len(found.layer_ids):
-            found = of_layers(found, found.layer_ids[spread_layers(len(found.layer_ids), layers)], file)
-        if head.loads is not None:
-            found = replace(found, acceptance=first_acceptance(found.popularity, found.top_k))
-        return fit_loads(found) if final and head.loads is not None else found
-
-    def logs_of(knobs: np.ndarray, layers: int | None, final: bool = False) -> np.ndarray:
-        trace = sample_of(generate(knobs, layers, final))
-        return _logs(np.array([each.measure(trace) for each in seen]))
-
-    prior = np.log([TYPICAL[name] for name in moved])  # where the fit begins, whatever the file has
-    limits, widths = np.log([KNOBS[name] for name in moved]).T, np.array([KNOB_PRIOR[name] for name in moved])
-    layers, knobs, correction = None if of_all else FIT_LAYERS, prior, np.zeros(len(seen))
-    for rounds in (ROUNDS, ROUNDS // 2, ROUNDS // 2):
-        if rounds < ROUNDS:  # all layers are a little more or less skewed than some, and acceptance is only now fitted
-            correction = logs_of(knobs, None, final=True) - logs_of(knobs, layers)
-            if not np.nan_to_num(correction).any():
-                break
-        knobs = _gauss_newton(
-            lambda at, by=correction: residuals(logs_of(at, layers) + by, seen), knobs, prior, widths, limits, rounds
-        )
     values = {name: float(f"{np.exp(value):.4g}") for name, value in zip(moved, knobs, strict=True)}
     head = head.model_copy(update=values)
     traffic = generate(np.log([values[name] for name in moved]), None, final=True)
