@@ -6,7 +6,7 @@ What stands here keeps its name from release to release. All other modules are f
 |---|---|
 | an allocation | ``StepView``, ``Plan``, ``Effort``, ``NO_EFFORT``, ``home`` |
 | a routing | ``Pass``, ``Executed`` |
-| a rebalancing | ``History``, ``Rebalanced``, ``Placement``, ``Effort``, ``moves_between`` |
+| a rebalancing | ``History``, ``SeenRouting``, ``Rebalanced``, ``Placement``, ``Effort``, ``moves_between`` |
 | a replication for the next layer | ``LayerView``, ``Replicas`` |
 | a prediction of experts | ``Seen`` |
 | a placement rule | ``Placement`` |
@@ -39,6 +39,7 @@ _FROM = {
     "archsim.policies.rebalancing": "History Rebalanced",
     "archsim.policies.replication": "LayerView Replicas",
     "archsim.policies.routing": "Executed Pass",
+    "archsim.policies.seen_routing": "SeenRouting",
     "archsim.policies.heatmap": "Seen",
     "archsim.serving.schedulers": "admit enqueue serve_running uncomputed",
     "microarch.blocks.request": "BlockEvent=Event BlockState=State",

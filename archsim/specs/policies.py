@@ -45,6 +45,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "paper": Rule("paper's text: blocks of an expert go to the least loaded die near a holder", {
             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
             "distance": Parameter(1, 0, 126, "most hops from a holder at which another die may run the expert"),
+            "max_split_num": Parameter(None, 1, 4096, "dies kept of these, the least loaded; blocks: one for each block; all, if not given", words=("blocks",)),
             **balancers.NEEDS_SPEEDS,
         }),
         "copy_aware": Rule("blocks of an expert go to dies that hold it or a copy; to another only if those finish late", {
@@ -86,6 +87,7 @@ _CONSUMED = MappingProxyType(
         "replication": ("slots",),
     }
 )
+PHASE = "phase"  # parameter of a rule that acts in prompts alone, or in decode
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")

@@ -6,9 +6,11 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidatorFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -130,6 +132,14 @@ class SyntheticSpec(Spec):
     def preset_of(self, model: str) -> str | None:
         """The preset for a model of this name: a name or path; None: the three numbers."""
         return model if self.like == OF_MODEL else self.like
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what says nothing, so that runs of before it existed keep their names."""
+        found: dict[str, Any] = handler(self)
+        if found.get("phase") == "settled":
+            del found["phase"]
+        return found
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> "SyntheticSpec":
