@@ -162,6 +162,7 @@ class Balancer:
             np.zeros((*shape, engine.machine.dies), np.int64), np.zeros(shape), engine.costs,
             engine.array_speeds(step_counts.DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
             self._seen() if engine.scenario.policy.needs_routing("rebalancing") else None,
+            len(self.migrations),
         )  # fmt: skip
         for step, results in enumerate(self._steps):
             for result in results:

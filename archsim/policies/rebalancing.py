@@ -28,6 +28,7 @@ class History(NamedTuple):
     speed: np.ndarray | None = None  # float64[die] of arrays, of a rule that ``needs: speeds``
     # The tokens of the steps, of a rule that ``needs: routing``: pairs, transitions, origins, subjects, scores, phases
     seen: SeenRouting | None = None
+    call: int = 0  # calls of the rule before this one
 
 
 class Rebalanced(NamedTuple):

@@ -37,7 +37,8 @@ ALLOCATIONS = {
     "harmoeny": "libra:harmoeny",
 }
 REBALANCINGS = {name: f"rebalancing:{name}" for name in ("eplb", "craft", "remap", "dup")} | {
-    "separate": "separation:separate", "affine": "affinity:affine", "by_task": "task_placement:by_task",
+    "async_eplb": "async_eplb:async_eplb", "separate": "separation:separate", "affine": "affinity:affine",
+    "by_task": "task_placement:by_task",
 }  # fmt: skip
 ROUTINGS = {"drop": "routing:drop_rule", "reroute": "routing:reroute_rule", "expert_drop": "routing:expert_drop"}
 REPLICATIONS = {"libra": "replication:libra", "lina": "replication:lina"}

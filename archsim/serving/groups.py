@@ -184,7 +184,7 @@ class ExpertGroup:
         tokens = np.stack([counts for _, counts in self._records])
         shape = tokens.shape[:2]
         load = np.zeros((*shape, engine.machine.dies), np.int64)
-        history = History(engine.rows.copy(), tokens, load, np.zeros(shape), engine.costs)
+        history = History(engine.rows.copy(), tokens, load, np.zeros(shape), engine.costs, call=self._calls)
         found = rule.rule(history, engine.placement)
         new, effort = found if isinstance(found, Rebalanced) else Rebalanced(found)
         new = replace(new, buffers=engine.placement.buffers)

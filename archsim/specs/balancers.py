@@ -102,6 +102,15 @@ REBALANCING: Mapping[str, Rule] = {
             **NEEDS_SPEEDS,
         },
     ),
+    "async_eplb": Rule(
+        "EPLB of a few layers at a time, in turn (asynchronous EPLB; with migration: overlapped)",
+        {
+            **_call_times(1, 64),
+            "layers": Parameter(1, 1, 10_000, "layers of a call, of those that run"),
+            "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
+            "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
+        },
+    ),
     "separate": Rule(
         "experts that tokens choose together on different dies, loads even (insight 5 of the wafer paper)",
         {**_call_times(64, 64), **NEEDS_ROUTING},
@@ -241,6 +250,11 @@ BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
     ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),
     ("expert_drop", "capacity-aware: the least loaded experts are not executed", {"routing": "expert_drop"}),
+    (
+        "eplb_async",
+        "EPLB, one layer after the other beside the steps",
+        {"placement": "redundant", "allocation": "even", "rebalancing": "async_eplb"},
+    ),
     (
         "separate",
         "experts that tokens choose together on different dies, anew every 64 iterations",

@@ -10,8 +10,11 @@ from archsim.base.errors import SpecError
 from archsim.engine.demand import build_run_demand
 from archsim.policies.affinity import gathered
 from archsim.policies.allocation import Costs, StepView, home, paper
+from archsim.policies.async_eplb import async_eplb
 from archsim.policies.craft import craft_replicas
 from archsim.policies.metro import metro
+from archsim.policies.placement import redundant
+from archsim.policies.rebalancing import History, eplb
 from archsim.policies.seen_routing import SeenRouting
 from archsim.policies.separation import separated
 from archsim.policies.task_placement import placed
@@ -102,6 +105,19 @@ def test_a_die_that_knows_its_own_loads_alone_fills_what_they_leave():
     holders = np.array([[1, 0], [0, 1]], bool)
     plan = home(view([6, 2], holders))
     assert sent_pairs(plan, np.array([[4, 1], [2, 1]])).tolist() == [[4, 1], [2, 1]]
+
+
+def test_layers_are_rebalanced_in_turn_as_eplb_places_them():
+    """Five layers, two a call: 0 and 1, then 2 and 3, then 4 and 0; the others stay."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(1, 99, (2, 5, 6)).astype(np.int32)
+    before = redundant(6, 3, 5, 1)
+    history = History(np.arange(5), tokens, np.zeros((2, 5, 3), np.int64), np.zeros((2, 5)))
+    whole = eplb(history, before).placement
+    for call, turn in enumerate(([0, 1], [2, 3], [4, 0])):
+        after = async_eplb(history._replace(call=call), before, 2).placement
+        rest = np.setdiff1d(np.arange(5), turn)
+        assert (after.holds[turn] == whole.holds[turn]).all() and (after.holds[rest] == before.holds[rest]).all()
 
 
 EXPERTS = np.array([[[0, 1], [2, 3]], [[0, 2], [2, 3]], [[1, 0], [3, 0]]], np.int16)
