@@ -1,9 +1,8 @@
 """Asynchronous EPLB: the layers in turn, a few at a time, while steps go on.
 
-EPLB of all layers at once moves most experts between two steps. Engines with asynchronous rebalancing (vLLM's
-``use_async``, SGLang's ``eplb_rebalance_layers_per_chunk``) take one layer after the other, whose weights arrive beside
-the steps (`migration` ``overlapped``) before the next layer's leave. Each call rebalances the next ``layers`` of those
-that run.
+EPLB of all layers at once moves most experts between two steps. Engines that rebalance asynchronously, such as vLLM and
+SGLang, take one layer after the other, whose weights arrive beside the steps (`migration` ``overlapped``) before the
+next layer's leave. Each call rebalances the next ``layers`` of those that run.
 """
 
 import numpy as np

@@ -89,16 +89,44 @@ def _common_top(trace: Trace, count: float) -> float:
 
 
 def path_accuracy(trace: Trace, length: float) -> float:
-    """Part of a token's experts that Lina's table of paths predicts, counted from one half of the requests, judged by
-    the other, as a mean over layers but the first.
+    """Part of a token's experts that a table of paths predicts, counted from one half of the requests, judged by the
+    other, as a mean over layers but the first. Paths and followers are of rank 0, as Lina's (`archsim.policies.lina`).
     """
-    from archsim.policies.lina import lina_fit
-
     one, other = statistics.halves(trace)
-    first = [np.ascontiguousarray(half.experts[:, :, 0].T).astype(np.int64) for half in (one, other)]
-    found = lina_fit(first[0], int(length), trace.num_experts).predict(first[1], trace.top_k)[1:]
-    actual = other.experts.transpose(1, 0, 2)[1:]
-    return float((actual[:, :, :, None] == found[:, :, None, :]).any(axis=3).mean())
+    found = [
+        (other.experts[:, layer, :, None] == _followers_of_paths(one, other, layer, int(length))[:, None, :]).any(
+            axis=2
+        )
+        for layer in range(1, len(trace.layer_ids))
+    ]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _followers(one: Trace, other: Trace, layer: int, length: int) -> np.ndarray:
+    """int64[token of other, k]: the experts that most often follow, in ``one``, the longest of a token's paths that it
+    has, then those of shorter ones; ties to the lowest.
+    """
+    size, top_k = one.num_experts, one.top_k
+    after = one.experts[:, layer, 0].astype(np.int64)
+    best = np.tile(np.arange(top_k), (len(other.experts), 1))
+    known, keys = np.ones(len(best), bool), [np.zeros(len(each.experts), np.int64) for each in (one, other)]
+    for back in range(min(layer, length) + 1):
+        if back:
+            keys = [key * size + each.experts[:, layer - back, 0] for key, each in zip(keys, (one, other), strict=True)]
+        pair, count = np.unique(keys[0] * size + after, return_counts=True)
+        order = np.lexsort((pair, -count, pair // size))
+        path, first = np.unique(pair[order] // size, return_index=True)
+        rank = np.arange(len(pair)) - np.repeat(first, np.diff(np.append(first, len(pair))))
+        table = np.full((len(path), top_k), -1, np.int64)
+        some = rank < top_k
+        table[np.searchsorted(path, pair[order][some] // size), rank[some]] = pair[order][some] % size
+        at = np.minimum(np.searchsorted(path, keys[1]), len(path) - 1)
+        known &= path[at] == keys[1]
+        every = np.concatenate([table[at], best], axis=1)
+        again = np.tril(every[:, :, None] == every[:, None, :], -1).any(axis=2) | (every < 0)
+        ahead = np.take_along_axis(every, np.argsort(again, axis=1, kind="stable")[:, :top_k], axis=1)
+        best = np.where(known[:, None], ahead, best)
+    return best
 
 
 def popularity_accuracy(trace: Trace, _: float) -> float:
