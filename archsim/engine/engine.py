@@ -296,6 +296,7 @@ class EventEngine:
         if not acts_in(params.get(PHASE, BOTH), bool(demand.prefill_tokens.any())):
             return plan
         if params.get("loads") == "own":  # of its own tokens, a die asks no other
+            assert demand.origins is not None, "the policy asks for them"
             effort = plan.effort.plus(dies * dies)
             return plan._replace(shared=share(demand.living, sent_pairs(plan, demand.origins)), effort=effort)
         load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)

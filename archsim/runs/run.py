@@ -159,7 +159,7 @@ class DemandSpec:
     shaped_by: PolicySpec | None = None  # whose routing or replication it depends on: for equal rules alone
 
     @cached_property
-    def key(self) -> tuple[str, str, int, int | None, str | None, bool, str | None]:
+    def key(self) -> tuple[str, str, int, int | None, str | None, int, str | None]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
         del plain["warmup_steps"]  # they are part of the demand

@@ -93,12 +93,10 @@ def path_accuracy(trace: Trace, length: float) -> float:
     other, as a mean over layers but the first. Paths and followers are of rank 0, as Lina's (`archsim.policies.lina`).
     """
     one, other = statistics.halves(trace)
-    found = [
-        (other.experts[:, layer, :, None] == _followers_of_paths(one, other, layer, int(length))[:, None, :]).any(
-            axis=2
-        )
-        for layer in range(1, len(trace.layer_ids))
-    ]
+    found = []
+    for layer in range(1, len(trace.layer_ids)):
+        predicted = _followers(one, other, layer, int(length))
+        found.append((other.experts[:, layer, :, None] == predicted[:, None, :]).any(axis=2).mean())
     return float(np.mean(found)) if found else float("nan")
 
 
