@@ -4,7 +4,10 @@ What stands here keeps its name from release to release. All other modules are f
 
 | your function is | it uses |
 |---|---|
-| an allocation, routing or rebalancing rule | ``StepView``, ``Plan``, ``Effort``, ``NO_EFFORT``, ``home`` |
+| an allocation | ``StepView``, ``Plan``, ``Effort``, ``NO_EFFORT``, ``home`` |
+| a routing | ``Pass``, ``Executed`` |
+| a rebalancing | ``History``, ``SeenRouting``, ``Rebalanced``, ``Placement``, ``Effort``, ``moves_between`` |
+| a replication for the next layer | ``LayerView``, ``Replicas`` |
 | a prediction of experts | ``Seen`` |
 | a placement rule | ``Placement`` |
 | a scheduler of ``archsim serve`` | ``serve_running``, ``admit``, ``enqueue``, ``uncomputed`` |
@@ -32,7 +35,11 @@ _FROM = {
     "archsim.engine.execution": "Execution GemmTime Setup",
     "archsim.iteration.attention": "Kind Product Work",
     "archsim.policies.allocation": "Effort NO_EFFORT Plan StepView home",
-    "archsim.policies.placement": "Placement",
+    "archsim.policies.placement": "Placement moves_between",
+    "archsim.policies.rebalancing": "History Rebalanced",
+    "archsim.policies.replication": "LayerView Replicas",
+    "archsim.policies.routing": "Executed Pass",
+    "archsim.policies.seen_routing": "SeenRouting",
     "archsim.policies.heatmap": "Seen",
     "archsim.serving.schedulers": "admit enqueue serve_running uncomputed",
     "microarch.blocks.request": "BlockEvent=Event BlockState=State",

@@ -59,9 +59,20 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SRC",
-        help="Recorded routing (a store, .npz or directory of JSON requests), or an .npz of loads (counts, layer_ids).",
+        help="Recorded routing (a store, .npz or directory of JSON requests), an .npz of loads (counts, layer_ids), or "
+        "a YAML file of published statistics, such as a preset of configs/traffic.",
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
+    parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of a YAML file).")
+    parser.add_argument(
+        "--published", metavar="FILE", help="YAML file of published statistics that are fitted together with SRC."
+    )
+    parser.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        metavar="STATISTIC",
+        help="Fit without this statistic, and print what the traffic predicts for it. May be repeated.",
+    )
     arguments.add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
     parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
 
@@ -69,18 +80,20 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
-    from archsim.workload.preset_files import fit_preset
+    from archsim.workload.preset_files import fit_preset, statistics_model
+    from archsim.workload.published import told
     from archsim.workload.traffic_heads import TrafficSubjects, read_head
 
     to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
-    out = fit_preset(args.source, load_model(args.model), to, args.seed)
+    model = load_model(args.model or statistics_model(args.source))
+    out = fit_preset(args.source, model, to, args.seed, args.published, args.hold_out)
     head, _ = read_head(out)
     args.result = {"file": str(out), "traffic": head}
     if isinstance(head, TrafficSubjects):
         print(f"Each of {len(head.subjects)} subjects has a model of its own. Their standard deviations over the mean:")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
-    print(f"traffic: {out}")
+    print(*told(head.published, "generated"), f"traffic: {out}", sep="\n")
     return arguments.OK
 
 
@@ -136,8 +149,18 @@ def run_merge(args: argparse.Namespace) -> int:
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SRC", help="Recorded routing: a store, .npz or directory of JSON requests.")
-    parser.add_argument("--model", required=True, metavar="NAME", help="The model, by name or file.")
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="Recorded routing (a store, .npz or directory of JSON requests), or a traffic preset, whose generated "
+        "requests are measured.",
+    )
+    parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of a preset).")
+    parser.add_argument(
+        "--published",
+        metavar="FILE",
+        help="YAML file of published statistics to print beside (default: those of the model's preset).",
+    )
     arguments.add_report(parser, "reports/SRC-profile")
 
 
@@ -145,16 +168,21 @@ def run_profile(args: argparse.Namespace) -> int:
     """Print the measured patterns and the verdicts on the published insights."""
     from archsim.cli.printing import report_folder
     from archsim.report.profile_page import write_profile
-    from archsim.specs.library import load_model
-    from archsim.workload import open_trace
+    from archsim.workload.preset_files import profiled
     from archsim.workload.profile import insights, profile
+    from archsim.workload.published import measured, told
 
-    found = profile(open_trace(args.source, load_model(args.model)))
+    trace, published = profiled(args.source, args.model, args.published)
+    found = profile(trace)
     folder = report_folder(arguments.stem_of(args.source), args.out, "profile")
     page = write_profile(found, folder)
-    args.result = {"means": {name: found.mean(name) for name in found.layers}, "insights": insights(found)}
+    beside = measured(published, trace)
+    args.result = {
+        "means": {name: found.mean(name) for name in found.layers}, "published": beside, "insights": insights(found),
+    }  # fmt: skip
     for name in found.layers:
         print(f"{name:<24} {found.mean(name):.3f}")
+    print(*told(beside, "measured"), sep="\n")
     for each in insights(found):
         print(f"Insight {each.number} ({each.verdict}): {each.measured}")
     print(f"report: {page}")

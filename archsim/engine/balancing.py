@@ -12,7 +12,7 @@ import numpy as np
 from archsim.engine import state, weight_moves
 from archsim.policies.allocation import Effort
 from archsim.policies.placement import Placement, nearest_holders
-from archsim.policies.replication import LayerView, Replication
+from archsim.policies.replication import LayerView, Replication, acts_in
 from archsim.workload.step_demand import StepDemand
 from microarch.blocks.hbm import SLICES
 from microarch.fabric.fabric import Fabric
@@ -91,6 +91,8 @@ class Balancing:
         """Replicas for a layer that is about to run, fetched while the step before ran: the placement that has them,
         the layer's row there, and how long the step waits for them.
         """
+        if not acts_in(rule.phase, bool(demand.prefill_tokens.any())):
+            return placement, row, 0.0
         holders = placement.holds[row]
         expected = np.zeros(len(holders), np.float32) if demand.expected is None else demand.expected
         origins = np.zeros((0, 0), np.int32) if demand.origins is None else demand.origins

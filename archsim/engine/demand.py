@@ -15,11 +15,12 @@ import numpy as np
 from archsim.base import compiled, host
 from archsim.engine.executed_pairs import ExecutedPairs
 from archsim.policies import free_heatmap, heatmap, registry
+from archsim.policies.seen_routing import SeenRouting
 from archsim.specs.policies import PATHS, PolicySpec
 from archsim.workload.demand import BatchSum, Demand, sum_together
 from archsim.workload.stacked import Stacked, let_go
 from archsim.workload.step_demand import Predicted, StepDemand, TokenRouting, dies_of_requests
-from archsim.workload.trace import StepTokens, TokenSource
+from archsim.workload.trace import StepTokens, TokenSource, draw_requests
 
 if TYPE_CHECKING:
     from archsim.policies.lina import PathForecast
@@ -49,6 +50,7 @@ class RunDemand(Demand):
     lost_pairs: np.ndarray | None = None  # int64[step, layer]: fewer pairs than chosen
     lost_mass: np.ndarray | None = None  # float64[step, layer]: share of the gate mass that is not executed
     expected: np.ndarray | None = None  # float32[step, layer, expert], see `PathForecast`
+    seen: SeenRouting | None = None  # tokens of all steps, for rules that ask for them
 
     def __iter__(self) -> Iterator[tuple[int, StepDemand]]:
         iteration = 0
@@ -80,7 +82,13 @@ class RunDemand(Demand):
             predicted=None if self.predicted_rows is None else Predicted(self.predicted_rows[step, layer]),
             routing=routing, residents=None if self.residents is None else self.residents[step],
             expected=None if self.expected is None else self.expected[step, layer],
+            seen=None if self.seen is None else self._seen_at(step),
         )  # fmt: skip
+
+    def _seen_at(self, step: int) -> SeenRouting:
+        assert self.seen is not None
+        rows = slice(*np.searchsorted(self.seen.step, [step, step + 1]).tolist())
+        return self.seen.rows(rows)
 
     @property
     def tokens_of_step(self) -> np.ndarray:
@@ -99,7 +107,7 @@ class RunSum(BatchSum):
     def __init__(
         self, source: TokenSource, batch: int, decode_steps: int, seed: int, *, origin_dies: int | None = None,
         predictor: heatmap.Predictor | None = None, routing: bool = False, shaped_by: PolicySpec | None = None,
-        folder: Path | None = None,
+        folder: Path | None = None, seen: bool = False,
     ) -> None:  # fmt: skip
         rule = registry.build_policy(shaped_by).routing if shaped_by else None
         self._has_origins = bool(origin_dies)
@@ -109,7 +117,8 @@ class RunSum(BatchSum):
         self._origins = Origins(source, batch, chosen, folder) if chosen else None
         self._heatmap = free_heatmap.FreeHeatmap(source, batch, predictor, folder) if predictor else None
         self._forecast = _forecast(source, shaped_by) if shaped_by else None
-        every = self._origins, self._heatmap, self._routed, self._executed, self._forecast
+        self._tokens_seen = SeenTokens(source, batch, origin_dies or 1, seed) if seen else None
+        every = self._origins, self._heatmap, self._routed, self._executed, self._forecast, self._tokens_seen
         watchers = [watcher for watcher in every if watcher]
         super().__init__(source, batch, decode_steps, seed, watchers, None if self._executed else folder)
 
@@ -127,6 +136,7 @@ class RunSum(BatchSum):
             **known,
             predicted_rows=self._heatmap.take_rows() if self._heatmap else None,
             expected=self._forecast.take_expected() if self._forecast else None,
+            seen=self._tokens_seen.take() if self._tokens_seen else None,
         )
 
 
@@ -202,6 +212,43 @@ class RoutedTokens:
         self._dies += [self._die[piece.request] for piece in self._now]
         self._from.append(self._from[-1] + sum(len(piece.request) for piece in self._now))
         self._tokens, self._now = 0, []
+
+
+class SeenTokens:
+    """Keeps every token for rules that see them (`SeenRouting`)."""
+
+    def __init__(self, source: TokenSource, batch: int, dies: int, seed: int):
+        requests = draw_requests(source.requests, batch, seed)
+        subject = getattr(source, "request_task", getattr(source, "request_subject", None))
+        names = getattr(source, "tasks", getattr(source, "subject_names", None))
+        self._subject = np.zeros(batch, np.int16) if subject is None else np.asarray(subject)[requests].astype(np.int16)
+        self._names = ("",) if subject is None or names is None else tuple(map(str, names))
+        self._source, self._dies, self._die = source, dies, dies_of_requests(batch, dies)
+        self._pieces: list[StepTokens] = []
+        self._prefill_rows = np.zeros(batch, np.int64)
+
+    def add(self, piece: StepTokens, layer_threads: host.LayerThreads) -> None:
+        scores = None if piece.scores is None else piece.scores.copy()
+        self._pieces.append(StepTokens(piece.iteration, piece.request.copy(), piece.experts.copy(), scores))
+        if piece.iteration == 0:
+            self._prefill_rows += np.bincount(piece.request, minlength=len(self._prefill_rows))
+
+    def end(self, iteration: int, layer_threads: host.LayerThreads) -> None:
+        """Nothing is left to do."""
+
+    def take(self) -> SeenRouting:
+        """All tokens so far, which are forgotten here."""
+        pieces, self._pieces = self._pieces, []
+        shape = (0, len(self._source.layer_ids), self._source.top_k)
+        experts = np.concatenate([np.empty(shape, np.int16), *(each.experts for each in pieces)])
+        request = np.concatenate([np.empty(0, np.int32), *(each.request for each in pieces)])
+        step = np.repeat([each.iteration for each in pieces], [len(each.request) for each in pieces]).astype(np.int32)
+        scores = [each.scores for each in pieces if each.scores is not None]
+        prompt = (step == 0) & bool(self._prefill_rows.max(initial=0) > 1)
+        return SeenRouting(
+            experts, self._die[request], request, step, prompt, self._dies, self._source.num_experts, self._subject,
+            self._names, np.concatenate(scores) if scores and len(scores) == len(pieces) else None,
+        )  # fmt: skip
 
 
 def _narrow(counts: np.ndarray) -> np.ndarray:

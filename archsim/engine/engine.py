@@ -29,6 +29,9 @@ from archsim.policies.heatmap import copy_bits
 from archsim.policies.placement import Placement
 from archsim.policies.prediction import CopiesView
 from archsim.policies.registry import NOMINAL, build_policy
+from archsim.policies.replication import BOTH, acts_in
+from archsim.policies.waterfill import sent_pairs
+from archsim.specs.policies import PHASE
 from archsim.specs.scenario import Scenario
 from archsim.workload.step_demand import StepDemand
 from microarch.blocks.global_cp import COUNT_BYTES
@@ -125,6 +128,7 @@ class EventEngine:
         )
         self.costs = machine.policy_costs(system, model, assumptions)
         self.clocks: tuple[float | np.ndarray, float | np.ndarray] = execution.FULL_CLOCKS  # as the execution has them
+        self._sees_routing = scenario.policy.needs_routing("allocation")
         sees_speeds = scenario.policy.needs_speeds("allocation")
         self._speeds = np.stack(gemm_times.factors_of(self.machine)) if sees_speeds else NO_SPEEDS
         self._charges = partial(
@@ -254,6 +258,7 @@ class EventEngine:
             pair_bytes_per_ns=self.machine.route_bytes_per_ns,
             origins=NO_ORIGINS if demand.origins is None else np.ascontiguousarray(demand.origins, np.int32),
             speeds=speeds,
+            prompt=bool(demand.prefill_tokens.any()),
             charged=self._charges(
                 execution.Order(
                     layer=layer,
@@ -266,6 +271,7 @@ class EventEngine:
                     placement=placement,
                 )  # fmt: skip
             ),
+            seen=demand.seen.layer(layer) if demand.seen is not None and self._sees_routing else None,
         )
         known = None if self.plans is None else self.plans.get((layer, demand.step))
         plan = self.decision.decide(self.policy.allocate if known is None else lambda view: known, view)
@@ -286,6 +292,13 @@ class EventEngine:
     def _with_shared(self, plan: Plan, demand: StepDemand, share: Callable[..., np.ndarray]) -> Plan:
         """The plan, with where shared experts run. Charged the counts of all dies and an operation for every pair."""
         dies = self.machine.dies
+        params = self.scenario.policy.shared.params
+        if not acts_in(params.get(PHASE, BOTH), bool(demand.prefill_tokens.any())):
+            return plan
+        if params.get("loads") == "own":  # of its own tokens, a die asks no other
+            assert demand.origins is not None, "the policy asks for them"
+            effort = plan.effort.plus(dies * dies)
+            return plan._replace(shared=share(demand.living, sent_pairs(plan, demand.origins)), effort=effort)
         load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
         effort = plan.effort._replace(global_demand=True).plus(dies * dies, COUNT_BYTES)
         return plan._replace(shared=share(demand.living, load), effort=effort)

@@ -22,6 +22,7 @@ from archsim.engine.engine import EventEngine, StepTimes
 from archsim.iteration.memory import Fit
 from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
+from archsim.policies.seen_routing import SeenRouting, joined
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
@@ -148,6 +149,11 @@ class Balancer:
         self.migrations.append(Migration(step, moves))
         return engine.migrate(new, moves, now_ns, effort)
 
+    def _seen(self) -> SeenRouting | None:
+        """The tokens of the iterations that the rule sees."""
+        of_steps = [results[0].demand.seen for results in self._steps]
+        return joined([each for each in of_steps if each is not None])
+
     def _history(self) -> History:
         engine, steps = self._engine, len(self._steps)
         shape = steps, engine.layers
@@ -155,6 +161,8 @@ class Balancer:
             engine.rows.copy(), np.zeros((*shape, engine.scenario.model.experts), np.int32),
             np.zeros((*shape, engine.machine.dies), np.int64), np.zeros(shape), engine.costs,
             engine.array_speeds(step_counts.DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
+            self._seen() if engine.scenario.policy.needs_routing("rebalancing") else None,
+            len(self.migrations),
         )  # fmt: skip
         for step, results in enumerate(self._steps):
             for result in results:

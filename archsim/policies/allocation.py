@@ -29,6 +29,7 @@ import numpy as np
 
 from archsim.base.compiled import GOLDEN, inner, kernel, mix_bits, unsigned
 from archsim.laws.wafer import SPEED_BITS, SPEED_FRACTION
+from archsim.policies.seen_routing import SeenRouting
 from archsim.specs.model import SLICES
 
 NO_ORIGINS = np.zeros((0, 0), np.int32)
@@ -88,7 +89,10 @@ class StepView(NamedTuple):
     origins: np.ndarray = NO_ORIGINS  # int32[die, expert] tokens by the die they live on; [0, 0] if not known
     # float64[2, die]: rates of arrays and HBMs over those of ``costs``, for a rule that ``needs: speeds``; else [2, 0]
     speeds: np.ndarray = NO_SPEEDS
+    prompt: bool = False  # whether the iteration has tokens of prompts
     charged: Charged | None = None  # None: not known
+    # The step's tokens, of this layer and the one before, for a rule that ``needs: routing``; else None
+    seen: SeenRouting | None = None
 
     @property
     def rates(self) -> ChargedRates:
@@ -102,7 +106,7 @@ class StepView(NamedTuple):
     @property
     def compiled(self) -> StepView:
         """What compiled kernels accept: numbers and arrays alone."""
-        return StepView(*self[:-1])
+        return StepView(*self[:-2])
 
 
 class Effort(NamedTuple):
@@ -204,18 +208,22 @@ def isca26(step: StepView, block_tokens: int = 512, candidates: int = 5) -> Plan
     return _in_expert_order(candidate, given, blocks, effort)
 
 
-def paper(step: StepView, block_tokens: int = 50, distance: int = 1) -> Plan:
+def paper(step: StepView, block_tokens: int = 50, distance: int = 1, max_split_num: int | str = 0) -> Plan:
     """Blocks to the candidate of least ``load + max(weight read, block compute)``; holders and dies near one.
 
     Where the paper leaves details open: ascending token count, no truncation of candidates, the weight read paid once
     for each (expert, die), ties to the earlier candidate, holders first. On a state machine costs are integers
-    (``Costs.quantum_ns``).
+    (``Costs.quantum_ns``). ``max_split_num``: candidates that are kept, those of the least load when the expert's turn
+    comes, ties to the earlier; ``blocks``: one for each block, "determined by the request count" (version 2 of the
+    paper); 0: all.
     """
+    kept = -1 if max_split_num == "blocks" else int(max_split_num)
     order, (candidate, given) = _by_tokens(step.tokens), _blank(step)
     effort, (load_ns, read_ns) = _effort(order), np.zeros((2, len(step.hops)))
     counts = effort.candidates, effort.blocks
     effort = effort._replace(speeds=knows_speeds(step))
-    blocks = _place_paper(step.compiled, order, block_tokens, distance, load_ns, read_ns, candidate, given, *counts)
+    limits = block_tokens, distance, kept
+    blocks = _place_paper(step.compiled, order, *limits, load_ns, read_ns, candidate, given, *counts)
     return _in_expert_order(candidate, given, blocks, effort)
 
 
@@ -422,8 +430,22 @@ def _on_die(step, die, work_ns):
     return np.floor((np.rint(work_ns / quantum_ns) * factor + one / 2) / one) * quantum_ns
 
 
+@inner
+def _keep_least_loaded(near, read_ns, load_ns, n, kept):
+    """Sort the first n candidates by load, in place and stably; returns how many are kept."""
+    for at in range(1, n):
+        die, read, to = near[at], read_ns[at], at
+        while to > 0 and load_ns[near[to - 1]] > load_ns[die]:
+            near[to], read_ns[to] = near[to - 1], read_ns[to - 1]
+            to -= 1
+        near[to], read_ns[to] = die, read
+    return min(n, kept)
+
+
 @kernel
-def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidate, given, ranked_count, block_count):
+def _place_paper(
+    step, order, block_tokens, distance, kept, load_ns, read_ns, candidate, given, ranked_count, block_count
+):
     costs = step.costs
     weight_bytes = SLICES * costs.slice_bytes
     for at in range(len(order)):
@@ -442,6 +464,8 @@ def _place_paper(step, order, block_tokens, distance, load_ns, read_ns, candidat
                     n += 1
         left = np.int64(step.tokens[expert])
         ranked_count[at] = n
+        if kept != 0:
+            n = _keep_least_loaded(near, read_ns, load_ns, n, kept if kept > 0 else -(-left // block_tokens))
         while left > 0:
             size = min(left, block_tokens)
             block_count[at] += 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archsim.base.sums import sum
 from archsim.policies.load import balancedness, checked_count, checked_load, checked_name
 
 
@@ -105,6 +106,40 @@ def craft_budget(
     if objective == "replicas_times_gain":
         value = {r: r * gains for r, gains in value.items()}
     return _best_counts(counts, value, capacity, exactly=budget == "exactly")
+
+
+AUTO_REPLICAS = (1, 2, 4, 8, 16)  # replicas a GPU that are tried; CRAFT shows 1 to 16 (figure 9)
+LEAST_GAIN = 0.05  # of the first replica's gain, that a further one must bring; a choice of archsim, 2 to 10 % alike
+
+
+def craft_replicas(gain: Mapping[int, ArrayLike], gpus: int, layers: int, rule: str = "auto") -> int:
+    """CRAFT's own number of replicas a GPU, over all ``layers`` of the model, by what `craft_gain` has of some of them.
+
+    ``auto``: the largest whose further replicas each gain LEAST_GAIN of what the first ones do; ``literal``: that with
+    the highest gain a replica (section 4.2.1), which is the smallest where gains fall. 0 where no replica gains.
+    """
+    checked_name(rule, "rule", ("auto", "literal"))
+    value = {int(r): np.asarray(gains, dtype=np.float64) for r, gains in gain.items()}
+    some = len(next(iter(value.values())))
+    chosen, reached, first, best = 0, 0.0, 0.0, 0.0
+    before = 0
+    for each in AUTO_REPLICAS:
+        budget = each * gpus * some // layers
+        if not budget or budget > some * max(value):
+            continue
+        given = craft_budget(value, budget)
+        total = sum(float(value[int(r)][layer]) for layer, r in enumerate(given) if r)
+        further = (total - reached) / (each - before)
+        first = first or further
+        if rule == "literal":
+            if total / each > best:
+                chosen, best = each, total / each
+        elif further <= 0 or further < LEAST_GAIN * first:
+            break
+        else:
+            chosen = each
+        reached, before = total, each
+    return chosen
 
 
 def _best_counts(counts: list[int], value: dict[int, np.ndarray], capacity: int, exactly: bool) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from archsim.policies.allocation import NO_EFFORT, SLICES, Costs, Effort
 from archsim.policies.placement import Placement
+from archsim.policies.seen_routing import SeenRouting
 
 
 class History(NamedTuple):
@@ -25,6 +26,9 @@ class History(NamedTuple):
     step_ns: np.ndarray  # float64[step, layer], decisions included
     costs: Costs | None = None  # what a rule may assume about the machine
     speed: np.ndarray | None = None  # float64[die] of arrays, of a rule that ``needs: speeds``
+    # The tokens of the steps, of a rule that ``needs: routing``: pairs, transitions, origins, subjects, scores, phases
+    seen: SeenRouting | None = None
+    call: int = 0  # calls of the rule before this one
 
 
 class Rebalanced(NamedTuple):
@@ -81,22 +85,25 @@ def eplb(history: History, placement: Placement, groups: int = 1, nodes: int = 1
     looks = dies if history.speed is None else 2 * dies  # with a speed, a multiplication for every die
     operations = sum((each - experts) * experts + each * looks + _sort(int(each)) for each in total.tolist())
     return Rebalanced(
-        _with_layers(placement, history.rows, held, placement.layer_slots), _effort(operations, len(load), experts)
+        with_layers(placement, history.rows, held, placement.layer_slots), effort_of(operations, len(load), experts)
     )
 
 
-def craft(history: History, placement: Placement, replicas: int = 8, nodes: int = 1) -> Rebalanced:
-    """CRAFT: ``replicas`` a die over all of the model's layers; a run of some layers gets its share.
+def craft(history: History, placement: Placement, replicas: int | str = 8, nodes: int = 1) -> Rebalanced:
+    """CRAFT: ``replicas`` a die over all of the model's layers; a run of some layers gets its share. ``auto``, or
+    ``literal``: as `craft_replicas` chooses.
 
     Every iteration of the window is a batch. Replicas are at most as many as gain anything. Operations: K + 1
     placements a layer and a replay of every batch with each, then the knapsack.
     """
-    from archsim.policies.craft import craft_assign, craft_budget, craft_gain, greedy_placement
+    from archsim.policies.craft import craft_assign, craft_budget, craft_gain, craft_replicas, greedy_placement
 
     loads = history.tokens.astype(float)
     batches, layers, experts = loads.shape
     dies = placement.dies
     gain = craft_gain(loads, dies, nodes, speed=history.speed)
+    if isinstance(replicas, str):
+        replicas = craft_replicas(gain, dies, placement.layers, replicas)
     budget = replicas * dies * layers // placement.layers
     given = craft_budget(gain, budget)
     room = craft_assign(given + experts, dies, nodes)
@@ -110,7 +117,7 @@ def craft(history: History, placement: Placement, replicas: int = 8, nodes: int 
     operations = layers * tried * (batches * experts + (experts + dies) * looks + _sort(experts))
     operations += layers * budget * len(gain)
     return Rebalanced(
-        _with_layers(placement, history.rows, held, every), _effort(operations, layers * batches, experts)
+        with_layers(placement, history.rows, held, every), effort_of(operations, layers * batches, experts)
     )
 
 
@@ -122,7 +129,7 @@ def remap(history: History, placement: Placement) -> Rebalanced:
     load = history.tokens.mean(axis=0)
     held = [place_by_remap([cost(each) for each in layer.tolist()], dies).experts for layer in load]
     operations = len(load) * (placement.experts * dies + _sort(placement.experts))
-    return Rebalanced(_with_layers(placement, history.rows, held), _effort(operations, len(load), placement.experts))
+    return Rebalanced(with_layers(placement, history.rows, held), effort_of(operations, len(load), placement.experts))
 
 
 def dup(history: History, placement: Placement, slots: int = 1) -> Rebalanced:
@@ -133,7 +140,7 @@ def dup(history: History, placement: Placement, slots: int = 1) -> Rebalanced:
     load = history.tokens.mean(axis=0)
     held = [place_by_dup(layer, dies, slots, cost).experts for layer in load]
     operations = len(load) * slots * dies * experts * dies
-    return Rebalanced(_with_layers(placement, history.rows, held), _effort(operations, len(load), experts))
+    return Rebalanced(with_layers(placement, history.rows, held), effort_of(operations, len(load), experts))
 
 
 def _cost_of(history: History):
@@ -146,7 +153,7 @@ def _cost_of(history: History):
     return lambda tokens: max(read_ns, tokens * token_ns) if tokens else 0.0
 
 
-def _with_layers(
+def with_layers(
     placement: Placement, rows: np.ndarray, held: Sequence[Sequence[np.ndarray]], room: np.ndarray | None = None
 ) -> Placement:
     """The placement with other holders in some layers: ``held[row][die]`` are experts, perhaps one twice."""
@@ -162,7 +169,7 @@ def _sort(n: int) -> int:
     return n * ceil(log2(n)) if n > 1 else 0
 
 
-def _effort(operations: int, rows: int, experts: int) -> Effort:
+def effort_of(operations: int, rows: int, experts: int) -> Effort:
     return NO_EFFORT._replace(
         global_demand=True, operations=int(operations), statistics_bytes=rows * experts * COUNT_BYTES
     )

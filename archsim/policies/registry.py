@@ -11,9 +11,9 @@ import numpy as np
 from archsim.policies import allocation, heatmap, own_functions, placement, prediction
 from archsim.policies.placement import Placement, from_file
 from archsim.policies.rebalancing import Rebalancing
-from archsim.policies.replication import Replication
+from archsim.policies.replication import BOTH, Replication, acts_in
 from archsim.policies.routing import PASS_TOKENS, RoutingRule
-from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS
+from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, PHASE
 
 PLACEMENTS: Mapping[str, Callable[..., Any]] = {
     "linear": placement.linear, "balanced": placement.balanced, "padded": placement.padded,
@@ -32,10 +32,14 @@ ALLOCATIONS = {
     "nearest": "allocation:nearest",
     "static": "allocation:static",
     "lplb": "allocation:lplb",
+    "metro": "metro:metro",
     "libra": "libra:libra",
     "harmoeny": "libra:harmoeny",
 }
-REBALANCINGS = {name: f"rebalancing:{name}" for name in ("eplb", "craft", "remap", "dup")}
+REBALANCINGS = {name: f"rebalancing:{name}" for name in ("eplb", "craft", "remap", "dup")} | {
+    "async_eplb": "async_eplb:async_eplb", "separate": "separation:separate", "affine": "affinity:affine",
+    "by_task": "task_placement:by_task",
+}  # fmt: skip
 ROUTINGS = {"drop": "routing:drop_rule", "reroute": "routing:reroute_rule", "expert_drop": "routing:expert_drop"}
 REPLICATIONS = {"libra": "replication:libra", "lina": "replication:lina"}
 SHARED = {"waterfill": "waterfill:waterfill_rule"}
@@ -47,7 +51,7 @@ def _heatmap(top_fraction: float = 0.0, top_n: int | None = None) -> heatmap.Pre
 
 
 # Allocations that read no cost, rate or latency of the machine: one plan serves machines that differ in these.
-COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static")
+COSTLESS = ("first_seen", "home", "even", "hashed", "nearest", "static", "metro")
 # Allocations that assume nominal rates of all dies, and read nothing else of the machine but its hops.
 NOMINAL = (*COSTLESS, "isca26", "paper", "copy_aware", "lplb")
 PREDICTIONS: Mapping[str, Callable[..., heatmap.Predictor | None]] = {"none": lambda: None, "heatmap": _heatmap}
@@ -84,7 +88,7 @@ def build_policy(spec, model=None) -> Policy:
     return Policy(
         # replicas for the layer that runs and for the next take turns in two sets of slots
         place=place if replication is None else lambda *shape: replace(place(*shape), buffers=2 * replication.slots),
-        allocate=_function(spec.allocation, ALLOCATIONS, own_functions.own_allocation),
+        allocate=_allocation(spec.allocation),
         predictor=_predictor(spec.prediction),
         rebalancing=None if spec.rebalancing.name == "none" else _rebalancing(spec.rebalancing),
         admission=None if spec.prediction.is_function else ADMISSIONS.get(spec.prediction.params.get(ADMISSION)),
@@ -135,13 +139,24 @@ def _replication(rule) -> Replication:
         params = {name: value for name, value in rule.params.items() if name != "slots"}
         slots = rule.params.get("slots", 1)
         return Replication(slots, own_functions.own_replication(rule.name, params, slots))
-    params = {name: value for name, value in rule.params.items() if name not in PATHS}
-    return Replication(rule.params["slots"], partial(built_in(REPLICATIONS[rule.name]), **params))
+    params = {name: value for name, value in rule.params.items() if name not in (*PATHS, PHASE)}
+    known = partial(built_in(REPLICATIONS[rule.name]), **params)
+    return Replication(rule.params["slots"], known, rule.params.get(PHASE, BOTH))
 
 
 def _function(rule, known, own):
-    params = {name: value for name, value in rule.params.items() if name != NEEDS}
-    return own(rule.name, params) if rule.is_function else partial(built_in(known[rule.name]), **params)
+    if rule.is_function:
+        return own(rule.name, {name: value for name, value in rule.params.items() if name != NEEDS})
+    params = {name: value for name, value in rule.params.items() if name not in (NEEDS, PHASE)}
+    return partial(built_in(known[rule.name]), **params)
+
+
+def _allocation(rule):
+    """Outside of its phase every expert runs at home."""
+    found, phase = _function(rule, ALLOCATIONS, own_functions.own_allocation), rule.params.get(PHASE, BOTH)
+    if rule.is_function or phase == BOTH:
+        return found
+    return lambda step: found(step) if acts_in(phase, step.prompt) else allocation.home(step)
 
 
 def _predictor(rule):

@@ -16,6 +16,8 @@ from archsim.base.compiled import kernel
 from archsim.policies.allocation import NO_EFFORT, Effort
 from archsim.policies.rebalancing import COUNT_BYTES
 
+BOTH = "both"  # phases in which a rule acts
+
 
 class LayerView(NamedTuple):
     """What is known of a layer before it runs."""
@@ -42,6 +44,12 @@ class Replication(NamedTuple):
 
     slots: int
     rule: Callable[[LayerView], Replicas]
+    phase: str = BOTH  # in which it acts
+
+
+def acts_in(phase: str, prompt: bool) -> bool:
+    """Whether a rule of a phase (prompts, decode, both) acts in an iteration with prompts, or without."""
+    return phase == BOTH or (phase == "prompts") == prompt
 
 
 def look_ahead(origins: np.ndarray, accuracy: float, generator: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.policies.allocation import whole_shares
+from archsim.policies.allocation import Plan, whole_shares
 from archsim.policies.load import checked_count, checked_name
 
 AWAY, AT_HOME = 10, 11  # a rank other than the source counts 10/11 (SGLang: a 10 % preference for the own rank)
@@ -126,13 +126,29 @@ def _least_loaded(score: np.ndarray, source: np.ndarray, open_to: np.ndarray) ->
 # die, how many have their shared experts run on each die; ``load: int64[die]`` are the routed pairs assigned to each.
 
 
-def waterfill_rule(tokens: np.ndarray, load: np.ndarray, least_tokens: int = 64) -> np.ndarray:
+def sent_pairs(plan: Plan, origins: np.ndarray) -> np.ndarray:
+    """float64[die, die]: routed pairs of the tokens that live on the first die, by the die that runs them; each
+    expert's pairs go to its dies in the proportion of the plan. origins: int[die, expert].
+    """
+    dies, experts = origins.shape
+    given = np.zeros((experts, dies))
+    np.add.at(given, (plan.expert, plan.die), plan.tokens)
+    return np.asarray(origins @ (given / np.maximum(given.sum(axis=1, keepdims=True), 1)))
+
+
+def waterfill_rule(tokens: np.ndarray, load: np.ndarray, least_tokens: int = 64, loads: str = "all") -> np.ndarray:
     """Dies below the waterline take tokens in proportion to their slack, other dies' tokens at 10/11 of it.
 
     Waterfill with every die as a candidate, in expectation rather than by a draw for each token: which dies a token
-    visits is not known from sums. Dies with fewer than ``least_tokens`` tokens keep theirs, as in SGLang.
+    visits is not known from sums. Dies with fewer than ``least_tokens`` tokens keep theirs, as in SGLang. ``loads``:
+    "own" is SGLang's static mode: ``load`` is then float64[die, die], of each die's own tokens alone (`sent_pairs`),
+    and the waterline of a die is that of its own pairs and shared slots.
     """
-    weights = shared_weights(load, int(tokens.sum()))[2]
+    if loads == "own":
+        own = [shared_weights(np.round(load[die]).astype(np.int64), int(count)) for die, count in enumerate(tokens)]
+        weights = np.stack([found[2][die] for die, found in enumerate(own)])
+    else:
+        weights = shared_weights(load, int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if weights[die].any():

@@ -208,12 +208,13 @@ class RunMaker:
         shaping = point.policy if point.policy.shapes_demand else None
         single = point.assumptions.needs_routing
         predicted = predicting and self._predictions[id(predicting)]
-        key = (*_traffic(point), dies, predicted, single, shaping and shaping_text(shaping))
+        seen = point.policy.sees_routing
+        key = (*_traffic(point), dies, predicted, single, seen, shaping and shaping_text(shaping))
         if key not in self._demands:
             stored = self.routing(point)[1]
             self._demands[key] = DemandSpec(
                 model=point.model, workload=point.workload, batch=point.batch, origin_dies=dies, predicting=predicting,
-                stored_trace=stored, routing=single, shaped_by=shaping,
+                stored_trace=stored, routing=single, shaped_by=shaping, seen=seen,
             )  # fmt: skip
         return self._demands[key]
 
@@ -248,7 +249,7 @@ def _traffic(point: Point) -> tuple[int, int, int]:
 
 def _needs(point: Point) -> tuple[int | None, PolicySpec | None]:
     """What a point's demand must contain beside counts: on how many dies tokens live, and whose predictions."""
-    origins = point.policy.needs_origins or point.assumptions.needs_origins(point.model)
+    origins = point.policy.needs_origins or point.policy.sees_routing or point.assumptions.needs_origins(point.model)
     predicting = point.assumptions.heatmap_update == "free" and point.policy.predicts
     return point.system.dies if origins else None, point.policy if predicting else None
 

@@ -155,10 +155,11 @@ class DemandSpec:
     predicting: PolicySpec | None  # whose predictor marks the hot experts; None: none
     stored_trace: str = ""  # of its columns in `archsim.workload.column_cache`; "": not there
     routing: bool = False  # whether a run counts single tokens
+    seen: bool = False  # whether a rule of a policy sees them
     shaped_by: PolicySpec | None = None  # whose routing or replication it depends on: for equal rules alone
 
     @cached_property
-    def key(self) -> tuple[str, str, int, int | None, str | None, bool, str | None]:
+    def key(self) -> tuple[str, str, int, int | None, str | None, int, str | None]:
         """Equal for equal demands of one sweep."""
         plain = {**_plain(self.workload), "batch": None}
         del plain["warmup_steps"]  # they are part of the demand
@@ -167,7 +168,8 @@ class DemandSpec:
         workload = json.dumps(plain, sort_keys=True)
         predicting = None if self.predicting is None else prediction_text(self.predicting)
         shaping = None if self.shaped_by is None else shaping_text(self.shaped_by)
-        return self.model.name, workload, self.batch, self.origin_dies, predicting, self.routing, shaping
+        kept = 2 if self.seen else self.routing
+        return self.model.name, workload, self.batch, self.origin_dies, predicting, kept, shaping
 
     @cached_property
     def family(self) -> tuple | None:

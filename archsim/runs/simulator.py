@@ -167,7 +167,7 @@ class Simulator:
         source, spec = self._source(run.demand), run.demand
         demand = build_run_demand(
             source, 1, 1, 0, routing=spec.routing, origin_dies=spec.origin_dies, predictor=_predictor(spec),
-            shaped_by=spec.shaped_by,
+            shaped_by=spec.shaped_by, seen=spec.seen,
         )  # fmt: skip
         routing = source.steps(trace.draw_requests(source.requests, 1, 0), 1) if run.limits_heatmap else None
         engine = engine_of(run.engine)(replace(run, batch=1), demand.layer_ids.tolist())
@@ -285,7 +285,9 @@ def simulator_of(workspace: Workspace) -> Simulator:
 
 
 def _is_users(spec: DemandSpec) -> bool:
-    """Whether a user's code takes part, whose changes the cache cannot see."""
+    """Whether a user's code takes part, whose changes the cache cannot see, or the demand is of no use to others."""
+    if spec.seen:  # single tokens fill it
+        return True
     own = [policy for policy in (spec.predicting, spec.shaped_by) if policy]
     return any(policy.prediction.is_function or policy.routing.is_function for policy in own)
 
@@ -302,6 +304,7 @@ def _sum_of(source: trace.TokenSource, spec: DemandSpec, folder: Path | None) ->
     return RunSum(
         source, spec.batch, spec.workload.decode_steps, spec.workload.seed, origin_dies=spec.origin_dies,
         predictor=_predictor(spec), routing=spec.routing, shaped_by=spec.shaped_by, folder=folder,
+        seen=spec.seen,
     )  # fmt: skip
 
 

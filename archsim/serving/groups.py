@@ -19,6 +19,7 @@ import numpy as np
 from archsim.base.causes import Cause
 from archsim.engine import executed_pairs, loop
 from archsim.engine.engine import EventEngine
+from archsim.policies.craft import AUTO_REPLICAS
 from archsim.policies.placement import Placement, moves_between
 from archsim.policies.rebalancing import History, Rebalanced
 from archsim.policies.routing import Pass
@@ -183,7 +184,7 @@ class ExpertGroup:
         tokens = np.stack([counts for _, counts in self._records])
         shape = tokens.shape[:2]
         load = np.zeros((*shape, engine.machine.dies), np.int64)
-        history = History(engine.rows.copy(), tokens, load, np.zeros(shape), engine.costs)
+        history = History(engine.rows.copy(), tokens, load, np.zeros(shape), engine.costs, call=self._calls)
         found = rule.rule(history, engine.placement)
         new, effort = found if isinstance(found, Rebalanced) else Rebalanced(found)
         new = replace(new, buffers=engine.placement.buffers)
@@ -308,5 +309,8 @@ def slots_of(policy: policies.PolicySpec, placement: Placement, layers: int) -> 
     while serving, which KV may not take.
     """
     rule = policy.rebalancing
-    later = {"craft": rule.params.get("replicas", 0), "dup": layers * rule.params.get("slots", 0)}
+    replicas = rule.params.get("replicas", 0)
+    if isinstance(replicas, str):  # CRAFT's own choice, which is known only while serving: at most so many
+        replicas = max(AUTO_REPLICAS)
+    later = {"craft": replicas, "dup": layers * rule.params.get("slots", 0)}
     return int(placement.slots.max()) + int(later.get(rule.name, 0))

@@ -15,6 +15,18 @@ NEEDS_SPEEDS = {
         "what it asks beside loads: the speed of every die, and the links between them; null: nothing",
     )
 }
+NEEDS_ROUTING = {
+    "needs": NamedChoice(
+        "routing",
+        ("routing",),
+        "what it asks beside loads: single tokens, of which it counts pairs, transitions, origins and subjects",
+    )
+}
+PHASE = {
+    "phase": NamedChoice(
+        None, ("prompts", "decode", "both"), "iterations in which it acts, both if not given; else experts run at home"
+    )
+}
 _SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
 _SLOTS = "slots of a die beyond its share of the experts"
 
@@ -45,10 +57,12 @@ ALLOCATION: Mapping[str, Rule] = {
     "hashed": Rule("every token takes a holder of its expert by a hash: even, but for chance"),
     "nearest": Rule("every die's tokens go to the nearest holder by hops"),
     "static": Rule("every die uses one fixed holder of an expert: itself, else one of the nearest, spread over dies"),
+    "metro": Rule("every expert runs on one of its holders, such that dies run equally many experts (METRO)"),
     "lplb": Rule("shares among holders that minimise the load of the fullest die, exact, rounded (LPLB)", NEEDS_SPEEDS),
     "libra": Rule(
         "tokens run where they live if that die holds the expert, else at home; overloaded dies shard the rest (Libra)",
         {
+            **PHASE,
             "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
             "rule": NamedChoice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
         },
@@ -56,6 +70,7 @@ ALLOCATION: Mapping[str, Rule] = {
     "harmoeny": Rule(
         "overloaded dies pass tokens to the least loaded, which fetch the expert (HarMoEny)",
         {
+            **PHASE,
             "threshold": Parameter(150, 0, 1e9, "fewest tokens for which an expert is fetched"),
             "rule": NamedChoice("released", ("released", "paper"), "the published code, or Algorithm 2"),
         },
@@ -75,10 +90,38 @@ REBALANCING: Mapping[str, Rule] = {
         "replicas to the layers that gain most (CRAFT)",
         {
             **_call_times(0, 64),
-            "replicas": Parameter(8, 0, 4096, "replicas a die, over all layers together"),
+            "replicas": Parameter(
+                8,
+                0,
+                4096,
+                "replicas a die, over all layers together; auto: as many as gain a twentieth of what the first do; "
+                "literal: the highest gain a replica, as printed",
+                words=("auto", "literal"),
+            ),
             "nodes": Parameter(1, 1, 4096, "nodes over which experts spread"),
             **NEEDS_SPEEDS,
         },
+    ),
+    "async_eplb": Rule(
+        "EPLB of a few layers at a time, in turn (asynchronous EPLB; with migration: overlapped)",
+        {
+            **_call_times(1, 64),
+            "layers": Parameter(1, 1, 10_000, "layers of a call, of those that run"),
+            "groups": Parameter(1, 1, 4096, "expert groups of the hierarchical rule"),
+            "nodes": Parameter(1, 1, 4096, "nodes of the hierarchical rule; 1: global"),
+        },
+    ),
+    "separate": Rule(
+        "experts that tokens choose together on different dies, loads even (insight 5 of the wafer paper)",
+        {**_call_times(64, 64), **NEEDS_ROUTING},
+    ),
+    "affine": Rule(
+        "experts where their tokens live, with the experts that these choose as well (ExFlow, GRACE-MoE)",
+        {**_call_times(64, 64), **NEEDS_ROUTING},
+    ),
+    "by_task": Rule(
+        "experts such that every subject's own load is even over dies (insight 6 of the wafer paper)",
+        {**_call_times(64, 64), **NEEDS_ROUTING},
     ),
     "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _call_times(0, 64)),
     "dup": Rule(
@@ -117,6 +160,7 @@ REPLICATION: Mapping[str, Rule] = {
     "libra": Rule(
         "every die fetches experts for the next layer, predicted by a look-ahead of stated accuracy (Libra)",
         {
+            **PHASE,
             "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
             "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
             "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
@@ -137,6 +181,7 @@ REPLICATION: Mapping[str, Rule] = {
     "lina": Rule(
         "every die fetches experts for the next layer, predicted from the paths of tokens so far (Lina)",
         {
+            **PHASE,
             "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
             "path_length": Parameter(4, 1, 16, "layers of a path"),
             "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
@@ -157,7 +202,15 @@ SHARED: Mapping[str, Rule] = {
     "local": Rule("every die runs the shared expert for its own tokens"),
     "waterfill": Rule(
         "tokens' shared experts fill the less loaded dies up to a common waterline (Waterfill)",
-        {"least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local")},
+        {
+            "least_tokens": Parameter(64, 0, 1e9, "with fewer tokens on a die they stay local"),
+            "loads": NamedChoice(
+                None,
+                ("all", "own"),
+                "what a die knows: the routed loads of all (dynamic, if not given), or of its own tokens (static)",
+            ),
+            **PHASE,
+        },
     ),
 }
 BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
@@ -197,6 +250,27 @@ BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("capacity_drop", "capacity-aware: an expert drops tokens above its capacity", {"routing": "drop"}),
     ("capacity_reroute", "capacity-aware: tokens above an expert's capacity choose others", {"routing": "reroute"}),
     ("expert_drop", "capacity-aware: the least loaded experts are not executed", {"routing": "expert_drop"}),
+    (
+        "eplb_async",
+        "EPLB, one layer after the other beside the steps",
+        {"placement": "redundant", "allocation": "even", "rebalancing": "async_eplb"},
+    ),
+    (
+        "separate",
+        "experts that tokens choose together on different dies, anew every 64 iterations",
+        {"rebalancing": "separate"},
+    ),
+    (
+        "affine",
+        "experts where their tokens live, with those that these choose as well",
+        {"rebalancing": "affine"},
+    ),
+    ("by_task", "experts such that every subject's own load is even over dies", {"rebalancing": "by_task"}),
+    (
+        "metro",
+        "METRO: EPLB's replicas, and every expert on one of its holders, equally many a die",
+        {"placement": "redundant", "allocation": "metro", "rebalancing": "eplb"},
+    ),
     ("remap", "Remap: experts placed by the prefill's loads, once", {"rebalancing": "remap"}),
     ("dup", "Dup: replicas placed by the prefill's loads, once", {"allocation": "even", "rebalancing": "dup"}),
 )

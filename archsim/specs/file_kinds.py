@@ -46,6 +46,8 @@ _TRAFFIC_KEYS = (
     "prompt_tokens",
     "subjects",
     "spread",
+    "published",
+    "settled_after",
 )
 _BELONGS = MappingProxyType(
     {

@@ -45,6 +45,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "paper": Rule("paper's text: blocks of an expert go to the least loaded die near a holder", {
             "block_tokens": Parameter(50, 1, 1e9, _BLOCK),
             "distance": Parameter(1, 0, 126, "most hops from a holder at which another die may run the expert"),
+            "max_split_num": Parameter(None, 1, 4096, "dies kept of these, the least loaded; blocks: one for each block; all, if not given", words=("blocks",)),
             **balancers.NEEDS_SPEEDS,
         }),
         "copy_aware": Rule("blocks of an expert go to dies that hold it or a copy; to another only if those finish late", {
@@ -75,6 +76,8 @@ EVERY_STEPS = "every_steps"
 _ARGUMENTS = MappingProxyType(
     {"placement": 2, "allocation": 1, "prediction": 3, "rebalancing": 2, "routing": 1, "replication": 1, "shared": 2}
 )
+# What a user's own rule may ask for beside loads; one of them, or a list.
+_OWN_NEEDS = NamedChoice(None, ("speeds", "routing"), "what it is given beside loads")
 NEEDS = "needs"  # parameter of a rule, also of a user's own: what it is given beside loads
 _CONSUMED = MappingProxyType(
     {
@@ -84,6 +87,7 @@ _CONSUMED = MappingProxyType(
         "replication": ("slots",),
     }
 )
+PHASE = "phase"  # parameter of a rule that acts in prompts alone, or in decode
 PATHS = ("path_length", "sample_tokens")  # parameters of replication by paths that the demand consumes
 _USE_ORIGINS = ("nearest", "static", "libra", "harmoeny")  # allocations that ask where tokens live
 _EXCLUSIVE = ("top_fraction", "top_n")
@@ -167,7 +171,20 @@ class PolicySpec(fields.Spec):
 
     def needs_speeds(self, part: str) -> bool:
         """Whether the rule of a part asks for the speeds of dies and links."""
-        return getattr(self, part).params.get(NEEDS) == "speeds"
+        return "speeds" in self._needs(part)
+
+    def needs_routing(self, part: str) -> bool:
+        """Whether the rule of a part asks for single tokens (`archsim.policies.seen_routing`)."""
+        return "routing" in self._needs(part)
+
+    @property
+    def sees_routing(self) -> bool:
+        """Whether any rule does: a run's demand keeps single tokens for it."""
+        return any(self.needs_routing(part) for part in ("allocation", "rebalancing"))
+
+    def _needs(self, part: str) -> tuple[str, ...]:
+        given = getattr(self, part).params.get(NEEDS) or ()
+        return (given,) if isinstance(given, str) else tuple(given)
 
     @property
     def predicts(self) -> bool:
@@ -198,10 +215,12 @@ class PolicySpec(fields.Spec):
                     f"expected the number of iterations between two calls, 1 or more, not {quantities.describe(every)}",
                 )
             if NEEDS in rule.params and rule_type in ("allocation", "rebalancing"):
-                try:
-                    balancers.NEEDS_SPEEDS[NEEDS].read(rule.params[NEEDS])
-                except ValueError as error:
-                    raise fields.KeyProblem((NEEDS,), str(error)) from None
+                asked = rule.params[NEEDS]
+                for each in asked if isinstance(asked, list | tuple) else [asked]:
+                    try:
+                        _OWN_NEEDS.read(each)
+                    except ValueError as error:
+                        raise fields.KeyProblem((NEEDS,), str(error)) from None
             return rule
         rules = RULES[rule_type]
         if rule.name not in rules:

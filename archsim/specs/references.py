@@ -19,6 +19,7 @@ from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
 from archsim.specs.config_files import display, named_files, searched_places
 from archsim.specs.policies import PRESETS, RULE_TYPES
+from archsim.specs.policy_axes import spread_policies
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.
@@ -90,6 +91,10 @@ class References:
             if not isinstance(self._tree.find(place), list | NoneType):
                 self._tree.wrap(place)
         problems: dict[yaml.Keys, str] = {}
+        try:
+            spread_policies(self._tree)
+        except errors.SpecError as error:
+            problems["policies",] = str(error)
         for kind in ("systems", "models", "policies", "assumptions"):
             items = self._tree.find((kind,))
             for keys in [(kind, index) for index in range(len(items) if isinstance(items, list) else 0)]:

@@ -16,8 +16,11 @@ class Parameter(NamedTuple):
     high: float  # most
     meaning: str  # in words
     kind: type = int  # int or float
+    words: tuple[str, ...] = ()  # that it may be in place of a number
 
-    def read(self, value: Any) -> int | float:
+    def read(self, value: Any) -> int | float | str:
+        if isinstance(value, str) and value in self.words:
+            return value
         if self.kind is float and isinstance(value, str):
             value = float(quantities.parse_quantity(value, quantities.FRACTION))
         whole = "an integer" if self.kind is int else "a number"
@@ -27,7 +30,8 @@ class Parameter(NamedTuple):
             or not math.isfinite(value)
             or self.kind(value) != value
         ):
-            raise ValueError(f"expected {whole}, not {quantities.describe(value)}")
+            words = "".join(f", or {word}" for word in self.words)
+            raise ValueError(f"expected {whole}{words}, not {quantities.describe(value)}")
         if not self.low <= value <= self.high:
             raise ValueError(f"{value} is out of range; expected {self.low:g} to {self.high:g}")
         return self.kind(value)

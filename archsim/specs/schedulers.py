@@ -153,9 +153,11 @@ def _read(parameter: Parameter, key: str, given: Mapping[str, Any]) -> int | flo
     if key not in given:
         return parameter.default
     try:
-        return parameter.read(given[key])
+        found = parameter.read(given[key])
     except ValueError as error:
         raise KeyProblem((key,), str(error)) from None
+    assert not isinstance(found, str), "parameters of schedulers have no words"
+    return found
 
 
 def _refuse_no_numbers(given: Mapping[str, Any]) -> None:

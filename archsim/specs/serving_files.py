@@ -13,6 +13,7 @@ from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, man
 from archsim.specs.model import ModelSpec
 from archsim.specs.overrides import apply_overrides, put
 from archsim.specs.policies import PolicySpec, RuleSpec
+from archsim.specs.policy_axes import spread_policies
 from archsim.specs.recipes import with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
@@ -82,6 +83,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
     apply_overrides(tree, overrides, lambda keys: None)
+    spread_policies(tree)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
     axes = validation.validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
@@ -163,6 +165,12 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
 
 def refuse_unserved(policy: PolicySpec, place: yaml.Place | str = "policies") -> None:
     """Raise SpecError for rules that need more than tokens as they are drawn. ``place``: where the policy is named."""
+    if policy.sees_routing:
+        part = "allocation" if policy.needs_routing("allocation") else "rebalancing"
+        raise errors.SpecError(
+            f"{place}: {policy.name}: {part}: {getattr(policy, part).name} needs the routing of single tokens, which "
+            "serving does not keep. Leave this policy to a sweep (archsim sweep), which runs it step by step"
+        )
     for rule_type, why in (
         ("prediction", "predicts from the steps before"),
         ("replication", "follows the paths of tokens"),

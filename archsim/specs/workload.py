@@ -7,9 +7,11 @@ from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidatorFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -102,6 +104,9 @@ class SyntheticSpec(Spec):
     # With like: tasks and their weights; null: those of the preset. An unknown task is like a subject of the preset, or
     # has its task `other`, or gets shares derived from its name.
     mix: dict[Annotated[str, Field(min_length=1)], Annotated[float, number(0, 1e9)]] | None = None
+    # With like, the first decode step of a run: settled, where loads are stationary; start, where answers begin,
+    # perhaps with a template.
+    phase: Literal["settled", "start"] = "settled"
     # Number of requests; null: as many as the largest batch needs.
     requests: Annotated[int | None, count(1, 10_000_000, none=True)] = None
     # Prompt tokens of every request: the prefill, iteration 0. 0: no prefill. Null: 16, or with like the lengths of the
@@ -129,11 +134,21 @@ class SyntheticSpec(Spec):
         """The preset for a model of this name: a name or path; None: the three numbers."""
         return model if self.like == OF_MODEL else self.like
 
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what says nothing, so that runs of before it existed keep their names."""
+        found: dict[str, Any] = handler(self)
+        if found.get("phase") == "settled":
+            del found["phase"]
+        return found
+
     @model_validator(mode="after")
     def _of_one_kind(self) -> "SyntheticSpec":
         if self.like is None:
             if self.mix is not None:
                 raise KeyProblem(("mix",), "needs the tasks of a preset. Give `like`")
+            if self.phase != "settled":
+                raise KeyProblem(("phase",), "needs the start of a preset's answers. Give `like`")
             if self.imbalance is not None and "popularity_skew" in self.model_fields_set:
                 raise KeyProblem(("popularity_skew",), "`imbalance` already determines it. Give one of them")
             return self

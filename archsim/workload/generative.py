@@ -143,7 +143,8 @@ class GenerativeTraffic:
         def draw(iteration: int, position: np.ndarray, token: np.ndarray) -> np.ndarray:
             experts = np.empty((len(position), layers, self.top_k), np.int16)
             request = requests[position]
-            phase = np.searchsorted(self.model.phase_starts, iteration, side="right") - 1
+            step = iteration + self.model.first_step * (iteration > 0)
+            phase = np.searchsorted(self.model.phase_starts, step, side="right") - 1
             _generate(
                 np.uint64(self.seed), np.int64(phase), group, most, request, token, position,
                 self.request_task[request], self.layer_ids, starts, kinds, *of_kinds, limits, tables, *others, history,

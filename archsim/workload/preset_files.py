@@ -1,5 +1,6 @@
 """Traffic presets as files, from expert loads alone or fitted to a recording, and traces drawn from them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,17 @@ import yaml
 
 from archsim.base.errors import TraceError
 from archsim.base.files import write_text
+from archsim.base.yaml import read_yaml
+from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.workload import traffic_heads, traffic_model
+from archsim.workload.published import PublishedFile, PublishedStatistic, measured, read_published, rows_of
 from archsim.workload.subjects import SeveralSubjects, collect, traffic_of
 from archsim.workload.trace import Trace
 from archsim.workload.trace_store import LOADS, is_store, open_store
 from archsim.workload.traffic_presets import from_statistics, load_traffic, model_of, shape_of, traffic_file
+from archsim.workload.traffic_published import fit_published, sample_of, write_head
 
 ASSUMED = {
     "groups": 1,
@@ -120,18 +125,61 @@ def _of_all_layers(mean: np.ndarray, layer_ids: np.ndarray, wanted: tuple[int, .
     return found
 
 
-def fit_preset(source: str, model: ModelSpec, out: Path, seed: int) -> Path:
-    """Write the traffic preset of a trace, or of a matrix of loads, to ``out``; its tables lie beside it as .npz."""
-    if is_load_matrix(source):
-        return write_load_preset(Path(source), model, out)
+def fit_preset(
+    source: str, model: ModelSpec, out: Path, seed: int, published: str | None = None, held_out: Sequence[str] = ()
+) -> Path:
+    """Write the traffic preset of a trace, of a matrix of loads, or of published statistics, to ``out``; its tables lie
+    beside it as .npz.
+
+    source: recorded routing, or a file of statistics or a preset of some (.yaml). published: file of statistics to fit
+    at once; a trace of tokens determines everything, and they are measured beside it. held_out: statistics that the fit
+    does not see. Raises TraceError, SpecError.
+    """
+    of_statistics = source.endswith((".yaml", ".yml"))
+    given = read_published(Path(published or source)) if of_statistics or published else None
+    if given is not None and given.model != model.name:
+        raise TraceError(f"{published or source}: statistics of {given.model}, not of {model.name}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if of_statistics or is_load_matrix(source):
+        file = Path(source) if of_statistics else write_load_preset(Path(source), model, out)
+        if given is None:
+            return file
+        head = _head_of(file, model, given)
+        found, traffic = fit_published(head, file, model, held_out)
+        write_head(found, traffic, file, out, model.name)
+        return out
     from archsim.workload.formats.readers import open_trace
     from archsim.workload.traffic_fit import fit_subjects
 
     trace = open_trace(source, model)
-    out.parent.mkdir(parents=True, exist_ok=True)
     origin = f"archsim trace fit of {trace.requests} requests, {len(trace.experts)} tokens, digest {trace.digest[:12]}"
-    save_traffic(fit_subjects(trace, out.stem, origin, seed), out, model.name)
+    parameters = fit_subjects(trace, out.stem, origin, seed)
+    save_traffic(parameters, out, model.name)
+    if given is not None:
+        add_published(out, measured(given.published, sample_of(parameters)))
     return out
+
+
+def add_published(out: Path, published: tuple[PublishedStatistic, ...]) -> None:
+    """Add statistics to a preset's file, in place of those that it has."""
+    text = out.read_text(encoding="utf-8").partition("published:\n")[0]
+    rows = (yaml.safe_dump(row, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+            for row in rows_of(published))  # fmt: skip
+    write_text(out, text + "published:\n" + "".join(f"- {row}" for row in rows))
+
+
+def _head_of(file: Path, model: ModelSpec, given: PublishedFile) -> traffic_heads.TrafficStatistics:
+    """The head of a preset of statistics that is fitted: that of ``file``, or what is assumed where it is none."""
+    if "groups" in read_yaml(file).data:
+        head, tree = traffic_heads.read_head(file)
+        if not isinstance(head, traffic_heads.TrafficStatistics):
+            raise TraceError(f"{tree.place(())}: fitted to recorded tokens; expected a preset of statistics")
+    else:
+        about = f"{file.name}: fitted at once (archsim trace fit) to the statistics below; the rest assumed"
+        start = {"popularity_skew": 0.75, "phase_agreement": 0.85}
+        groups = {"groups": model.expert_groups, "top_groups": model.top_groups}
+        head = traffic_heads.TrafficStatistics(**({"name": file.stem, "source": about} | ASSUMED | start | groups))
+    return head.model_copy(update={"published": given.published})
 
 
 def save_traffic(found: traffic_model.TrafficModel | SeveralSubjects, out: Path, of: str) -> None:
@@ -146,6 +194,33 @@ def save_traffic(found: traffic_model.TrafficModel | SeveralSubjects, out: Path,
         subjects[name] = {"like": f"{folder.name}/{number}.yaml", "share": found.shares[number - 1]}
     head = {"name": found.name, "model": of, "source": found.source, "subjects": subjects, "spread": found.spread}
     return write_text(out, yaml.safe_dump(head, sort_keys=False, width=120, allow_unicode=True))
+
+
+def statistics_model(source: str) -> str:
+    """The name of the model that a YAML file of statistics is of. Raises TraceError for another kind of file."""
+    if not source.endswith((".yaml", ".yml")):
+        raise TraceError(f"{source}: does not name its model. Give --model")
+    return read_published(Path(source)).model
+
+
+def profiled(
+    source: str, model_name: str | None, published: str | None
+) -> tuple[Trace, tuple[PublishedStatistic, ...]]:
+    """What `archsim trace profile` measures: recorded requests, or generated ones of a preset, and the statistics that
+    are published of the model: those of the file ``published``, else those of the model's preset. Raises TraceError,
+    SpecError.
+    """
+    from archsim.workload.formats.readers import open_trace
+
+    is_preset = source in named_files("traffic") or source.endswith((".yaml", ".yml"))
+    if not is_preset and model_name is None:
+        raise TraceError(f"{source}: does not name its model. Give --model")
+    model = load_model(model_name or model_of(source))
+    own = traffic_file(source) if is_preset else named_files("traffic").get(model.name)
+    trace = sample_of(load_traffic(source, model)) if is_preset else open_trace(source, model)
+    if published is not None:
+        return trace, read_published(Path(published)).published
+    return trace, traffic_heads.read_head(own)[0].published if own is not None else ()
 
 
 def generate_trace(like: str, model_name: str | None, requests: int, seed: int, out: str) -> Trace:

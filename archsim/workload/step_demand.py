@@ -1,6 +1,6 @@
 """The demand of one MoE layer in one iteration: everything an engine knows about the traffic when it runs a step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class StepDemand(NamedTuple):
     residents: np.ndarray | None = None  # int64[die], tokens that live there, executed or not; None: origins / top_k
     # float32[expert], tokens that a policy's predictor expects; None: nothing is predicted
     expected: np.ndarray | None = None
+    seen: Any = None  # archsim.policies.seen_routing.SeenRouting of the whole iteration; None: no rule asks for it
 
     @property
     def living(self) -> np.ndarray:

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from archsim.workload import statistics, traffic_model
+from archsim.workload.demand import active_by_step, unsettled_steps
 from archsim.workload.subjects import SeveralSubjects
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_adjust import MOST_LAGS, adjust, moved_acceptance, phase_loads, simulate
@@ -66,6 +67,7 @@ def fit_trace(
         groups=groups,
         top_groups=top_groups,
         top_k=trace.top_k,
+        settled_after=unsettled_steps(active_by_step(trace, np.arange(trace.requests))),
         task_names=names,
         layer_ids=trace.layer_ids,
         weights=weights,

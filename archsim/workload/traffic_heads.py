@@ -11,6 +11,7 @@ from archsim.base import quantities, sums, validation
 from archsim.base.fields import Name, Spec
 from archsim.base.yaml import Tree, read_yaml
 from archsim.specs.workload import DecodeSteps
+from archsim.workload.published import PublishedStatistic, check_contradictions, check_sources
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -51,6 +52,10 @@ class _Head(Spec):
     # Equal groups of experts, and from how many of them a token may use experts; 1 and 1: no groups.
     groups: Annotated[int, quantities.count(1, 32767)]
     top_groups: Annotated[int, quantities.count(1, 32767)]  # of them, for a token
+    # Decode steps after which loads are stationary; before, answers begin with a template. Runs start after them.
+    settled_after: Annotated[int, quantities.count(0, 32765)] = 0
+    # What is printed or recorded of the model's routing, with what this traffic gives of it, and by how much it misses.
+    published: tuple[PublishedStatistic, ...] = ()
 
     @field_validator("top_groups")
     @classmethod
@@ -76,6 +81,10 @@ class TrafficStatistics(_Head):
     # Without loads: standard deviation of log popularity, and its correlation in prefill and decode.
     popularity_skew: Annotated[float, quantities.number(0, 10)] | None = None
     phase_agreement: Annotated[float, quantities.number(-1, 1)] | None = None  # correlation
+    # Standard deviation of the log of that between layers; 0: all layers are as skewed.
+    skew_spread: Annotated[float, quantities.number(0, 3)] = 0.0
+    # Power of the loads that are taken for popularity; below 1: flatter than they were recorded.
+    loads_power: Annotated[float, quantities.number(0, 4)] = 1.0
     # Token kinds; standard deviation of the log of a kind's share of an expert over the expert's popularity.
     kinds: Annotated[int, quantities.count(1, 1024)]
     kind_spread: Annotated[float, quantities.number(0, 10)]  # standard deviation
@@ -113,6 +122,8 @@ class TrafficSubjects(Spec):
     source: Text  # where the numbers come from, in words
     licence: Text | None = None  # of the recordings that it was fitted to
     subjects: Annotated[dict[Text, SubjectPart], Field(min_length=1)]  # by name of the subject
+    # What is printed or recorded of the model's routing, with what this traffic gives of it, and by how much it misses.
+    published: tuple[PublishedStatistic, ...] = ()
     # Standard deviation between the recorded subjects, in % of their mean: how far another subject may be off.
     spread: dict[Text, Annotated[float, quantities.number(0, 1e6)]] = Field(default_factory=dict)
 
@@ -131,9 +142,14 @@ def read_head(file: Path) -> tuple[Head, Tree]:
     tree = read_yaml(file)
     if "subjects" in tree.data:
         return validation.validate(TrafficSubjects, tree), tree
+    check_sources(tree)
+    head: TrafficTables | TrafficStatistics
     if "tables" in tree.data:
-        return validation.validate(TrafficTables, tree), tree
-    return validation.validate(TrafficStatistics, tree), tree
+        head = validation.validate(TrafficTables, tree)
+    else:
+        head = validation.validate(TrafficStatistics, tree)
+    check_contradictions(head.published, tree)
+    return head, tree
 
 
 def stated_model(file: Path) -> Any:

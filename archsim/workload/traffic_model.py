@@ -45,6 +45,7 @@ class TrafficModel:
     groups: int  # experts are in so many groups of equal size; 1: no limit
     top_groups: int  # a token uses experts of at most so many groups
     top_k: int  # experts per token
+    settled_after: int  # decode steps after which loads are stationary
     task_names: tuple[str, ...]  # the known tasks
     layer_ids: np.ndarray  # int32[layer], the model's numbers
     weights: np.ndarray  # float64[layer, component], rows sum to 1; see `COMPONENTS`
@@ -73,6 +74,7 @@ class TrafficModel:
     task_kinds: np.ndarray  # float64[task, kind], shares
     prompt_tokens: np.ndarray  # float64[QUANTILES], quantiles of the length of prompts at 0, 5, ..., 100 %
     decode_steps: np.ndarray  # float64[QUANTILES], the same of decode steps
+    first_step: int = 0  # decode steps that have passed when traffic begins; a run that is settled: ``settled_after``
 
     @property
     def experts(self) -> int:
@@ -87,6 +89,8 @@ class TrafficModel:
     def digest(self) -> str:
         """sha256 of everything that affects the routing."""
         digest = hashlib.sha256(f"{self.groups} {self.top_groups} {self.top_k} {self.task_names}".encode())
+        if self.first_step:
+            digest.update(f" from {self.first_step}".encode())
         for name, array in sorted(self.arrays.items()):
             if name == "stays" and not len(array):
                 continue  # of files that were written before experts differed in it: their routing is as it was
@@ -108,6 +112,7 @@ def save_model(model: TrafficModel, path: Path, of: str = "") -> None:
         "groups": model.groups,
         "top_groups": model.top_groups,
         "tasks": list(model.task_names),
+        **({"settled_after": int(model.settled_after)} if model.settled_after else {}),
         "tables": tables.name,
     }
     path.write_text(yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
@@ -125,7 +130,9 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
         groups=head.groups,
         top_groups=head.top_groups,
         top_k=head.top_k,
+        settled_after=head.settled_after,
         task_names=head.tasks,
+        first_step=0,
         **arrays,
     )
     _check(model)

@@ -63,6 +63,8 @@ def generated_traffic(model, spec, largest_batch: int, layers: int | None = None
         chosen = representative_layers(_phases(parameters, spec.prompt_tokens != 0), layers)
         shape = shape._replace(layer_ids=shape.layer_ids[chosen])
         parameters = map_models(parameters, lambda each: of_layers(each, shape.layer_ids, traffic_file(like)))
+    if spec.phase == "settled":
+        parameters = map_models(parameters, lambda each: replace(each, first_step=each.settled_after))
     return traffic_of(with_lengths(parameters, spec, like), spec.requests or largest_batch, spec.seed, spec.mix)
 
 
@@ -212,7 +214,9 @@ def from_statistics(head: traffic_heads.TrafficStatistics, file: Path, shape: _S
         groups=head.groups,
         top_groups=head.top_groups,
         top_k=shape.top_k,
+        settled_after=head.settled_after,
         task_names=("any",),
+        first_step=0,
         layer_ids=layer_ids,
         weights=np.tile(np.append(weights / weights.sum(), 0), (layers, 1)),
         taste_size=np.full(layers, head.taste_size),
@@ -239,16 +243,27 @@ def _shares(
     """Popularity and acceptance float64[phase, layer, expert], and the layers they are of."""
     if head.loads is not None:
         archive = read_npz(file.parent / head.loads, {"loads", "acceptance", "layer_ids"}, traffic_model.MOST_BYTES)
-        loads = archive["loads"] / archive["loads"].sum(axis=2, keepdims=True, dtype=np.float64)
+        loads = archive["loads"].astype(np.float64) ** head.loads_power
+        loads /= loads.sum(axis=2, keepdims=True)
         return loads, archive["acceptance"] / 255, archive["layer_ids"].astype(np.int32)
     skew, agreement = head.popularity_skew, head.phase_agreement
     assert skew is not None and agreement is not None, "as there are no loads"
-    logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, skew)) for seed in (1, 2)]
+    of_layer = skew * np.exp(head.skew_spread * spread_evenly(shape.layer_ids))[:, None]
+    logs = [np.log(popularity(seed, shape.layer_ids, shape.experts, of_layer)) for seed in (1, 2)]
     decode = np.exp(agreement * logs[0] + np.sqrt(1 - agreement**2) * logs[1])
     shares = np.stack([np.exp(logs[0]), decode])
     shares /= shares.sum(axis=2, keepdims=True)
     tilt = shares / shares.mean(axis=0)  # kinds have the mean of the phases: acceptance makes them differ
     return shares, tilt / tilt.max(axis=2, keepdims=True), shape.layer_ids
+
+
+def spread_evenly(layer_ids: np.ndarray) -> np.ndarray:
+    """float64[layer], as normal numbers of mean 0 and deviation 1: quantiles, dealt to layers by the golden ratio, so
+    that few layers, too, have low and high ones.
+    """
+    from scipy.special import ndtri
+
+    return ndtri(np.clip((layer_ids * 0.6180339887498949 + 0.5) % 1.0, 0.01, 0.99))
 
 
 def _kind_shares(mean: np.ndarray, layer_ids: np.ndarray, kinds: int, spread: float, groups: int) -> np.ndarray:

@@ -48,6 +48,7 @@ from archsim.policies.rebalancing import History
 from archsim.policies.registry import build_policy
 from archsim.policies.replication import LayerView, look_ahead
 from archsim.policies.routing import Pass
+from archsim.policies.seen_routing import SeenRouting
 from archsim.policies.waterfill import waterfill_rule
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import NEUTRAL, PRESETS
@@ -75,6 +76,16 @@ def random_view(rng, placement=None):
     copied = np.zeros((EXPERTS, DIES), np.int8)
     placement = placement or random_holders(rng)
     return step_view(tokens, first_seen, None, copied, MESH.hops, COSTS, placement)._replace(origins=origins)
+
+
+def random_tokens(rng, layers):
+    """60 tokens of two subjects, top-2."""
+    experts = np.argsort(rng.random((60, layers, EXPERTS)), axis=2)[:, :, :2].astype(np.int16)
+    die, zeros = rng.integers(DIES, size=60), np.zeros(60, np.int32)
+    request = np.arange(60, dtype=np.int32) % 4
+    return SeenRouting(
+        experts, die, request, zeros, zeros > 0, DIES, EXPERTS, np.array([0, 1, 0, 1], np.int16), ("a", "b")
+    )
 
 
 def loads(plan):
@@ -129,7 +140,10 @@ def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
     placement = built.place(LAYERS, EXPERTS, DIES)
     rows = np.sort(rng.choice(LAYERS, 2, replace=False))
     tokens = rng.multinomial(500, rng.dirichlet(np.full(EXPERTS, 0.3)), (4, len(rows))).astype(np.int32)
-    history = History(rows, tokens, np.zeros((4, len(rows), DIES), np.int64), np.zeros((4, len(rows))), COSTS)
+    history = History(
+        rows, tokens, np.zeros((4, len(rows), DIES), np.int64), np.zeros((4, len(rows))), COSTS,
+        seen=random_tokens(rng, len(rows)),
+    )  # fmt: skip
     new, effort = built.rebalancing.rule(history, placement)
     assert new.holds.any(axis=2).all()
     others = np.setdiff1d(np.arange(LAYERS), rows)
@@ -137,7 +151,7 @@ def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
     assert effort.operations > 0 and effort.statistics_bytes > 0
     if PRESETS[name]["rebalancing"] == "eplb":
         assert (new.layer_slots == placement.layer_slots).all()
-    if PRESETS[name]["rebalancing"] == "remap":
+    if PRESETS[name]["rebalancing"] in ("remap", "separate", "affine", "by_task"):
         assert (new.holds.sum(axis=2) == 1).all()
     if PRESETS[name]["rebalancing"] == "craft":
         assert new.layer_slots.sum() <= LAYERS * EXPERTS + 8 * DIES

@@ -45,7 +45,8 @@ KNOWN_SYSTEMS = (
 )
 PRESET_NAMES = (
     "(known: base, ep, allo, allo-paper, allo-lp, pred, allo+pred, eplb, lplb, eplb+lplb, waterfill, "
-    "eplb+waterfill, craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, remap, dup; "
+    "eplb+waterfill, craft, lina, libra, harmoeny, capacity_drop, capacity_reroute, expert_drop, "
+    "eplb_async, separate, affine, by_task, metro, remap, dup; "
 )
 
 # Name → (what is replaced in GOOD, by what, the message after "bad.yaml:").

@@ -32,6 +32,11 @@ class RtlDecision(ChargedDecision):
         self._cycles: dict[State, int] = {}  # of the last decision
         self.row_cycles = 0  # of a row in SELECT
         if rule.name == "paper":
+            if "max_split_num" in rule.params:
+                raise errors.ArchsimError(
+                    "decision.fsm.implementation: rtl: the allocator ranks all dies near a holder; leave out "
+                    "allocation.max_split_num, or take implementation: table"
+                )
             parameters = allocator.Parameters(
                 self._dies, fsm.lanes, fsm.cost_bits, pipeline=fsm.pipeline,
                 speeds=scenario.policy.needs_speeds("allocation"),
