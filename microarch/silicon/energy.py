@@ -143,17 +143,18 @@ def run_energy(
     decision_w: float,
     pieces: float = 1,
     estimates: EnergyEstimates | None = None,
+    cached: bool = True,
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
     of one die. HBM is spread evenly over pieces, and so are those that read it: between two of n in a row lie
-    (n² − 1) / 3n cuts on average.
+    (n² − 1) / 3n cuts on average. ``cached``: whether what is read passes an LLC; memory of SRAM is one itself.
 
     Also of many machines: numbers of the activity, ``die_mm2`` and ``pieces`` may be arrays.
     """
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
     side_mm = np.sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2
-    llc_pj = llc_pj * activity.core_factor
+    llc_pj = llc_pj * activity.core_factor * cached
     hop_pj = known["d2d_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm
     flop_pj = activity.flop * known["flop_pj"] + activity.padded_flop * known["padding_pj"]
     flop_pj = flop_pj * activity.core_factor
