@@ -91,8 +91,9 @@ def die_area(
 
 
 def interface_of(system, area_mm2: Mapping[str, Any], estimates: AreaEstimates) -> Any:
-    """`interface_side_mm2` of a system; 0 where the known area of its dies has the interfaces."""
-    if system.made is not None and (system.made.area_mm2 is not None or system.hbm.kind == SRAM):
+    """`interface_side_mm2` of a system; 0 where the known area of its dies has the interfaces, and
+    of dies with their memory in them."""
+    if system.hbm.kind == SRAM or (system.made is not None and system.made.area_mm2 is not None):
         return 0.0
     return interface_side_mm2(area_mm2["hbm"], estimates)
 
