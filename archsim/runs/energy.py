@@ -33,7 +33,7 @@ from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.built import places_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import SystemSpec
+from archsim.specs.system import HbmSpec, SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon import decision_area, die_area
@@ -50,7 +50,7 @@ from microarch.silicon.cost import (
     interface_mm2,
     machine_cost,
 )
-from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
+from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, Activity, EnergyEstimates, multiplying, run_energy
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
 from microarch.silicon.memories import HBM_STACK_MM2, SRAM, devices, memory_of
@@ -108,38 +108,37 @@ class Coefficients(NamedTuple):
         """Every coefficient at its ``low`` or its ``high`` bound."""
         return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound), bound)
 
-    @lru_cache(maxsize=1024)
     def of(self, system: SystemSpec) -> Coefficients:
         """The coefficients of a system's node and memory: those of a user stay as given. Equal to these for a system
         that says neither.
         """
-        made, hbm = system.made, system.hbm
-        node = NODES[made.node] if made is not None and made.node else NODES["n5"]
-        memory, bound = memory_of(hbm.kind), self.bound
-        energy, area, cost = self.energy.named(), self.area.named(), self.cost.named()
-        found: dict[str, Estimate] = {}
-        if made is not None and made.node:
-            found |= {
-                name: _times(energy[name], node.energy, bound) for name in ("flop_pj", "padding_pj", "sram_pj_per_bit")
-            }
-            found["compute_mm2_per_tflop_per_s"] = _times(area["compute_mm2_per_tflop_per_s"], node.logic_area, bound)
-            found["wafer_usd"] = _instead(cost["wafer_usd"], node.wafer_usd, bound)
-        if hbm.kind is not None:
-            name = "hbm_pj_per_bit"
-            own = (
-                _instead(energy[name], memory.energy, bound)
-                if hbm.kind == SRAM
-                else _times(energy[name], memory.energy, bound)
-            )
-            found |= {name: own, "hbm_usd_per_gb": _instead(cost["hbm_usd_per_gb"], memory.usd_per_gb, bound)}
-            found["hbm_mm2_per_tb_per_s"] = _times(area["hbm_mm2_per_tb_per_s"], memory.phy, bound)
-        for name, given in (("hbm_pj_per_bit", hbm.pj_per_bit), ("hbm_usd_per_gb", hbm.usd_per_gb)):
-            if given is not None:
-                found[name] = Estimate(given, given, given, (energy | cost)[name].unit, f"{system.name}")
-        if not found:
-            return self
-        groups = (group.with_estimates(found) for group in self[:3])
-        return Coefficients(*groups, bound=bound)
+        return _of(self, system.name, system.made.node if system.made is not None else None, system.hbm)
+
+
+@lru_cache(maxsize=1024)
+def _of(general: Coefficients, whose: str, of_node: str | None, hbm: HbmSpec) -> Coefficients:
+    """`Coefficients.of` a node and a memory."""
+    memory, bound = memory_of(hbm.kind), general.bound
+    energy, area, cost = general.energy.named(), general.area.named(), general.cost.named()
+    found: dict[str, Estimate] = {}
+    if of_node is not None:
+        node = NODES[of_node]
+        for name in ("flop_pj", "padding_pj", "sram_pj_per_bit"):
+            found[name] = _times(energy[name], node.energy, bound)
+        name = "compute_mm2_per_tflop_per_s"
+        found |= {name: _times(area[name], node.logic_area, bound)}
+        found["wafer_usd"] = _instead(cost["wafer_usd"], node.wafer_usd, bound)
+    if hbm.kind is not None:
+        by_kind = _instead if hbm.kind == SRAM else _times
+        found["hbm_pj_per_bit"] = by_kind(energy["hbm_pj_per_bit"], memory.energy, bound)
+        found["hbm_usd_per_gb"] = _instead(cost["hbm_usd_per_gb"], memory.usd_per_gb, bound)
+        found["hbm_mm2_per_tb_per_s"] = _times(area["hbm_mm2_per_tb_per_s"], memory.phy, bound)
+    for name, given in (("hbm_pj_per_bit", hbm.pj_per_bit), ("hbm_usd_per_gb", hbm.usd_per_gb)):
+        if given is not None:
+            found[name] = Estimate(given, given, given, (energy | cost)[name].unit, whose)
+    if not found:
+        return general
+    return Coefficients(*(group.with_estimates(found) for group in general[:3]), bound=bound)
 
 
 def _times(known: Estimate, factor: Estimate, bound: str) -> Estimate:
@@ -353,18 +352,18 @@ def making_notes(machine: SystemHardware) -> Iterator[str]:
         and machine.carrier_mm2 * (dies_together(system) or 1) / system.sites > PACKAGE_MM2
     ):
         yield (
-            f"{system.name}: a package takes {PACKAGE_MM2:,.0f} mm² of silicon at most (5.5 reticles), and this one has "
+            f"{system.name}: a package takes {PACKAGE_MM2:,.0f} mm² of silicon at most (5.5 reticles), and this has "
             f"{machine.carrier_mm2 * (dies_together(system) or 1) / system.sites:,.0f}: it is priced on wafers"
         )
     if made is not None and made.pieces and machine.die_mm2 / made.pieces > RETICLE_MM2 and made.io_dies is None:
         yield (
-            f"{system.name}: made.pieces: {made.pieces} makes pieces of {machine.die_mm2 / made.pieces:,.0f} mm², and a "
-            f"reticle has {RETICLE_MM2:,.0f}. Give {ceil(machine.die_mm2 / RETICLE_MM2)} or more"
+            f"{system.name}: made.pieces: {made.pieces} makes pieces of {machine.die_mm2 / made.pieces:,.0f} mm², and "
+            f"a reticle has {RETICLE_MM2:,.0f}. Give {ceil(machine.die_mm2 / RETICLE_MM2)} or more"
         )
     for at, tier in enumerate(system.memory):
         yield (
-            f"{system.name}: memory.{at} ({memory_of(tier.kind).title}) keeps nothing that is read, so it counts in area "
-            "and price alone"
+            f"{system.name}: memory.{at} ({memory_of(tier.kind).title}) keeps nothing that is read, so it counts in "
+            "area and price alone"
         )
 
 
@@ -440,6 +439,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         padded_flop=row.get("padded_flop") or 0.0,
         core_factor=1.0 if row.get("core_energy_factor") is None else row["core_energy_factor"],
         idle_factor=1.0 if row.get("idle_energy_factor") is None else row["idle_energy_factor"],
+        rows=row["batch"] / row["dies"] if row.get("dies") else 0.0,
     )
 
 
@@ -457,9 +457,9 @@ def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = Non
 def energy_of(
     activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
 ) -> Mapping[str, float]:
-    """Block → J of a run."""
+    """Block → J of a run. Kernels of a GPU run all the time; a Local CP starts work when its operands are there."""
     return run_energy(
-        activity,
+        _with_kernels(machine.system, activity, machine.system.dies),
         dtype_bytes=machine.system.compute.dtype_bytes,
         die_mm2=machine.die_mm2,
         dies=machine.system.dies,
@@ -468,6 +468,18 @@ def energy_of(
         estimates=(coefficients or Coefficients()).of(machine.system).energy,
         cached=machine.system.hbm.kind != SRAM,
     )
+
+
+def _with_kernels(system: SystemSpec, activity: Activity, dies: int, rows: float | None = None) -> Activity:
+    """An activity with the time of kernels that multiply little, on dies that run kernels all the time; one that has
+    it stays as it is. ``rows``: of the kernels of a die.
+    """
+    if system.launch != "gpu" or np.any(activity.kernel_s) or not np.any(activity.time_s):
+        return activity
+    share = multiplying(activity.flop / dies / activity.time_s, system.compute.peak_flop_per_s)
+    kernel_s = dies * activity.time_s * (1 - share)
+    of_rows = activity.rows if rows is None else rows
+    return replace(activity, kernel_s=kernel_s, crowded_s=kernel_s * of_rows / (of_rows + CROWDED_ROWS))
 
 
 def economics(
@@ -498,7 +510,7 @@ def economics(
 # attention and its cache in BF16 (``microarch.silicon.energy`` has the coefficients and their sources).
 
 BF16 = "bf16"
-WAITING = "idle"  # of microarch.silicon.energy.run_energy
+WAITING = ("idle", "busy")  # of microarch.silicon.energy.run_energy: what time costs
 
 
 def iteration_energy(
@@ -513,7 +525,7 @@ def iteration_energy(
         if iteration_ns is not None and activity.tokens:
             known = Coefficients(EnergyEstimates().at(bound))
             energy = energy_of(activity, machine, known)
-            moe = sum(joule for block, joule in energy.items() if block != WAITING) / activity.tokens
+            moe = sum(joule for block, joule in energy.items() if block not in WAITING) / activity.tokens
             rest = energy_of(_beside_experts(scenario, iteration_ns), machine, known)
             found[f"iteration_energy_per_token_j{end}"] = moe + sum(rest.values()) / scenario.batch
     return found
@@ -552,7 +564,7 @@ def _beside_experts(scenario: Scenario, iteration_ns: float) -> Activity:
 STEPS = 100  # of a clock, as PLLs have them: 15 MHz of 1,980 on an H100
 LOWEST = 20  # of these; NVIDIA's driver goes down to 345 of 1,500 MHz
 CORE = ("compute", "llc")  # blocks whose energy follows the voltage of a die's array; PHYs and HBM have their own
-IDLE, STACKS = "idle", "hbm"
+IDLE, STACKS, BUSY = "idle", "hbm", "busy"
 PHASES = ("prefill", "decode")
 Clock = int | tuple[int, ...]  # of all dies, or of each, in STEPS
 Clocks = tuple[Clock, Clock]  # in the prefill and in decode
@@ -684,8 +696,10 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
             tokens=1.0,
             padded_flop=per_row * model.expert_ffn * counts.padded[phase].astype(float),
         )
+        rows = scenario.batch / dies
         joule = run_energy(
-            activity, dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            _with_kernels(system, activity, 1, rows),
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / dies, pieces=costs.pieces,
             estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
@@ -731,6 +745,7 @@ class PowerLimits:
         idle_w = blocks.pop(IDLE)
         leakage_w = known["leakage_share"] * idle_w * voltage
         blocks[""] = known["clock_share"] * idle_w * clock * voltage**2 + blocks.pop("decision")
+        blocks[""] = blocks[""] + blocks.pop(BUSY) * clock * voltage**2
         blocks[""] = blocks[""] + (1 - known["leakage_share"] - known["clock_share"]) * idle_w
         heat = None
         if self._heat is not None:
@@ -790,7 +805,7 @@ class PowerLimits:
     def idle(self) -> ClassPower:
         """The machine at its lowest clock with nothing to do."""
         nothing = np.zeros(self.system.dies)
-        blocks = dict.fromkeys((*CORE, STACKS, "d2d", "pieces", "decision"), nothing)
+        blocks = dict.fromkeys((*CORE, STACKS, BUSY, "d2d", "pieces", "decision"), nothing)
         of_die = run_energy(
             Activity(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
             dtype_bytes=1,
@@ -987,7 +1002,7 @@ def _with(searches: Mapping[int, _Search]) -> Clocks:
 def _factors(loads: Mapping[int, DieLoad], classes: Mapping[int, ClassPower]) -> tuple[float, float]:
     """Energy of arrays, and of waiting, over that at full clock and without regard to temperature."""
     core = sum(float(sum(load.joule[name].sum() for name in CORE)) for load in loads.values())
-    idle = sum(float(load.joule[IDLE].sum()) for load in loads.values())
+    idle = sum(float((load.joule[IDLE] + load.joule[BUSY]).sum()) for load in loads.values())
     if all(each.clock == 1 and each.heat is None for each in classes.values()):
         return 1.0, 1.0
     now = [sum(getattr(each, name) for each in classes.values()) for name in ("core_joule", "idle_joule")]

@@ -1,4 +1,4 @@
-"""How a die is made and which memories stand with it: for area, price, power and heat; times follow from rates alone."""
+"""How a die is made, and which memories it has: for area, price, power and heat. Times follow from rates alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_serializer, model_validator
 
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import AREA, SIZE, count, number, quantity
-from archsim.specs.fabric import Bandwidth, Latency
+from archsim.specs.fabric import Bandwidth
 from archsim.specs.terms import TERMS
 from microarch.silicon.cost import RETICLE_MM2
 from microarch.silicon.memories import memory_of

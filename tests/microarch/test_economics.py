@@ -38,7 +38,7 @@ from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
-    padded_flop=3e14,
+    padded_flop=3e14, kernel_s=11.0, crowded_s=5.0,
 )  # fmt: skip
 MACHINE = {"dtype_bytes": 2, "die_mm2": 400.0, "dies": 25, "decision_w": 3.0}
 DOJO = load_experiment("configs/dojo.yaml").systems[0]

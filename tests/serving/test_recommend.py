@@ -19,7 +19,8 @@ from archsim.iteration.layers import TOKENS, row_flop
 from archsim.runs.pool import in_copies
 from archsim.serving.constants import host_file, host_of
 from archsim.serving.engine import ServingEngine
-from archsim.serving.measures import activity, usd_per_million
+from archsim.serving.measures import usd_per_million
+from archsim.serving.power import activity
 from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
