@@ -182,6 +182,11 @@ class SystemHardware(NamedTuple):
         return sum(self.area_mm2.values())
 
     @property
+    def powered_mm2(self) -> float:
+        """Of one die, by which it draws power: without its IO dies."""
+        return self.die_mm2 - self.area_mm2.get(IO_DIES, 0.0)
+
+    @property
     def silicon_mm2(self) -> float:
         """All dies that were made, without HBM."""
         return self.die_mm2 * self.system.sites
@@ -439,7 +444,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         padded_flop=row.get("padded_flop") or 0.0,
         core_factor=1.0 if row.get("core_energy_factor") is None else row["core_energy_factor"],
         idle_factor=1.0 if row.get("idle_energy_factor") is None else row["idle_energy_factor"],
-        rows=row["batch"] / row["dies"] if row.get("dies") else 0.0,
+        rows=row["batch"],
     )
 
 
@@ -461,7 +466,7 @@ def energy_of(
     return run_energy(
         _with_kernels(machine.system, activity, machine.system.dies),
         dtype_bytes=machine.system.compute.dtype_bytes,
-        die_mm2=machine.die_mm2,
+        die_mm2=machine.powered_mm2,
         dies=machine.system.dies,
         decision_w=machine.decision.power_mw / MW_PER_W,
         pieces=machine.pieces,
@@ -472,13 +477,13 @@ def energy_of(
 
 def _with_kernels(system: SystemSpec, activity: Activity, dies: int, rows: float | None = None) -> Activity:
     """An activity with the time of kernels that multiply little, on dies that run kernels all the time; one that has
-    it stays as it is. ``rows``: of the kernels of a die.
+    it stays as it is. ``rows``: of the kernels of a die; None: those of the activity, which are of all.
     """
     if system.launch != "gpu" or np.any(activity.kernel_s) or not np.any(activity.time_s):
         return activity
     share = multiplying(activity.flop / dies / activity.time_s, system.compute.peak_flop_per_s)
     kernel_s = dies * activity.time_s * (1 - share)
-    of_rows = activity.rows if rows is None else rows
+    of_rows = activity.rows / dies if rows is None else rows
     return replace(activity, kernel_s=kernel_s, crowded_s=kernel_s * of_rows / (of_rows + CROWDED_ROWS))
 
 
@@ -699,7 +704,7 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
         rows = scenario.batch / dies
         joule = run_energy(
             _with_kernels(system, activity, 1, rows),
-            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.powered_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / dies, pieces=costs.pieces,
             estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
@@ -809,7 +814,7 @@ class PowerLimits:
         of_die = run_energy(
             Activity(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
             dtype_bytes=1,
-            die_mm2=self.costs.die_mm2,
+            die_mm2=self.costs.powered_mm2,
             dies=1,
             decision_w=0.0,
         )[IDLE]
@@ -899,7 +904,7 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
         flop = arrays * system.compute.peak_flop_per_s * clock / STEPS
         joule = run_energy(
             Activity(1.0, read, bandwidths * float(links), 2 * read, flop, 1.0, 1.0),
-            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.powered_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / system.dies, pieces=costs.pieces,
             estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip

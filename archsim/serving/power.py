@@ -73,7 +73,7 @@ def upkeep(served: Served, engine: ServingEngine, system: SystemSpec, devices: i
     done, machine, watts = activity(served, engine, system, devices), build_costs(system), []
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
         joule = run_energy(
-            done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.die_mm2, dies=devices, decision_w=0.0,
+            done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.powered_mm2, dies=devices, decision_w=0.0,
             pieces=machine.pieces, estimates=coefficients.of(system).energy,
         )  # fmt: skip
         watts.append(sum(joule.values()) / done.time_s / devices)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.sums import sum
 from microarch.silicon import area, technology
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.memories import SRAM, devices, memory_of

@@ -150,7 +150,7 @@ class Activity:
     padded_flop: Amount = 0.0  # of rows that are empty in the tiles that tensor cores multiply
     core_factor: float = 1.0  # energy of arrays and LLCs over that at full voltage
     idle_factor: float = 1.0  # energy of waiting over that at full clock, by clock, voltage and temperature
-    rows: float = 0.0  # of the kernels of a die, mean
+    rows: float = 0.0  # of a step, of all dies
     kernel_s: Amount = 0.0  # for which dies run kernels and do not multiply, of all dies together
     crowded_s: Amount = 0.0  # the same, each second by rows / (rows + CROWDED_ROWS) of its kernels on a die
 

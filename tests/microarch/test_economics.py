@@ -212,10 +212,10 @@ def test_the_wafer_of_table_i_is_plausible():
     assert 10e3 < full_load_w(machine) < 20e3
 
 
-def test_sow_x_draws_three_times_what_tsmc_states():
+def test_sow_x_draws_nearly_three_times_what_tsmc_states():
     """17 kW a module (IEEE ECTC 2025), at the peak that we assume; configs/systems/sow_x.yaml says so."""
     machine = machine_of(load_system("sow_x"))
-    assert full_load_w(machine) / 17e3 == pytest.approx(3.05, abs=0.05)
+    assert full_load_w(machine) / 17e3 == pytest.approx(2.85, abs=0.05)
 
 
 def test_columns_follow_from_what_moved():

@@ -48,12 +48,16 @@ def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
     found["tflop_per_s"] = found["flop"] / seconds / TERA
     found["hbm_tbytes_per_s"] = found["hbm_bytes"] / seconds / TERA
     found["measured_w"] = found["power_w"]
+    took = found.groupby("work")["latency_us_median"].first()
+    kernels = dict.fromkeys(took.index, 1.0)  # share of the time in which they run
+    if {"read", "read_and_wait"} <= {*kernels}:
+        kernels["read_and_wait"] = took["read"] / took["read_and_wait"]
     for name, bound in (("computed_w", "value"), ("low_w", "low"), ("high_w", "high")):
         estimates = EnergyEstimates().at(bound)
         powers = [
             gpu_power_w(
                 row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, WEIGHT_BYTES[row.dtype], DIE_MM2[gpu], estimates,
-                row.m, LIMIT_W.get(gpu, np.inf), BOOST,
+                row.m, LIMIT_W.get(gpu, np.inf), BOOST, kernels[row.work],
             )
             for row in found.itertuples()
         ]  # fmt: skip
@@ -73,13 +77,15 @@ def gpu_power_w(
     rows: int = TILE_ROWS,
     limit_w: float = np.inf,
     boost: float = 1.0,
+    kernels: float = 1.0,
 ) -> tuple[float, float]:
     """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
 
     What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
     ``boost``, or the one with which the chip draws ``limit_w``: V ~ f, so that a FLOP takes f².
+    ``kernels``: share of the time in which any runs.
     """
-    busy_s = 1.0 - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))
+    busy_s = kernels - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))
     padded = flop_per_s * (ceil(rows / TILE_ROWS) * TILE_ROWS / rows - 1)
     second = Activity(
         time_s=1.0, hbm_bytes=hbm_bytes_per_s, d2d_byte_hops=0.0, llc_bytes=2 * hbm_bytes_per_s, flop=flop_per_s,
