@@ -187,6 +187,7 @@ class ComputeSpec(Spec):
     calibrated``. else.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
     peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
     dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]  # of the products
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the

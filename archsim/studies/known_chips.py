@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.yaml import read_yaml
 from archsim.base.sums import sum
+from archsim.base.yaml import read_yaml
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.specs.library import load_system
 from archsim.specs.system import SystemSpec
