@@ -47,7 +47,9 @@ def _times(value: float, low: float, high: float, source: str) -> Estimate:
 _SAME = _times(1.0, 1.0, 1.0, "as HBM3")
 # 64 bits of a bank of 32 KB, and a fifth of a millimetre of wire, as each core stands beside its own bank
 _BANK_PJ = technology.N5.access_pj(32 * technology.KIB_BITS, 64) / 64 + 0.2 * 0.08
-_SRAM_BANK = Estimate(_BANK_PJ, 0.06, 0.3, "pJ/bit", "a bank of 32 KB (technology.N5), and 0.2 mm of wire; high: assumed, 2 mm more")
+_SRAM_BANK = Estimate(
+    _BANK_PJ, 0.06, 0.3, "pJ/bit", "a bank of 32 KB (technology.N5), and 0.2 mm of wire; high: assumed, 2 mm more"
+)
 _BUILDS_2025 = (
     "2025: 2,800 to 3,100 USD for the 192 GB of a B200 (Epoch AI, Monte Carlo of its bill of materials); 1,350 USD for "
     "the 80 GB of an H100, 2,900 for the 192 of an MI300X (Silicon Analysts, February 2026)"

@@ -61,7 +61,7 @@ CASES = {
     "hardware cost": [
         (("tiny.yaml",), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"], ())
     ],
-    "hardware chips": [((), lambda found: all(each["source"] for each in found), ())],
+    "hardware chips": [(("--sources",), lambda found: all(each["source"] for each in found), ())],
     "hardware blocks": [(("pdu",), lambda found: found["block"] == "pdu" and found["text"], ())],
 }
 # Their results are read as JSON beside what else is tested of them, or they need minutes or a cell library.
