@@ -61,7 +61,8 @@ def test_a_package_pays_for_its_share_of_a_wafer_and_loses_alone(tmp_path):
     ("hbm", "number"),
     [("bandwidth: 2 TB/s, capacity: 96 GiB", 4), ("bandwidth: 2 TB/s, capacity: 97 GiB", 5),
      ("kind: hbm3e, bandwidth: 8 TB/s, capacity: 180 GB", 7),
-     ("kind: lpddr5x, bandwidth: 0.6 TB/s, capacity: 768 GB", 0), ("kind: sram, bandwidth: 250 TB/s, capacity: 524 MB", 0)],
+     ("kind: lpddr5x, bandwidth: 0.6 TB/s, capacity: 768 GB", 0),
+     ("kind: sram, bandwidth: 250 TB/s, capacity: 524 MB", 0)],
 )  # fmt: skip
 def test_memories_stand_where_they_belong(tmp_path, hbm, number):
     assert build_costs(system(tmp_path, hbm)).stacks_per_die == number
