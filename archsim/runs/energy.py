@@ -184,6 +184,9 @@ class SystemHardware(NamedTuple):
     @property
     def powered_mm2(self) -> float:
         """Of one die, by which it draws power: without its IO dies."""
+        made = self.system.made
+        if made is not None and made.area_mm2 is not None:
+            return made.area_mm2
         return self.die_mm2 - self.area_mm2.get(IO_DIES, 0.0)
 
     @property

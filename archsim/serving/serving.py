@@ -334,7 +334,7 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, float]:
     """Fields of `Measures` on power; {} where engines are not alike, or run no kernels of a GPU."""
     spec, system = serving.spec, serving.system
-    apart = deployment.decode is not None or spec.experts_on is not None or serving.off
+    apart = deployment.decode is not None or spec.experts_on is not None
     if apart or system.launch != WITH_KERNELS or spec.parallel is None or not len(served.log):
         return {}
     engine = engine_of(serving, spec.parallel)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
+from archsim.base.units import RETICLE_MM2
 from archsim.laws.wafer import yield_of
 from microarch.silicon.area import WAFER_MM2
 from microarch.silicon.estimates import Estimate, Estimates
@@ -32,7 +33,6 @@ from microarch.silicon.memories import HBM_STACK_MM2
 
 GB = 1e9
 WAFER_MM = 300.0
-RETICLE_MM2 = 26.0 * 33.0  # largest die of a stepper
 CARRIER_MM2 = 215.0 * 215.0  # largest square in a 300 mm wafer, with its edge: 46,225 mm², as Cerebras' WSE
 # Largest package: silicon of 5.5 reticles on one interposer (TSMC, Technology Symposium 2026: CoWoS in production)
 PACKAGE_MM2 = 5.5 * RETICLE_MM2

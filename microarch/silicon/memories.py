@@ -35,7 +35,6 @@ class Memory(NamedTuple):
     edge_mm: float  # edge of the die for the interface of a device
     phy: Estimate  # area of controllers and PHYs for a byte/s, over that of HBM3
     energy: Estimate  # of a bit from the memory to the die's cache, over that of HBM3; of SRAM pJ
-    latency_ns: float  # of a read, where a file gives none; assumed
     usd_per_gb: Estimate | None  # None: `CostEstimates.hbm_usd_per_gb`
     source: str  # of capacity and bandwidth
 
@@ -57,14 +56,14 @@ _BUILDS_2025 = (
 _HBM_2025 = Estimate(15.0, 10.0, 20.0, "USD/GB", _BUILDS_2025)
 
 MEMORIES: Mapping[str, Memory] = MappingProxyType({
-    "hbm2e": Memory("HBM2e", 16 * GIB, 0.461e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(1.0, 0.9, 1.2, "assumed: as HBM3"), 300.0, Estimate(12.0, 8.0, 20.0, "USD/GB", "assumed: a generation older than what was priced in 2025"), "JEDEC JESD235D: 3.6 Gb/s × 1,024; eight dies of 16 Gb"),
-    "hbm3": Memory("HBM3", 24 * GIB, 0.819e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _SAME, 300.0, _HBM_2025, "JEDEC JESD238: 6.4 Gb/s × 1,024; eight dies of 24 Gb"),
-    "hbm3e": Memory("HBM3e", 36 * GIB, 1.229e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(0.95, 0.85, 1.0, "Micron, HBM3E product brief, 2024: lower power than others at the same rate"), 300.0, _HBM_2025, "Micron and SK hynix, 2024: 9.6 Gb/s × 1,024; twelve dies of 24 Gb"),
-    "hbm4": Memory("HBM4", 48 * GIB, 2.048e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(0.8, 0.6, 1.0, "SK hynix at the start of HBM4, September 2025: power efficiency better by 40 %; of the device alone"), 300.0, Estimate(18.0, 12.0, 25.0, "USD/GB", "2026: press reports of 500 to 560 USD for a first stack of 36 GB"), "JEDEC JESD270-4: 8 Gb/s × 2,048; sixteen dies of 24 Gb"),
-    "gddr7": Memory("GDDR7", 3 * GIB, 0.128e12, 0.0, 2.0, _times(3.0, 2.0, 5.0, "assumed: wide PHYs of single-ended links on an organic substrate"), _times(1.5, 1.2, 2.0, "assumed: device and PHY of GDDR6 take 1.5 to 2 times those of HBM2 (O'Connor et al., MICRO 2017, on GDDR5)"), 300.0, Estimate(6.0, 3.0, 12.0, "USD/GB", "assumed: spot prices of GDDR6 in 2024 and 2025, and a premium"), "JEDEC JESD239: 32 Gb/s × 32; 24 Gb"),
-    "lpddr5x": Memory("LPDDR5X", 32 * GIB, 0.0683e12, 0.0, 2.5, _times(5.0, 3.0, 8.0, "assumed: 64 data lines at 8.5 Gb/s"), _times(1.1, 0.8, 1.4, "assumed: a device of 4 to 5 pJ a bit as HBM2's 3.9"), 350.0, Estimate(4.5, 3.0, 6.0, "USD/GB", "assumed: contract prices of mobile DRAM, 2024 and 2025; they rose by half in early 2026"), "JEDEC JESD209-5C: 8.533 Gb/s × 64; packages of 32 GB"),
-    "cxl": Memory("DDR5 behind CXL", 256 * GIB, 0.063e12, 0.0, 4.0, _times(8.0, 5.0, 12.0, "assumed: sixteen lanes of PCIe 5"), _times(2.5, 1.8, 4.0, "assumed: DDR5, its controller and two ends of PCIe 5 at 5 to 6 pJ a bit"), 700.0, Estimate(5.0, 3.0, 10.0, "USD/GB", "assumed: registered DDR5 of 2024 and 2025, and an expander's controller"), "CXL 2.0 over PCIe 5.0: sixteen lanes of 32 GT/s"),
-    "sram": Memory("SRAM of the die", float("inf"), float("inf"), 0.0, 0.0, _times(0.0, 0.0, 0.0, "no interface"), _SRAM_BANK, 10.0, Estimate(0.0, 0.0, 0.0, "USD/GB", "in the price of the die"), "the area of its cells bounds it"),
+    "hbm2e": Memory("HBM2e", 16 * GIB, 0.461e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(1.0, 0.9, 1.2, "assumed: as HBM3"), Estimate(12.0, 8.0, 20.0, "USD/GB", "assumed: a generation older than what was priced in 2025"), "JEDEC JESD235D: 3.6 Gb/s × 1,024; eight dies of 16 Gb"),
+    "hbm3": Memory("HBM3", 24 * GIB, 0.819e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _SAME, _HBM_2025, "JEDEC JESD238: 6.4 Gb/s × 1,024; eight dies of 24 Gb"),
+    "hbm3e": Memory("HBM3e", 36 * GIB, 1.229e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(0.95, 0.85, 1.0, "Micron, HBM3E product brief, 2024: lower power than others at the same rate"), _HBM_2025, "Micron and SK hynix, 2024: 9.6 Gb/s × 1,024; twelve dies of 24 Gb"),
+    "hbm4": Memory("HBM4", 48 * GIB, 2.048e12, HBM_STACK_MM2, HBM_EDGE_MM, _SAME, _times(0.8, 0.6, 1.0, "SK hynix at the start of HBM4, September 2025: power efficiency better by 40 %; of the device alone"), Estimate(18.0, 12.0, 25.0, "USD/GB", "2026: press reports of 500 to 560 USD for a first stack of 36 GB"), "JEDEC JESD270-4: 8 Gb/s × 2,048; sixteen dies of 24 Gb"),
+    "gddr7": Memory("GDDR7", 3 * GIB, 0.128e12, 0.0, 2.0, _times(3.0, 2.0, 5.0, "assumed: wide PHYs of single-ended links on an organic substrate"), _times(1.5, 1.2, 2.0, "assumed: device and PHY of GDDR6 take 1.5 to 2 times those of HBM2 (O'Connor et al., MICRO 2017, on GDDR5)"), Estimate(6.0, 3.0, 12.0, "USD/GB", "assumed: spot prices of GDDR6 in 2024 and 2025, and a premium"), "JEDEC JESD239: 32 Gb/s × 32; 24 Gb"),
+    "lpddr5x": Memory("LPDDR5X", 32 * GIB, 0.0683e12, 0.0, 2.5, _times(5.0, 3.0, 8.0, "assumed: 64 data lines at 8.5 Gb/s"), _times(1.1, 0.8, 1.4, "assumed: a device of 4 to 5 pJ a bit as HBM2's 3.9"), Estimate(4.5, 3.0, 6.0, "USD/GB", "assumed: contract prices of mobile DRAM, 2024 and 2025; they rose by half in early 2026"), "JEDEC JESD209-5C: 8.533 Gb/s × 64; packages of 32 GB"),
+    "cxl": Memory("DDR5 behind CXL", 256 * GIB, 0.063e12, 0.0, 4.0, _times(8.0, 5.0, 12.0, "assumed: sixteen lanes of PCIe 5"), _times(2.5, 1.8, 4.0, "assumed: DDR5, its controller and two ends of PCIe 5 at 5 to 6 pJ a bit"), Estimate(5.0, 3.0, 10.0, "USD/GB", "assumed: registered DDR5 of 2024 and 2025, and an expander's controller"), "CXL 2.0 over PCIe 5.0: sixteen lanes of 32 GT/s"),
+    "sram": Memory("SRAM of the die", float("inf"), float("inf"), 0.0, 0.0, _times(0.0, 0.0, 0.0, "no interface"), _SRAM_BANK, Estimate(0.0, 0.0, 0.0, "USD/GB", "in the price of the die"), "the area of its cells bounds it"),
 })  # fmt: skip
 UNSAID = MEMORIES["hbm3"]._replace(usd_per_gb=None)  # of a system that does not say its kind: stacks of HBM3
 SRAM = "sram"

@@ -103,3 +103,23 @@ def gpu_power_w(
         return watt(boost), boost
     clock = brentq(lambda each: watt(each) - limit_w, 0.0, boost) if others < limit_w else 0.0
     return watt(clock), clock
+
+
+def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %", "clock MHz"]
+    rows = [
+        [
+            row.work.replace("_", " "),
+            row.dtype,
+            str(row.m),
+            f"{row.tflop_per_s:.1f}",
+            f"{row.hbm_tbytes_per_s:.2f}",
+            f"{row.measured_w:.0f}",
+            f"{row.computed_w:.0f}",
+            f"{row.low_w:.0f} to {row.high_w:.0f}",
+            f"{100 * row.error:+.0f}",
+            f"{row.clock_mhz:,.0f}",
+        ]
+        for row in cases.itertuples()
+    ]
+    return names, rows
