@@ -101,8 +101,8 @@ class Coefficients(NamedTuple):
                     f"economics: {name} of {value:g} {known[name].unit} is over {MOST_TIMES} times the most that its "
                     f"sources say, {known[name].high:g}; expected about {known[name].value:g} {known[name].unit}"
                 )
-        groups = [_changed(group, changes) for group in self[:3]]
-        return Coefficients(*groups, bound=self.bound)
+        groups = _changed(self.energy, changes), _changed(self.area, changes), _changed(self.cost, changes)
+        return Coefficients(*groups, self.bound)
 
     def at(self, bound: str) -> Coefficients:
         """Every coefficient at its ``low`` or its ``high`` bound."""
@@ -138,7 +138,12 @@ def _of(general: Coefficients, whose: str, of_node: str | None, hbm: HbmSpec) ->
             found[name] = Estimate(given, given, given, (energy | cost)[name].unit, whose)
     if not found:
         return general
-    return Coefficients(*(group.with_estimates(found) for group in general[:3]), bound=bound)
+    return Coefficients(
+        general.energy.with_estimates(found),
+        general.area.with_estimates(found),
+        general.cost.with_estimates(found),
+        bound,
+    )
 
 
 def _times(known: Estimate, factor: Estimate, bound: str) -> Estimate:

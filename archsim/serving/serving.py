@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -331,7 +331,7 @@ def serve_requests(
 LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
-def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, float]:
+def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, Any]:
     """Fields of `Measures` on power; {} where engines are not alike, or run no kernels of a GPU."""
     spec, system = serving.spec, serving.system
     apart = deployment.decode is not None or spec.experts_on is not None

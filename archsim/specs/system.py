@@ -51,9 +51,10 @@ class HbmSpec(Spec):
     """The memory of one die that keeps its weights, KV cache and activations: HBM, or what ``kind`` says."""
 
     # JEDEC JESD238, HBM3, with dies of 24 Gb: 8 high
-    WAYS: ClassVar[Mapping[str, str]] = TERMS | {
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
         "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GiB and 0.819 TB/s. "
-        "Their number, for area and price, is stacks_on_carrier"
+        "Their number, for area and price, is stacks_on_carrier",
     }
     # For area, price and power; null: stacks of HBM3.
     kind: MemoryKind | None = None
@@ -239,7 +240,8 @@ class PowerSpec(Spec):
 
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")  # keys of limits
     # Key that is no key → what to write.
-    WAYS: ClassVar[Mapping[str, str]] = TERMS | {
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
         "clock": "the clock is that at which compute.peak is reached, and falls at a limit; give compute.peak",
         "tdp": "give limit, of the machine, or die_limit, of a die",
         "budget": "give limit, of the machine, or die_limit, of a die",
@@ -265,7 +267,8 @@ class CoolingSpec(Spec):
 
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")  # keys of limits
     # Key that is no key → what to write.
-    WAYS: ClassVar[Mapping[str, str]] = TERMS | {
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
         "ambient": "give coolant: the temperature of the water or air that takes the heat",
         "air": "give coolant: the temperature of the air",
         "water": "give coolant: the temperature of the water",

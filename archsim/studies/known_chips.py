@@ -24,7 +24,7 @@ TERA = 1e12
 ENDS = ("value", "low", "high")
 BARS: Mapping[str, float] = {"mm2": 0.15, "W": 0.15, "USD": 0.25, "": 0.0}  # by unit
 # As InferenceX served it: lengths uniform from 0.8 of these, ten requests a client.
-SERVED = {
+SERVED: Mapping[str, Any] = {
     "system": "b200_node", "model": "qwen3.5-397b-a17b", "engine": "sglang",
     "parallel": {"attention": {"tp": 8}, "experts": {"ep": 1, "tp": 8}},
     "precision": {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"},
@@ -111,5 +111,5 @@ def _served_w(clients: int) -> tuple[float, float, float]:
     from archsim.specs.serving_files import load_serving
 
     requests = SERVED["requests"] | {"concurrency": clients, "count": max(10 * clients, 20)}
-    measures = serve(load_serving(SERVED | {"requests": requests})).measures
+    measures = serve(load_serving({**SERVED, "requests": requests})).measures
     return measures.device_w, measures.device_w_low, measures.device_w_high
