@@ -33,7 +33,7 @@ from archsim.specs.assumptions import GATHERING, AssumptionsSpec
 from archsim.specs.built import places_of
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
-from archsim.specs.system import HbmSpec, SystemSpec
+from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon import decision_area, die_area
@@ -112,13 +112,17 @@ class Coefficients(NamedTuple):
         """The coefficients of a system's node and memory: those of a user stay as given. Equal to these for a system
         that says neither.
         """
-        return _of(self, system.name, system.made.node if system.made is not None else None, system.hbm)
+        hbm, made = system.hbm, system.made  # without rates, which may be arrays
+        node = made.node if made is not None else None
+        return _of(self, system.name, node, hbm.kind, hbm.pj_per_bit, hbm.usd_per_gb)
 
 
 @lru_cache(maxsize=1024)
-def _of(general: Coefficients, whose: str, of_node: str | None, hbm: HbmSpec) -> Coefficients:
-    """`Coefficients.of` a node and a memory."""
-    memory, bound = memory_of(hbm.kind), general.bound
+def _of(
+    general: Coefficients, whose: str, of_node: str | None, kind: str | None, pj: float | None, usd: float | None
+) -> Coefficients:
+    """`Coefficients.of` a node and a memory; ``pj``, ``usd``: of a bit and a GB, where its file says them."""
+    memory, bound = memory_of(kind), general.bound
     energy, area, cost = general.energy.named(), general.area.named(), general.cost.named()
     found: dict[str, Estimate] = {}
     if of_node is not None:
@@ -128,12 +132,12 @@ def _of(general: Coefficients, whose: str, of_node: str | None, hbm: HbmSpec) ->
         name = "compute_mm2_per_tflop_per_s"
         found |= {name: _times(area[name], node.logic_area, bound)}
         found["wafer_usd"] = _instead(cost["wafer_usd"], node.wafer_usd, bound)
-    if hbm.kind is not None:
-        by_kind = _instead if hbm.kind == SRAM else _times
+    if kind is not None:
+        by_kind = _instead if kind == SRAM else _times
         found["hbm_pj_per_bit"] = by_kind(energy["hbm_pj_per_bit"], memory.energy, bound)
         found["hbm_usd_per_gb"] = _instead(cost["hbm_usd_per_gb"], memory.usd_per_gb, bound)
         found["hbm_mm2_per_tb_per_s"] = _times(area["hbm_mm2_per_tb_per_s"], memory.phy, bound)
-    for name, given in (("hbm_pj_per_bit", hbm.pj_per_bit), ("hbm_usd_per_gb", hbm.usd_per_gb)):
+    for name, given in (("hbm_pj_per_bit", pj), ("hbm_usd_per_gb", usd)):
         if given is not None:
             found[name] = Estimate(given, given, given, (energy | cost)[name].unit, whose)
     if not found:

@@ -56,8 +56,6 @@ class HbmSpec(Spec):
         "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GiB and 0.819 TB/s. "
         "Their number, for area and price, is stacks_on_carrier",
     }
-    # For area, price and power; null: stacks of HBM3.
-    kind: MemoryKind | None = None
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of a die
     capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")  # of a die
     # Share of the capacity not available to weights and copies; the paper reserves 10 %.
@@ -68,6 +66,8 @@ class HbmSpec(Spec):
     # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
     # numbers.
     calibration: str | None = Field(None, exclude=True)
+    # For area, price and power; null: stacks of HBM3.
+    kind: MemoryKind | None = None
     # Of a die, for area and price alone; without it, as many of its kind as capacity and bandwidth need.
     stacks_on_carrier: Annotated[int, count(1, 1000)] | None = None
     # For price and power alone; null: those of the kind.
