@@ -61,14 +61,13 @@ CASES = {
     "hardware cost": [
         (("tiny.yaml",), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"], ())
     ],
-    "hardware chips": [(("--sources",), lambda found: all(each["source"] for each in found), ())],
     "hardware blocks": [(("pdu",), lambda found: found["block"] == "pdu" and found["text"], ())],
 }
 # Their results are read as JSON beside what else is tested of them, or they need minutes or a cell library.
 ELSEWHERE = {
     "sweep --search", "serve", "why --ablate", "compare --papers", "compare --without", "recommend", "sure", "place",
     "check --report", "compile", "list --completion", "calibrate", "calibrate --validate", "trace fit",
-    "hardware rtl lockstep", "hardware rtl formal", "hardware rtl energy", "hardware rtl synth", "hardware rtl export",
+    "hardware chips", "hardware rtl lockstep", "hardware rtl formal", "hardware rtl energy", "hardware rtl synth", "hardware rtl export",
 }  # fmt: skip
 
 
