@@ -40,3 +40,4 @@ VECTOR_BYTES = MappingProxyType({name: dtype.vector for name, dtype in DTYPES.it
 # Nanoseconds of other units of time.
 
 NS_PER_S, NS_PER_MS, NS_PER_US = 1e9, 1e6, 1e3
+RETICLE_MM2 = 26.0 * 33.0  # largest field of a stepper

@@ -90,9 +90,8 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
             way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
-            hint = f"; {way}" if way else ""
-            hint += errors.did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
-            return f"unknown key{hint}"
+            hint = errors.did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
+            return f"unknown key; {way}" if way else f"unknown key{hint}"
         case "missing":
             return _MISSING
         case "literal_error":

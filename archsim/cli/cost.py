@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from archsim.base.sums import sum
 from archsim.cli import arguments
 from archsim.cli.printing import console, grid, print_notes
+from archsim.engine.fabrics import dies_together
 from archsim.runs.energy import NOMINAL as HEAT
 from archsim.runs.energy import (
     Coefficients,
@@ -15,7 +16,9 @@ from archsim.runs.energy import (
     full_load_told,
     full_load_w,
     heat_with,
+    making_notes,
     price_ranges,
+    refuse_unbuildable,
 )
 from archsim.specs.library import AXIS_UNREAD, load_experiment
 from microarch.silicon.cost import CARRIER_MM2
@@ -49,6 +52,7 @@ def run_cost(args: argparse.Namespace) -> int:
     out, args.result = console(), {}
     for system in experiment.systems:
         value, low, high = (build_costs(system, each) for each in (middle, *ends))
+        refuse_unbuildable(value)
         bounds = {"value": value, "low": low, "high": high}
         args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2))
@@ -62,7 +66,7 @@ def run_cost(args: argparse.Namespace) -> int:
         title = f"{system.name}: {system.dies} dies, USD"
         out.print(_table(title, value.usd, low.usd, high.usd))
         out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
-        print_notes(filter(None, [carrier_note(system.name, value.carrier_share)]))
+        print_notes(filter(None, [carrier_note(system.name, value.carrier_share), *making_notes(value)]))
     if args.sources:
         out.print(_sources("coefficients", middle.named()))
         out.print(_sources("coefficients of power and cooling", limits.named()))
@@ -71,7 +75,16 @@ def run_cost(args: argparse.Namespace) -> int:
 
 
 def _carrier(machine: SystemHardware) -> str:
-    pieces = f" Each die is made in {machine.pieces} pieces, which costs least." if machine.pieces > 1 else ""
+    made = machine.system.made
+    pieces = f" Each die is made in {machine.pieces} pieces" if machine.pieces > 1 else ""
+    pieces += ("." if made is not None and made.pieces else ", which costs least.") if pieces else ""
+    together = dies_together(machine.system) or 1
+    if machine.packages:
+        each_mm2 = machine.carrier_mm2 * together / machine.system.sites
+        whose = "its" if together == 1 else f"{together} dies and their"
+        return (
+            f"Each package has {each_mm2:,.0f} mm² of {whose} silicon and stacks; there are {machine.carriers}.{pieces}"
+        )
     fit = "They fit on one." if machine.carriers == 1 else f"They are priced on {machine.carriers}."
     return (
         f"Dies ({machine.silicon_mm2:,.0f} mm²) and HBM take {machine.carrier_mm2 / CARRIER_MM2:.0%} of a carrier of "

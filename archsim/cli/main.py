@@ -70,6 +70,7 @@ _RTL = (
 _HARDWARE = (
     Command("area", "area", "estimate area and power of the decision hardware, beside published values"),
     Command("cost", "cost", "estimate die area, machine price and energy, with ranges"),
+    Command("chips", "chips", "compare area, price and power with chips that exist"),
     Command("blocks", "blocks", "show hardware blocks as state machines, with tables and diagrams"),
     CommandGroup("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
 )

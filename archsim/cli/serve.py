@@ -137,6 +137,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
 def _print_measures(outcome) -> None:
     from archsim.cli.printing import console, grid
+    from archsim.report.units import interval
     from archsim.serving.measures import PERCENTILES, number
     from archsim.serving.serving import rooms_told
     from archsim.studies.serving.page import time_rows
@@ -159,6 +160,13 @@ def _print_measures(outcome) -> None:
         "prefix cache": f"{measures.prefix_hits:.1%} of the prompt tokens",
         "preemptions": f"{measures.preemptions:,}",
     }
+    if measures.device_w == measures.device_w:  # else it is not estimated
+        watts = interval(measures.device_w, measures.device_w_low, measures.device_w_high)
+        joules = interval(measures.output_token_j, measures.output_token_j_low, measures.output_token_j_high)
+        values |= {
+            "power": "{} W a device ({} to {}), without host and cooling".format(*watts),
+            "energy": "{} J an output token ({} to {}), its prompt included".format(*joules),
+        }
     if outcome.serving.has_traffic:
         values |= {
             "policy": outcome.serving.policy.name,

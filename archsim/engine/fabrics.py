@@ -21,8 +21,9 @@ from archsim.specs.scenario import Scenario
 from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels
 from microarch.fabric.topology import Edge, build_topology
-from microarch.silicon.cost import CARRIER_MM2, HBM_STACK_BYTES_PER_S, HBM_STACK_MM2, hbm_stacks, least_whole_mm2
-from microarch.silicon.die_area import AreaEstimates, die_area, interface_side_mm2
+from microarch.silicon.cost import CARRIER_MM2, least_whole_mm2
+from microarch.silicon.die_area import AreaEstimates, die_area, interface_of, stacks_of
+from microarch.silicon.memories import HBM_STACK_MM2
 
 
 def dies_together(system) -> int | None:
@@ -46,10 +47,8 @@ def dies_on_a_carrier(system) -> Any:
     links = np.bincount(graph.link_class, minlength=1).tolist()
     leaving = sum(count * each.bandwidth_bytes_per_s for count, each in zip(links, link_classes(system), strict=False))
     area = die_area(system, leaving / system.sites, 0.0)
-    whole_mm2 = least_whole_mm2(sum(area.values()), interface_side_mm2(area["hbm"], AreaEstimates()))
-    stacks = system.hbm.stacks_on_carrier or np.maximum(
-        hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(system.hbm.bandwidth_bytes_per_s / HBM_STACK_BYTES_PER_S)
-    )
+    whole_mm2 = least_whole_mm2(sum(area.values()), interface_of(system, area, AreaEstimates()))
+    stacks = stacks_of(system)
     return np.maximum(1, CARRIER_MM2 // (whole_mm2 + stacks * HBM_STACK_MM2)).astype(np.int64)
 
 

@@ -63,6 +63,7 @@ def schema_of(kind: type[Spec], title: str, ranges: bool = True) -> JsonSchema:
         parts["SchedulerSpec"]["additionalProperties"] = {"type": "number"}
         del parts["SchedulerSpec"]["properties"]["params"]
     if kind is SystemSpec:
+        made["required"].remove("hbm")  # a memory of its tiers may be it
         made["required"].remove("d2d")  # the innermost level may give it
     if kind is experiment.ExperimentSpec:
         _as_an_experiment(made)

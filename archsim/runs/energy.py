@@ -9,6 +9,7 @@ are attention (`iteration_energy` adds it where a whole iteration is known), hos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from archsim.base.errors import CapacityError, SpecError, did_you_mean
-from archsim.base.quantities import POWER, format_quantity
+from archsim.base.quantities import BANDWIDTH, POWER, SIZE, format_quantity
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.engine import EventEngine
@@ -39,21 +40,31 @@ from microarch.silicon import decision_area, die_area
 from microarch.silicon.area import AreaAndPower, total
 from microarch.silicon.cost import (
     CARRIER_MM2,
-    HBM_STACK_BYTES_PER_S,
-    HBM_STACK_MM2,
+    NOTHING_BESIDE,
+    PACKAGE_MM2,
+    RETICLE_MM2,
+    Beside,
     CostEstimates,
-    hbm_stacks,
+    die_yield,
+    dies_per_wafer,
     interface_mm2,
     machine_cost,
 )
-from microarch.silicon.energy import SIXTEEN_BIT, Activity, EnergyEstimates, run_energy
+from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, Activity, EnergyEstimates, multiplying, run_energy
 from microarch.silicon.estimates import Estimate, Estimates
 from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
+from microarch.silicon.memories import HBM_STACK_MM2, SRAM, devices, memory_of
+from microarch.silicon.nodes import NODES
 
-MW_PER_W = 1e3
+MW_PER_W, GB = 1e3, 1e9
 MATRICES = 3  # gate, up and down of an expert
 FLOP_PER_WEIGHT = 2  # of one token: a product and a sum
 PIECES = "pieces"  # block of a die: interfaces between its pieces
+IO_DIES = "io dies"  # block of a die: dies of another kind that belong to it
+SET_BY_USER = "set by the user"  # source of a coefficient
+MAY_BE_ZERO = ("defects_per_cm2", "bond_loss", "test_share", "cable_usd_per_gbit_per_s")  # a perfect process, ...
+SHARES = ("bond_loss", "test_share")  # coefficients below 1
+MOST_TIMES = 100  # a coefficient of a user beyond its range by more is in another unit
 NOTHING = AreaAndPower(0.0, 0.0)
 
 
@@ -63,6 +74,7 @@ class Coefficients(NamedTuple):
     energy: EnergyEstimates = EnergyEstimates()
     area: die_area.AreaEstimates = die_area.AreaEstimates()
     cost: CostEstimates = CostEstimates()
+    bound: str = "value"  # end of the ranges of nodes and memories that goes with these
 
     def named(self) -> Mapping[str, Estimate]:
         return self.energy.named() | self.area.named() | self.cost.named()
@@ -77,13 +89,80 @@ class Coefficients(NamedTuple):
                 raise SpecError(
                     f"economics: unknown coefficient {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
                 )
-            if not value > 0:
-                raise SpecError(f"economics: {name} must be above 0, got {value!r}")
-        return Coefficients(_changed(self.energy, changes), _changed(self.area, changes), _changed(self.cost, changes))
+            if not (value >= 0 if name in MAY_BE_ZERO else value > 0):
+                least = "at least 0" if name in MAY_BE_ZERO else "above 0"
+                raise SpecError(f"economics: {name} must be {least}, got {value!r}")
+            if name in SHARES and value >= 1:
+                raise SpecError(
+                    f"economics: {name} must be a share below 1, such as {known[name].value:g}, got {value!r}"
+                )
+            if value > MOST_TIMES * known[name].high:
+                raise SpecError(
+                    f"economics: {name} of {value:g} {known[name].unit} is over {MOST_TIMES} times the most that its "
+                    f"sources say, {known[name].high:g}; expected about {known[name].value:g} {known[name].unit}"
+                )
+        groups = _changed(self.energy, changes), _changed(self.area, changes), _changed(self.cost, changes)
+        return Coefficients(*groups, self.bound)
 
     def at(self, bound: str) -> Coefficients:
         """Every coefficient at its ``low`` or its ``high`` bound."""
-        return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound))
+        return Coefficients(self.energy.at(bound), self.area.at(bound), self.cost.at(bound), bound)
+
+    def of(self, system: SystemSpec) -> Coefficients:
+        """The coefficients of a system's node and memory: those of a user stay as given. Equal to these for a system
+        that says neither.
+        """
+        hbm, made = system.hbm, system.made  # without rates, which may be arrays
+        node = made.node if made is not None else None
+        return _of(self, system.name, node, hbm.kind, hbm.pj_per_bit, hbm.usd_per_gb)
+
+
+@lru_cache(maxsize=1024)
+def _of(
+    general: Coefficients, whose: str, of_node: str | None, kind: str | None, pj: float | None, usd: float | None
+) -> Coefficients:
+    """`Coefficients.of` a node and a memory; ``pj``, ``usd``: of a bit and a GB, where its file says them."""
+    memory, bound = memory_of(kind), general.bound
+    energy, area, cost = general.energy.named(), general.area.named(), general.cost.named()
+    found: dict[str, Estimate] = {}
+    if of_node is not None:
+        node = NODES[of_node]
+        for name in ("flop_pj", "padding_pj", "sram_pj_per_bit"):
+            found[name] = _times(energy[name], node.energy, bound)
+        name = "compute_mm2_per_tflop_per_s"
+        found |= {name: _times(area[name], node.logic_area, bound)}
+        found["wafer_usd"] = _instead(cost["wafer_usd"], node.wafer_usd, bound)
+    if kind is not None:
+        by_kind = _instead if kind == SRAM else _times
+        found["hbm_pj_per_bit"] = by_kind(energy["hbm_pj_per_bit"], memory.energy, bound)
+        found["hbm_usd_per_gb"] = _instead(cost["hbm_usd_per_gb"], memory.usd_per_gb, bound)
+        found["hbm_mm2_per_tb_per_s"] = _times(area["hbm_mm2_per_tb_per_s"], memory.phy, bound)
+    for name, given in (("hbm_pj_per_bit", pj), ("hbm_usd_per_gb", usd)):
+        if given is not None:
+            found[name] = Estimate(given, given, given, (energy | cost)[name].unit, whose)
+    if not found:
+        return general
+    return Coefficients(
+        general.energy.with_estimates(found),
+        general.area.with_estimates(found),
+        general.cost.with_estimates(found),
+        bound,
+    )
+
+
+def _times(known: Estimate, factor: Estimate, bound: str) -> Estimate:
+    """A coefficient times a factor, at this end of their ranges; that of a user as it is."""
+    if known.source == SET_BY_USER:
+        return known
+    low, high = known.low * factor.low, known.high * factor.high
+    return Estimate(known.value * getattr(factor, bound), low, high, known.unit, f"{known.source}; {factor.source}")
+
+
+def _instead(known: Estimate, other: Estimate | None, bound: str) -> Estimate:
+    """Another coefficient at this end of its range, but for that of a user."""
+    if known.source == SET_BY_USER or other is None:
+        return known
+    return replace(other, value=getattr(other, bound))
 
 
 AS_PUBLISHED = Coefficients()
@@ -102,7 +181,7 @@ class SystemHardware(NamedTuple):
     system: SystemSpec  # that it is of
     area_mm2: Mapping[str, float]  # name of a block → mm² of one die
     decision: AreaAndPower  # of the hardware that decides
-    stacks_per_die: int  # HBM stacks
+    stacks_per_die: int  # of memory on the carrier
     usd: Mapping[str, float]  # component → price of the machine
     pieces: int  # of one die: as many as cost least
     carriers: int  # of the machine: as many as cost least
@@ -112,14 +191,32 @@ class SystemHardware(NamedTuple):
         return sum(self.area_mm2.values())
 
     @property
+    def powered_mm2(self) -> float:
+        """Of one die, by which it draws power: without its IO dies."""
+        made = self.system.made
+        if made is not None and made.area_mm2 is not None:
+            return made.area_mm2
+        return self.die_mm2 - self.area_mm2.get(IO_DIES, 0.0)
+
+    @property
     def silicon_mm2(self) -> float:
         """All dies that were made, without HBM."""
         return self.die_mm2 * self.system.sites
 
     @property
     def carrier_mm2(self) -> float:
-        """Area on the carrier: dies and HBM stacks."""
-        return self.silicon_mm2 + self.system.sites * self.stacks_per_die * HBM_STACK_MM2
+        """Area on the carrier: dies, without those below others, and stacks of memory."""
+        made, compute_mm2, io_mm2 = self.system.made, self.die_mm2, self.area_mm2.get(IO_DIES, 0.0)
+        if made is not None and made.io_dies is not None and made.io_dies.place == "below":
+            compute_mm2 = max(self.die_mm2 - io_mm2, io_mm2)
+        return self.system.sites * (compute_mm2 + self.stacks_per_die * HBM_STACK_MM2)
+
+    @property
+    def packages(self) -> bool:
+        """Whether the dies that are linked as on one carrier are in a package, not on a wafer."""
+        made = self.system.made
+        on_one_mm2 = self.carrier_mm2 * (dies_together(self.system) or 1) / self.system.sites
+        return on_one_mm2 <= PACKAGE_MM2 and (made is None or made.carrier != "wafer")
 
     @property
     def carrier_share(self) -> float:
@@ -139,8 +236,8 @@ def build_costs(
     every = total(part.cost for part in decision_area.decision_parts(system.decision, decision_area.design_of(made)))
     decision = AreaAndPower(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
-    stacks = system.hbm.stacks_on_carrier or hbm_stacks(system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
-    machine = _priced(system, float(rates.sum()), decision, stacks, coefficients)
+    stacks = int(die_area.stacks_of(system))
+    machine = _priced(system, float(rates.sum()), decision, stacks, coefficients.of(system))
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
     return machine._replace(usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
 
@@ -161,16 +258,15 @@ def costs_of_many(
     bandwidth: Any = system.hbm.bandwidth_bytes_per_s
     kinds = [np.broadcast_to(each.bytes_per_ns, bandwidth.shape) for each in link_classes(system)]
     leaving = np.ascontiguousarray(np.stack(kinds, axis=1)[:, link_class]).sum(axis=1)
-    stacks = np.maximum(hbm_stacks(system.hbm.capacity_bytes, 1.0), np.ceil(bandwidth / HBM_STACK_BYTES_PER_S))
-    return _priced(system, leaving, own.decision, system.hbm.stacks_on_carrier or stacks, coefficients)
+    return _priced(system, leaving, own.decision, die_area.stacks_of(system), coefficients.of(own.system))
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
     """Coefficient, price with it at its low end, price with it at its high end, USD, all others at their values; those
     that decide most come first, those that change nothing are left out.
     """
-    found = []
-    for name, each in (coefficients.area.named() | coefficients.cost.named()).items():
+    found, own = [], coefficients.of(system)
+    for name, each in (own.area.named() | own.cost.named()).items():
         low, high = (
             sum(build_costs(system, coefficients.changed({name: end})).usd.values()) for end in (each.low, each.high)
         )
@@ -198,9 +294,9 @@ def _priced(
     """
     leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
     area = dict(die_area.die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
-    side_mm2 = die_area.interface_side_mm2(area["hbm"], coefficients.area)
-    # Packages of a cluster share the carriers that they are cut from, and no cables lead from one to the next.
-    together = dies_together(system) or system.sites
+    side_mm2 = die_area.interface_of(system, area, coefficients.area)
+    # Each die of a cluster has a package of its own, and no cables lead from one to the next.
+    together, made = dies_together(system) or 1, system.made
     across = die_area.across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
     making = machine_cost(
         die_mm2=sum(area.values()),
@@ -211,11 +307,96 @@ def _priced(
         across_bytes_per_s=across,
         estimates=coefficients.cost,
         share_good=_share_good(system, area, coefficients.cost),
+        pieces=made.pieces if made is not None else None,
+        packaged=made is None or made.carrier != "wafer",
+        finished=made is not None and made.carrier == "package",
+        beside=_beside(system, area, coefficients),
     )
     groups = system.sites // together
     usd = {name: groups * each for name, each in making.usd.items()}
     area[PIECES] = interface_mm2(making.pieces, side_mm2)
+    if made is not None and made.io_dies is not None:
+        area[IO_DIES] = made.io_dies.number * made.io_dies.area_mm2
     return SystemHardware(system, area, decision, stacks_per_die, usd, making.pieces, groups * making.carriers)
+
+
+def _beside(system: SystemSpec, area_mm2: Mapping[str, Any], coefficients: Coefficients) -> Beside:
+    """What each die has beside it: IO dies, tested, and memories that keep nothing."""
+    cost, bound, found = coefficients.cost, coefficients.bound, NOTHING_BESIDE
+    for tier in system.memory:
+        memory = memory_of(tier.kind)
+        usd = memory.usd_per_gb if tier.usd_per_gb is None else None
+        price = tier.usd_per_gb if usd is None else getattr(usd, bound)
+        stacks = 0 if not memory.carrier_mm2 else int(devices(memory, tier.capacity_bytes, tier.bandwidth_bytes_per_s))
+        found = Beside(
+            found.usd + tier.capacity_bytes / GB * (price or 0.0), found.carrier_mm2 + stacks * memory.carrier_mm2,
+            found.bonds + stacks,
+        )  # fmt: skip
+    io = system.made.io_dies if system.made is not None else None
+    if io is None:
+        return found
+    wafer_usd = _instead(cost.wafer_usd, NODES[io.node].wafer_usd, bound).value
+    one_usd = wafer_usd / (dies_per_wafer(io.area_mm2) * die_yield(io.area_mm2, cost)) * (1 + cost.test_share.value)
+    carrier_mm2 = io.number * io.area_mm2
+    if io.place == "below":
+        carrier_mm2 = max(0.0, carrier_mm2 - sum(area_mm2.values()))
+    return Beside(found.usd + io.number * one_usd, found.carrier_mm2 + carrier_mm2, found.bonds + io.number)
+
+
+def making_notes(machine: SystemHardware) -> Iterator[str]:
+    """Sentences about what of a machine cannot be built as it is written: what has no room on the edge of a die or in a
+    package, and memories on which no time is spent.
+    """
+    system = machine.system
+    rates = build_fabric(system.as_made, ROW_MAJOR).link_bytes_per_ns
+    leaving = float(rates.sum()) / system.d2d.efficiency * NS_PER_S / system.sites
+    memory, number = memory_of(system.hbm.kind), int(die_area.devices_of(system))
+    made, outline_mm2, pieces = system.made, machine.die_mm2, machine.pieces
+    if made is not None and made.io_dies is not None and made.io_dies.place == "below":
+        outline_mm2, pieces = machine.carrier_mm2 / system.sites - machine.stacks_per_die * HBM_STACK_MM2, 1
+    needed, there = die_area.edge_needed_mm(system, leaving), die_area.edge_mm(outline_mm2, pieces)
+    if needed > there:
+        fits = max(0, int((there - (needed - number * memory.edge_mm)) / memory.edge_mm)) if memory.edge_mm else 0
+        yield (
+            f"{system.name}: {number} devices of {memory.title} and the links of a die need {needed:,.0f} mm of its "
+            f"edge, and a die of {outline_mm2:,.0f} mm² has {there:,.0f} mm, room for {fits}. Write hbm.kind for a "
+            "memory with more in a stack or on the board, sram for one in the die, or larger dies"
+        )
+    if (
+        made is not None
+        and made.carrier == "package"
+        and machine.usd.get("assembly")
+        and machine.carrier_mm2 * (dies_together(system) or 1) / system.sites > PACKAGE_MM2
+    ):
+        yield (
+            f"{system.name}: a package takes {PACKAGE_MM2:,.0f} mm² of silicon at most (5.5 reticles), and this has "
+            f"{machine.carrier_mm2 * (dies_together(system) or 1) / system.sites:,.0f}: it is priced on wafers"
+        )
+    if made is not None and made.pieces and machine.die_mm2 / made.pieces > RETICLE_MM2 and made.io_dies is None:
+        yield (
+            f"{system.name}: made.pieces: {made.pieces} makes pieces of {machine.die_mm2 / made.pieces:,.0f} mm², and "
+            f"a reticle has {RETICLE_MM2:,.0f}. Give {ceil(machine.die_mm2 / RETICLE_MM2)} or more"
+        )
+    for at, tier in enumerate(system.memory):
+        yield (
+            f"{system.name}: memory.{at} ({memory_of(tier.kind).title}) keeps nothing that is read, so it counts in "
+            "area and price alone"
+        )
+
+
+MOST_DEVICES = 100  # of memory beside one die: no package has a fifth of them
+
+
+def refuse_unbuildable(machine: SystemHardware) -> None:
+    """Raise SpecError for a die with more devices of memory than any package has room for."""
+    hbm, memory = machine.system.hbm, memory_of(machine.system.hbm.kind)
+    if (number := int(die_area.devices_of(machine.system))) > MOST_DEVICES:
+        size, rate = format_quantity(hbm.capacity_bytes, SIZE), format_quantity(hbm.bandwidth_bytes_per_s, BANDWIDTH)
+        raise SpecError(
+            f"{machine.system.name}: hbm: {size} at {rate} are {number} devices of {memory.title} beside one die, and "
+            f"none has {MOST_DEVICES}. For memory in the die write hbm: {{kind: sram}}; for memory on the board, "
+            "kind: gddr7, lpddr5x or cxl"
+        )
 
 
 def _share_good(
@@ -275,6 +456,7 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
         padded_flop=row.get("padded_flop") or 0.0,
         core_factor=1.0 if row.get("core_energy_factor") is None else row["core_energy_factor"],
         idle_factor=1.0 if row.get("idle_energy_factor") is None else row["idle_energy_factor"],
+        rows=row["batch"],
     )
 
 
@@ -292,16 +474,29 @@ def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = Non
 def energy_of(
     activity: Activity, machine: SystemHardware, coefficients: Coefficients | None = None
 ) -> Mapping[str, float]:
-    """Block → J of a run."""
+    """Block → J of a run. Kernels of a GPU run all the time; a Local CP starts work when its operands are there."""
     return run_energy(
-        activity,
+        _with_kernels(machine.system, activity, machine.system.dies),
         dtype_bytes=machine.system.compute.dtype_bytes,
-        die_mm2=machine.die_mm2,
+        die_mm2=machine.powered_mm2,
         dies=machine.system.dies,
         decision_w=machine.decision.power_mw / MW_PER_W,
         pieces=machine.pieces,
-        estimates=(coefficients or Coefficients()).energy,
+        estimates=(coefficients or Coefficients()).of(machine.system).energy,
+        cached=machine.system.hbm.kind != SRAM,
     )
+
+
+def _with_kernels(system: SystemSpec, activity: Activity, dies: int, rows: float | None = None) -> Activity:
+    """An activity with the time of kernels that multiply little, on dies that run kernels all the time; one that has
+    it stays as it is. ``rows``: of the kernels of a die; None: those of the activity, which are of all.
+    """
+    if system.launch != "gpu" or np.any(activity.kernel_s) or not np.any(activity.time_s):
+        return activity
+    share = multiplying(activity.flop / dies / activity.time_s, system.compute.peak_flop_per_s)
+    kernel_s = dies * activity.time_s * (1 - share)
+    of_rows = activity.rows / dies if rows is None else rows
+    return replace(activity, kernel_s=kernel_s, crowded_s=kernel_s * of_rows / (of_rows + CROWDED_ROWS))
 
 
 def economics(
@@ -332,7 +527,7 @@ def economics(
 # attention and its cache in BF16 (``microarch.silicon.energy`` has the coefficients and their sources).
 
 BF16 = "bf16"
-WAITING = "idle"  # of microarch.silicon.energy.run_energy
+WAITING = ("idle", "busy")  # of microarch.silicon.energy.run_energy: what time costs
 
 
 def iteration_energy(
@@ -347,7 +542,7 @@ def iteration_energy(
         if iteration_ns is not None and activity.tokens:
             known = Coefficients(EnergyEstimates().at(bound))
             energy = energy_of(activity, machine, known)
-            moe = sum(joule for block, joule in energy.items() if block != WAITING) / activity.tokens
+            moe = sum(joule for block, joule in energy.items() if block not in WAITING) / activity.tokens
             rest = energy_of(_beside_experts(scenario, iteration_ns), machine, known)
             found[f"iteration_energy_per_token_j{end}"] = moe + sum(rest.values()) / scenario.batch
     return found
@@ -386,7 +581,7 @@ def _beside_experts(scenario: Scenario, iteration_ns: float) -> Activity:
 STEPS = 100  # of a clock, as PLLs have them: 15 MHz of 1,980 on an H100
 LOWEST = 20  # of these; NVIDIA's driver goes down to 345 of 1,500 MHz
 CORE = ("compute", "llc")  # blocks whose energy follows the voltage of a die's array; PHYs and HBM have their own
-IDLE, STACKS = "idle", "hbm"
+IDLE, STACKS, BUSY = "idle", "hbm", "busy"
 PHASES = ("prefill", "decode")
 Clock = int | tuple[int, ...]  # of all dies, or of each, in STEPS
 Clocks = tuple[Clock, Clock]  # in the prefill and in decode
@@ -518,9 +713,12 @@ def loads_of(scenario: Scenario, outcome: RunOutcome, costs: SystemHardware) -> 
             tokens=1.0,
             padded_flop=per_row * model.expert_ffn * counts.padded[phase].astype(float),
         )
+        rows = scenario.batch / dies
         joule = run_energy(
-            activity, dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            _with_kernels(system, activity, 1, rows),
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.powered_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / dies, pieces=costs.pieces,
+            estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
         found[phase] = DieLoad(
             float(times_ns[phase]), {name: np.broadcast_to(each, dies).astype(float) for name, each in joule.items()}
@@ -564,6 +762,7 @@ class PowerLimits:
         idle_w = blocks.pop(IDLE)
         leakage_w = known["leakage_share"] * idle_w * voltage
         blocks[""] = known["clock_share"] * idle_w * clock * voltage**2 + blocks.pop("decision")
+        blocks[""] = blocks[""] + blocks.pop(BUSY) * clock * voltage**2
         blocks[""] = blocks[""] + (1 - known["leakage_share"] - known["clock_share"]) * idle_w
         heat = None
         if self._heat is not None:
@@ -623,11 +822,11 @@ class PowerLimits:
     def idle(self) -> ClassPower:
         """The machine at its lowest clock with nothing to do."""
         nothing = np.zeros(self.system.dies)
-        blocks = dict.fromkeys((*CORE, STACKS, "d2d", "pieces", "decision"), nothing)
+        blocks = dict.fromkeys((*CORE, STACKS, BUSY, "d2d", "pieces", "decision"), nothing)
         of_die = run_energy(
             Activity(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
             dtype_bytes=1,
-            die_mm2=self.costs.die_mm2,
+            die_mm2=self.costs.powered_mm2,
             dies=1,
             decision_w=0.0,
         )[IDLE]
@@ -717,8 +916,9 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
         flop = arrays * system.compute.peak_flop_per_s * clock / STEPS
         joule = run_energy(
             Activity(1.0, read, bandwidths * float(links), 2 * read, flop, 1.0, 1.0),
-            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.die_mm2, dies=1,
+            dtype_bytes=system.compute.dtype_bytes, die_mm2=costs.powered_mm2, dies=1,
             decision_w=costs.decision.power_mw / MW_PER_W / system.dies, pieces=costs.pieces,
+            estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
         load = DieLoad(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
         above, found = found, limits.at(load, clock / STEPS)
@@ -819,7 +1019,7 @@ def _with(searches: Mapping[int, _Search]) -> Clocks:
 def _factors(loads: Mapping[int, DieLoad], classes: Mapping[int, ClassPower]) -> tuple[float, float]:
     """Energy of arrays, and of waiting, over that at full clock and without regard to temperature."""
     core = sum(float(sum(load.joule[name].sum() for name in CORE)) for load in loads.values())
-    idle = sum(float(load.joule[IDLE].sum()) for load in loads.values())
+    idle = sum(float((load.joule[IDLE] + load.joule[BUSY]).sum()) for load in loads.values())
     if all(each.clock == 1 and each.heat is None for each in classes.values()):
         return 1.0, 1.0
     now = [sum(getattr(each, name) for each in classes.values()) for name in ("core_joule", "idle_joule")]

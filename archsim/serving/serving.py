@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,6 +53,7 @@ from archsim.serving.measures import (
     within_limits,
 )
 from archsim.serving.physical_laws import broken_laws
+from archsim.serving.power import BOARD_W, upkeep
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, format_of, read_requests
 from archsim.serving.simulate import SILENT, Fault, KvStore, Pool, Progress, Scheduler, Served, servable, simulate
@@ -314,14 +315,39 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    served = simulated(serving, deployment, requests, logged, progress)
+    served = simulated(serving, deployment, requests, max(logged, LOGGED), progress)
+    power = _power(serving, deployment, served)
+    if not logged:
+        served = served._replace(log=served.log[:0])
     longer = _longer(serving, deployment, requests, served)
     if serving.off:
         late = prod(factors.get(FIRST, 1.0) for factors in serving.off.values())
         served, longer = _late(served, late), None if longer is None else _late(longer, late)
     rejected = sum(each.number for each in requests.rejected)
-    measures = measure(served, deployment.devices, slo_of(serving), longer, rejected)
+    measures = measure(served, deployment.devices, slo_of(serving), longer, rejected)._replace(**power)
     return Outcome(serving, deployment, requests, served, measures, longer)
+
+
+LOGGED = 100_000  # iterations whose work gives the power of a run
+
+
+def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, Any]:
+    """Fields of `Measures` on power; {} where engines are not alike, or run no kernels of a GPU."""
+    spec, system = serving.spec, serving.system
+    apart = deployment.decode is not None or spec.experts_on is not None
+    if apart or system.launch != WITH_KERNELS or spec.parallel is None or not len(served.log):
+        return {}
+    engine = engine_of(serving, spec.parallel)
+    limit_w = system.power.die_limit_w if system.power is not None else None
+    if limit_w is None:
+        limit_w = BOARD_W.get(system.compute.calibration or "", np.inf) if is_measured(system) else np.inf
+    found = upkeep(served, engine, system, deployment.devices, limit_w)
+    ends = ("", "_low", "_high")
+    return {
+        f"{name}{end}": value
+        for name, values in (("device_w", found.w_per_gpu), ("output_token_j", found.j_per_token))
+        for end, value in zip(ends, values, strict=True)
+    }
 
 
 def _late(served: Served, factor: float) -> Served:

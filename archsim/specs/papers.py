@@ -355,7 +355,7 @@ class PaperSpec(fields.Spec):
             return sums.sum(values) / len(values) if values else None
         if null is not None and null.by is not None:
             by = str((group.at | row.at).get(null.by))
-            if isinstance(by, list | dict) or by not in null.guesses:
+            if by not in null.guesses:
                 raise ValueError(f"{null.name} has no guess for {null.by} {by!r}; it has {', '.join(null.guesses)}")
             guess = null.guesses[by]
         if not isinstance(guess, str) or guess == NO_ROOM:

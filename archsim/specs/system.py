@@ -36,6 +36,8 @@ from archsim.specs.blocks import BlockSpec
 from archsim.specs.built import AsBuilt, as_built, places_of, refuse_impossible
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
+from archsim.specs.made import MadeSpec, MemoryKind, MemorySpec, with_owner
+from archsim.specs.terms import TERMS
 
 if TYPE_CHECKING:
     from archsim.laws.gemm import Rates
@@ -46,11 +48,13 @@ Calibration = Annotated[str | None, AfterValidator(config_files.known_calibratio
 
 
 class HbmSpec(Spec):
-    """The HBM of one die."""
+    """The memory of one die that keeps its weights, KV cache and activations: HBM, or what ``kind`` says."""
 
     # JEDEC JESD238, HBM3, with dies of 24 Gb: 8 high
     WAYS: ClassVar[Mapping[str, str]] = {
-        "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GB and 0.819 TB/s"
+        **TERMS,
+        "stacks": "give the capacity and bandwidth of all stacks of a die; one of HBM3 has 24 GiB and 0.819 TB/s. "
+        "Their number, for area and price, is stacks_on_carrier",
     }
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of a die
     capacity_bytes: Annotated[int, quantity(SIZE, "1 MB", "100 TB", int)] = Field(alias="capacity")  # of a die
@@ -62,9 +66,20 @@ class HbmSpec(Spec):
     # A name or path: latency and efficiency are those measured on that GPU, override given values, and are stored as
     # numbers.
     calibration: str | None = Field(None, exclude=True)
-    # Of a die, for area and price alone; without it, as many of HBM3 as capacity and bandwidth need.
+    # For area, price and power; null: stacks of HBM3.
+    kind: MemoryKind | None = None
+    # Of a die, for area and price alone; without it, as many of its kind as capacity and bandwidth need.
     stacks_on_carrier: Annotated[int, count(1, 1000)] | None = None
+    # For price and power alone; null: those of the kind.
+    usd_per_gb: Annotated[float, number(0, 10_000)] | None = None
+    pj_per_bit: Annotated[float, number(0, 1000)] | None = None  # from the memory to the LLC
     source: str | None = None  # of these numbers
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys that say nothing."""
+        absent = {key for key in ("kind", "usd_per_gb", "pj_per_bit") if getattr(self, key) is None}
+        return {key: value for key, value in written(self).items() if key not in absent}
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +100,7 @@ class OffCarrierSpec(Spec):
 class D2DSpec(Spec):
     """The die-to-die link; bandwidth is per direction. The topology may give links their own bandwidth and latency."""
 
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
     bandwidth_bytes_per_s: Bandwidth = Field(alias="bandwidth")  # nominal, of a link in one direction
     hop_latency_ns: Latency = Field(200.0, alias="hop_latency")  # of a hop
     # Command and address of a remote request; requests take latency but do not share links with transfers.
@@ -126,6 +142,7 @@ class D2DSpec(Spec):
 class LlcSpec(Spec):
     """The last-level cache of one die."""
 
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
     capacity_bytes: Annotated[int, quantity(SIZE, "1 KiB", "1 TB", int)] = Field(64 * 2**20, alias="capacity")
     hit_ns: Latency = Field(100.0, alias="hit")  # of a read that hits
     # A lookup that misses, before HBM or the mesh is accessed.
@@ -171,6 +188,7 @@ class ComputeSpec(Spec):
     calibrated``. else.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
     peak_flop_per_s: Annotated[float, quantity(COMPUTE, "1 GFLOP/s", "1000 PFLOP/s")] = Field(alias="peak")
     dtype: Literal["fp8", "fp8_block", "fp16", "bf16", "nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"]  # of the products
     # Share of peak that expert GEMMs achieve under ``gemm: roofline``, and in the cost model of allocation (0.7 in the
@@ -223,6 +241,7 @@ class PowerSpec(Spec):
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "die_limit")  # keys of limits
     # Key that is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
         "clock": "the clock is that at which compute.peak is reached, and falls at a limit; give compute.peak",
         "tdp": "give limit, of the machine, or die_limit, of a die",
         "budget": "give limit, of the machine, or die_limit, of a die",
@@ -249,6 +268,7 @@ class CoolingSpec(Spec):
     LIMITS: ClassVar[tuple[str, ...]] = ("limit", "hbm_limit")  # keys of limits
     # Key that is no key → what to write.
     WAYS: ClassVar[Mapping[str, str]] = {
+        **TERMS,
         "ambient": "give coolant: the temperature of the water or air that takes the heat",
         "air": "give coolant: the temperature of the air",
         "water": "give coolant: the temperature of the water",
@@ -287,6 +307,7 @@ class SystemSpec(Spec):
     that is a user's own function with its number of ``dies``.
     """
 
+    WAYS: ClassVar[Mapping[str, str]] = TERMS
     name: Name  # of the machine
     source: str = Field(min_length=1)  # of its numbers
     # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
@@ -316,6 +337,10 @@ class SystemSpec(Spec):
     # What it may draw, and how it is cooled; without these, every die keeps its clock.
     power: PowerSpec | None = None
     cooling: CoolingSpec | None = None  # of the carrier
+    # How its dies are made; null: of 5 nm, as costs least.
+    made: MadeSpec | None = None
+    # Memories of a die. The one that keeps weights, KV cache and activations is its hbm.
+    memory: tuple[MemorySpec, ...] = ()
 
     def in_tables(self) -> SystemSpec:
         """The system with tables in the place of RTL, which gives the same numbers (``tests/rtl/test_lockstep.py``)."""
@@ -324,6 +349,11 @@ class SystemSpec(Spec):
             return self
         fsm = self.decision.fsm.model_copy(update={"implementation": "table"})
         return self.model_copy(update={"blocks": blocks, "decision": self.decision.model_copy(update={"fsm": fsm})})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_memory(cls, given: Any) -> Any:
+        return with_owner(given)
 
     @model_validator(mode="before")
     @classmethod
@@ -379,8 +409,9 @@ class SystemSpec(Spec):
     @model_serializer(mode="wrap")
     def _as_given(self, written: Any) -> dict[str, Any]:
         """Without the keys of the other ways to describe a fabric."""
-        optional = ("mesh", "fabric", "endpoint", "power", "cooling", *AS_BUILT)
+        optional = ("mesh", "fabric", "endpoint", "power", "cooling", "made", *AS_BUILT)
         absent = {key for key in optional if getattr(self, key) is None} | ({"topology"} if self.fabric else set())
+        absent |= set() if self.memory else {"memory"}
         return {key: value for key, value in written(self).items() if key not in absent}
 
     @property

@@ -50,11 +50,12 @@ def check(
         takes, details = _points(found, of, overrides, say)
     except CodeNotImported as error:
         takes, details = f". Points were not checked: {error}", []
-    from archsim.runs.energy import build_costs, carrier_note, full_load_told
+    from archsim.runs.energy import build_costs, carrier_note, full_load_told, making_notes
     from archsim.runs.plan import told_as_built
 
     def of_carrier(system: SystemSpec) -> Iterable[str]:
-        return filter(None, [carrier_note(system.name, build_costs(system).carrier_share)])
+        machine = build_costs(system)
+        return filter(None, [carrier_note(system.name, machine.carrier_share), *making_notes(machine)])
 
     def of_limits(system: SystemSpec) -> Iterable[str]:
         return (f"{system.name}: {line}" for line in full_load_told(system))

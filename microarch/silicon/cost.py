@@ -5,6 +5,9 @@ Architecture, 6th edition, section 1.6: ratio of areas, less the dies cut by the
 yield (1 + A·D/α)^-α (Stapper; ITRS). Known-good dies and HBM stacks are bonded to a carrier one by one; a failed bond
 loses the whole carrier.
 
+The carrier is a wafer, or where all of it fits the largest package, a part of one. A finished package pays for its
+assembly, too.
+
 A die is made in the number of pieces, and the machine on the number of carriers, that cost least. More pieces have a
 better yield, but need room for the interface between them, and more bonds. More carriers cost more, as do the cables
 between them, but a failed bond loses less. As every number of pieces and carriers is considered that is large enough, a machine that needs more of
@@ -13,26 +16,26 @@ anything is never cheaper.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, pi
+from math import pi
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.sums import sum
+from archsim.base.units import RETICLE_MM2
 from archsim.laws.wafer import yield_of
 from microarch.silicon.area import WAFER_MM2
 from microarch.silicon.estimates import Estimate, Estimates
+from microarch.silicon.memories import HBM_STACK_MM2
 
 # ruff: noqa: E501  (one row a coefficient: a table is read across)
 
 
 GB = 1e9
 WAFER_MM = 300.0
-RETICLE_MM2 = 26.0 * 33.0  # largest die of a stepper
 CARRIER_MM2 = 215.0 * 215.0  # largest square in a 300 mm wafer, with its edge: 46,225 mm², as Cerebras' WSE
-HBM_STACK_MM2 = 11.0 * 11.0  # footprint of an HBM3 stack (Micron, 2023)
-HBM_STACK_BYTES_PER_S = 0.819e12  # JEDEC JESD238
-HBM_STACK_BYTES = 24e9  # the usual stack of eight dies
+# Largest package: silicon of 5.5 reticles on one interposer (TSMC, Technology Symposium 2026: CoWoS in production)
+PACKAGE_MM2 = 5.5 * RETICLE_MM2
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,23 @@ class CostEstimates(Estimates):
         0.10, 0.05, 0.20, "of the die's cost", "assumed: probing and burn-in that make a known-good die"
     )
     hbm_usd_per_gb: Estimate = Estimate(  # memory
-        10.0, 8.0, 20.0, "USD/GB", "assumed: press reports of HBM3E contract prices, 2024 to 2026"
+        10.0,
+        8.0,
+        20.0,
+        "USD/GB",
+        "assumed: press reports of HBM3E contract prices, 2024 to 2026; of a memory whose kind is said, its own (microarch/silicon/memories.py)",
     )
     carrier_usd: Estimate = Estimate(  # a carrier of 300 mm
         4000.0, 2000.0, 8000.0, "USD", "assumed: a wafer of redistribution layers costs as much as one of an older node"
     )
+    package_usd_per_mm2: Estimate = Estimate(  # of the silicon in a finished package
+        0.45, 0.35, 0.6, "USD/mm2",
+        "CoWoS of H100 (750 USD), MI300X (1,200; Silicon Analysts, February 2026) and B200 (1,000 to 1,200; Epoch AI, 2025) over their dies and stacks: 0.49, 0.49, 0.43",
+    )  # fmt: skip
+    assembly_usd: Estimate = Estimate(  # of a finished package: board, supply and final test
+        600.0, 480.0, 920.0, "USD",
+        "auxiliary parts of a B200: 480 USD (Epoch AI, 2025); test and assembly of an MI300X 600, of an H100 920 (Silicon Analysts, February 2026)",
+    )  # fmt: skip
     cable_usd_per_gbit_per_s: Estimate = Estimate(  # between carriers
         0.25,
         0.125,
@@ -81,9 +96,15 @@ def die_yield(die_mm2: float, estimates: CostEstimates) -> float:
     return yield_of(die_mm2, estimates.defects_per_cm2.value, estimates.cluster.value)
 
 
-def hbm_stacks(capacity_bytes: float, bandwidth_bytes_per_s: float) -> int:
-    """Stacks beside one die: enough for its capacity and its bandwidth."""
-    return max(ceil(capacity_bytes / HBM_STACK_BYTES), ceil(bandwidth_bytes_per_s / HBM_STACK_BYTES_PER_S))
+class Beside(NamedTuple):
+    """What stands with one die and is no part of it: IO dies and further memories."""
+
+    usd: float = 0.0  # tested
+    carrier_mm2: float = 0.0  # that it adds on the carrier
+    bonds: int = 0  # to the carrier
+
+
+NOTHING_BESIDE = Beside()
 
 
 class Making(NamedTuple):
@@ -125,13 +146,19 @@ def machine_cost(
     across_bytes_per_s: Any = 0.0,
     estimates: CostEstimates | None = None,
     share_good: Callable[[Any, int], Any] | None = None,
+    pieces: int | None = None,
+    packaged: bool = False,
+    finished: bool = False,
+    beside: Beside = NOTHING_BESIDE,
 ) -> Making:
     """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, and
     ``bonding`` (loss from failed bonds).
 
     die_mm2: of a die in one piece; side_mm2: area of one side of an interface between two pieces; across_bytes_per_s:
     bandwidth each way from one carrier to the next; share_good: of pieces, by their area and number a die; None: those
-    without a defect. These three and ``stacks_per_die`` may be arrays: of many machines.
+    without a defect. These three and ``stacks_per_die`` may be arrays: of many machines. ``stacks_per_die``: on the
+    carrier; ``pieces``: of a die; None: as many as cost least. ``packaged``: a package may be the carrier;
+    ``finished``: with its assembly; ``beside``: each die.
     """
     estimates = estimates or CostEstimates()
     carrier_usd = estimates.carrier_usd.value
@@ -139,29 +166,40 @@ def machine_cost(
     wafer_usd, tested = estimates.wafer_usd.value, 1 + estimates.test_share.value
     hbm_usd = dies * hbm_bytes_per_die / GB * estimates.hbm_usd_per_gb.value
 
-    def made(pieces: int, die_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any]:
-        """Price, number of carriers, and share of the price of all parts that failed bonds add."""
-        parts_usd = dies * die_usd * tested + hbm_usd
-        least = np.ceil(dies * (whole_mm2 + stacks_per_die * HBM_STACK_MM2) / CARRIER_MM2)
-        lost = -np.log1p(-estimates.bond_loss.value) * dies * (pieces + stacks_per_die)
-        carriers = _cheapest_carriers(parts_usd - cables_usd, carrier_usd + cables_usd, lost, least)
+    def made(pieces: int, die_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any, Any]:
+        """Price, number of carriers, price of one, and share of the price of all parts that failed bonds add."""
+        parts_usd = dies * die_usd * tested + dies * beside.usd + hbm_usd
+        area_mm2 = dies * (whole_mm2 + stacks_per_die * HBM_STACK_MM2 + beside.carrier_mm2)
+        lost = -np.log1p(-estimates.bond_loss.value) * dies * (pieces + stacks_per_die + beside.bonds)
+        wafers = _cheapest_carriers(
+            parts_usd - cables_usd, carrier_usd + cables_usd, lost, np.ceil(area_mm2 / CARRIER_MM2)
+        )
+        fits = packaged & (area_mm2 <= PACKAGE_MM2)
+        within_mm2 = np.minimum(area_mm2, PACKAGE_MM2)
+        package_usd = carrier_usd / dies_per_wafer(within_mm2)
+        if finished:
+            package_usd = within_mm2 * estimates.package_usd_per_mm2.value
+        carriers, each_usd = np.where(fits, 1, wafers), np.where(fits, package_usd, carrier_usd)
         added = np.expm1(lost / carriers)
-        built_usd = parts_usd + carriers * carrier_usd + (carriers - 1) * cables_usd
-        return built_usd * (1 + added), carriers, added
+        built_usd = parts_usd + carriers * each_usd + (carriers - 1) * cables_usd
+        return built_usd * (1 + added), carriers, each_usd, added
 
     shape = np.broadcast(die_mm2, side_mm2, across_bytes_per_s, stacks_per_die).shape
-    best = {name: np.full(shape, np.inf) for name in ("price", "pieces", "carriers", "added", "die_usd")}
-    for pieces in _numbers_of_pieces():
-        whole_mm2 = die_mm2 + interface_mm2(pieces, side_mm2)
-        piece_mm2 = np.minimum(whole_mm2 / pieces, RETICLE_MM2)
-        good = die_yield(piece_mm2, estimates) if share_good is None else share_good(piece_mm2, pieces)
-        die_usd = pieces * wafer_usd / (dies_per_wafer(piece_mm2) * good)
-        price, carriers, added = made(pieces, die_usd, whole_mm2)
-        better = (whole_mm2 <= pieces * RETICLE_MM2) & (price < best["price"])
-        found = {"price": price, "pieces": pieces, "carriers": carriers, "added": added, "die_usd": die_usd}
+    best = {name: np.full(shape, np.inf) for name in ("price", "pieces", "carriers", "carrier", "added", "die_usd")}
+    for number in _numbers_of_pieces() if pieces is None else (pieces,):
+        whole_mm2 = die_mm2 + interface_mm2(number, side_mm2)
+        piece_mm2 = np.minimum(whole_mm2 / number, RETICLE_MM2)
+        good = die_yield(piece_mm2, estimates) if share_good is None else share_good(piece_mm2, number)
+        die_usd = number * wafer_usd / (dies_per_wafer(piece_mm2) * good)
+        price, carriers, carrier, added = made(number, die_usd, whole_mm2)
+        better = ((whole_mm2 <= number * RETICLE_MM2) | (pieces is not None)) & (price < best["price"])
+        found = {
+            "price": price, "pieces": number, "carriers": carriers, "carrier": carrier, "added": added,
+            "die_usd": die_usd,
+        }  # fmt: skip
         best = {name: np.where(better, found[name], known) for name, known in best.items()}
         # No larger number is cheaper than one more piece, whose wafers have no edge and no defect.
-        bound, *_ = made(pieces + 1, die_mm2 * wafer_usd / WAFER_MM2, die_mm2)
+        bound, *_ = made(number + 1, die_mm2 * wafer_usd / WAFER_MM2, die_mm2)
         if np.all(bound >= best["price"]):
             break
     dies_usd = dies * best["die_usd"]
@@ -169,10 +207,15 @@ def machine_cost(
         "dies": dies_usd,
         "test": dies_usd * estimates.test_share.value,
         "hbm": hbm_usd,
-        "carrier": best["carriers"] * carrier_usd,
+        "carrier": best["carriers"] * best["carrier"],
         "cables": (best["carriers"] - 1) * cables_usd,
     }
-    return Making(parts | {"bonding": sum(parts.values()) * best["added"]}, best["pieces"], best["carriers"])
+    if finished:
+        parts["assembly"] = np.full(shape, estimates.assembly_usd.value)
+    if beside.usd:
+        parts["beside"] = np.full(shape, dies * beside.usd)
+    lost_usd = sum(each for name, each in parts.items() if name != "assembly") * best["added"]
+    return Making(parts | {"bonding": lost_usd}, best["pieces"], best["carriers"])
 
 
 def _numbers_of_pieces() -> Iterator[int]:

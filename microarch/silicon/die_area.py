@@ -5,12 +5,15 @@ block             area
 ================  =====================================================================================
 ``compute``       peak rate × area per FLOP/s, that of NVIDIA's GH100 without its other blocks; an FP8
                   rate counts half, as the same array has half the rate in 16 bits
-``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5)
-``hbm``           bandwidth × area of controllers and PHYs
+``llc``           bits × cell × macro factor (``microarch.silicon.area``, N5); memory of SRAM, too
+``hbm``           bandwidth × area of controllers and PHYs, by kind of memory
 ``d2d``           bandwidth of all ports, both ways, × area of the PHYs
 ``pieces``        of a die that is made in pieces: the interfaces between them
 ``decision``      the die's share of the tables and cores that decide (``microarch.silicon.area``)
 ================  =====================================================================================
+
+Coefficients are those of 5 nm and HBM3; `archsim.runs.energy` brings them to a die's node and memory. Where the area
+of a die is known (``made: {area: ...}``), all blocks are scaled to it.
 """
 
 from collections.abc import Mapping
@@ -19,10 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from archsim.base.sums import sum
 from microarch.silicon import area, technology
 from microarch.silicon.estimates import Estimate, Estimates
+from microarch.silicon.memories import SRAM, devices, memory_of
+from microarch.silicon.nodes import NODES
 
 BYTE_BITS = 8
+LINK_BYTES_PER_S_MM = 1.317e12  # of edge, both directions together: UCIe 1.0, advanced package, 32 GT/s
 TERA = 1e12
 SIXTEEN_BIT = 2  # bytes of the data type of the compute areas
 
@@ -67,15 +74,52 @@ def die_area(
     """Block → mm² of one die. ``leaving_bytes_per_s``: bandwidth of its outgoing links, mean over dies;
     ``decision_mm2``: of the whole machine.
     """
-    estimates = estimates or AreaEstimates()
+    estimates, made = estimates or AreaEstimates(), system.made
+    node = NODES[made.node] if made is not None and made.node else NODES["n5"]
     rate = system.compute.peak_flop_per_s / TERA * system.compute.dtype_bytes / SIXTEEN_BIT
-    return {
+    sram_bytes = system.llc.capacity_bytes + (system.hbm.capacity_bytes if system.hbm.kind == SRAM else 0)
+    area = {
         "compute": rate * estimates.compute_mm2_per_tflop_per_s.value,
-        "llc": sram_mm2(system.llc.capacity_bytes),
+        "llc": sram_mm2(sram_bytes) * node.sram_area,
         "hbm": system.hbm.bandwidth_bytes_per_s / TERA * estimates.hbm_mm2_per_tb_per_s.value,
         "d2d": 2 * leaving_bytes_per_s / TERA * estimates.d2d_mm2_per_tb_per_s.value,
-        "decision": decision_mm2 / system.dies,
+        "decision": decision_mm2 / system.dies * node.logic_area.value,
     }
+    if made is None or made.area_mm2 is None:
+        return area
+    share = made.area_mm2 / sum(area.values())
+    return {block: share * each for block, each in area.items()}
+
+
+def interface_of(system, area_mm2: Mapping[str, Any], estimates: AreaEstimates) -> Any:
+    """`interface_side_mm2` of a system; 0 where the known area of its dies has the interfaces, and
+    of dies with their memory in them."""
+    if system.hbm.kind == SRAM or (system.made is not None and system.made.area_mm2 is not None):
+        return 0.0
+    return interface_side_mm2(area_mm2["hbm"], estimates)
+
+
+def devices_of(system) -> Any:
+    """Stacks, chips or links of memory of one die. Of a system whose bandwidths are arrays, an array."""
+    given = system.hbm.stacks_on_carrier
+    found = devices(memory_of(system.hbm.kind), system.hbm.capacity_bytes, system.hbm.bandwidth_bytes_per_s)
+    return found if given is None else given
+
+
+def stacks_of(system) -> Any:
+    """Stacks of one die on its carrier: 0 of memory that stands on the board or is a part of the die."""
+    return devices_of(system) if memory_of(system.hbm.kind).carrier_mm2 else 0
+
+
+def edge_needed_mm(system, leaving_bytes_per_s: float) -> float:
+    """Edge of one die that the interfaces of its memory and its links need."""
+    links_mm = 2 * leaving_bytes_per_s / LINK_BYTES_PER_S_MM
+    return float(devices_of(system) * memory_of(system.hbm.kind).edge_mm) + links_mm
+
+
+def edge_mm(die_mm2: float, pieces: int) -> float:
+    """Edge of a die of square pieces in a row."""
+    return 2 * (pieces + 1) * (die_mm2 / pieces) ** 0.5
 
 
 def interface_side_mm2(hbm_mm2: Any, estimates: AreaEstimates) -> Any:

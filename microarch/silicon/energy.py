@@ -10,6 +10,8 @@ block           energy
                 row of a tile takes a share of what a row takes
 ``decision``    power of the tables and cores that decide × the time for which they do
 ``pieces``      bits of HBM × cuts that they cross, in a row of the pieces of a die × PHY
+``busy``        what a die draws beyond waiting while kernels run that multiply little: area × time without
+                multiplication × a density, and another that rises with the rows of the kernels
 ``idle``        leakage and clocks, those of HBM included: area × power density × time
 ==============  ========================================================================================
 """
@@ -46,8 +48,16 @@ _SUSTAINED_W, _SUSTAINED_TFLOP_PER_S, _SUSTAINED_TBIT_PER_S = 690, 669, 8 * 0.25
 _SRAM_PJ = technology.N5.access_pj(_MIB_BITS, _WORD_BITS) / _WORD_BITS
 _WIRE_PJ_PER_MM = 0.08
 _CACHED_PJ = 2 * (_SRAM_PJ + _WIRE_PJ_PER_MM * sqrt(die_area.GH100_MM2) / 2)  # of a bit into the L2 and out of it
-_READ_PJ = (_READING_W - _WAITING_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
-_SKINNY_PJ = (_SKINNY_W - _WAITING_W) / _SKINNY_TBIT_PER_S
+# What kernels draw that multiply little, W/mm2, and what those of many rows draw beyond: fitted together to the served
+# power of eight B200 (InferenceX, DeepSeek-V4-Pro in FP4 under vLLM, 8,192 and 1,024 tokens, 20 points of 1 to 512
+# clients in three ways to divide the model, and Qwen3.5-397B in FP8 under SGLang, 1 to 4 clients; September 2026). Of
+# the 23 points, each of the four groups was also predicted from the others: 3.6 % off on average, 13.7 % at most.
+_BUSY, _CROWDED = 0.032, 0.198
+CROWDED_ROWS = 1024  # at which half of it is reached; chosen among 16, 64, 256, 1,024 and 4,096 by the groups left out
+SUSTAINED_SHARE = 669 / 989  # of its peak that an H100 sustains in products of 8,192 rows: kernels do nothing else then
+_BUSY_W = _BUSY * die_area.GH100_MM2
+_READ_PJ = (_READING_W - _WAITING_W - _BUSY_W) / _READ_TBIT_PER_S  # of a bit from HBM to an SM
+_SKINNY_PJ = (_SKINNY_W - _WAITING_W - _BUSY_W) / _SKINNY_TBIT_PER_S
 _SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
 # Driver's clocks of that H100: up to 1,980 MHz, also in products with few rows; 1,500 MHz in those of 8,192 rows, which
 # its limit holds there. A FLOP has the voltage of the clock at which it was measured.
@@ -57,7 +67,7 @@ _SKINNY_TFLOP_PER_S = 2.82  # products of BF16 with one row: 2 FLOP for every we
 # Rows of the smallest tile of Hopper's tensor cores (PTX ISA, wgmma: M is 64); an expert's last tile may be part empty
 TILE_ROWS = 64
 _PADDING = (
-    (_SKINNY_W - _WAITING_W - _SKINNY_TBIT_PER_S * _READ_PJ)
+    (_SKINNY_W - _WAITING_W - _BUSY_W - _SKINNY_TBIT_PER_S * _READ_PJ)
     / (_SKINNY_TFLOP_PER_S * BOOST**2)
     / (_SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S)
     - 1
@@ -113,6 +123,14 @@ class EnergyEstimates(Estimates):
         "an H100 that waits, its clocks up, 125 W; low: asleep, 70 W; high: the least that decode on an H200 takes, "
         "137 W (arXiv 2605.11999); HBM included, over 814 mm2",
     )
+    busy_w_per_mm2: Estimate = Estimate(  # of a die whose kernels multiply little, beyond waiting
+        _BUSY, 0.02, 0.06, "W/mm2",
+        "fitted to served power of eight B200 (InferenceX, September 2026; docs/economics.md): 0.030 to 0.035 with a group left out; range: assumed, less and more by half and more",
+    )  # fmt: skip
+    crowded_w_per_mm2: Estimate = Estimate(  # of a die whose kernels have very many rows and multiply little, beyond busy
+        _CROWDED, 0.13, 0.27, "W/mm2",
+        "fitted as busy_w_per_mm2: 0.191 to 0.209 with a group left out; range: assumed, a third to each side",
+    )  # fmt: skip
 
 
 Amount = Any  # float, or float64[die]
@@ -132,6 +150,14 @@ class Activity:
     padded_flop: Amount = 0.0  # of rows that are empty in the tiles that tensor cores multiply
     core_factor: float = 1.0  # energy of arrays and LLCs over that at full voltage
     idle_factor: float = 1.0  # energy of waiting over that at full clock, by clock, voltage and temperature
+    rows: float = 0.0  # of a step, of all dies
+    kernel_s: Amount = 0.0  # for which dies run kernels and do not multiply, of all dies together
+    crowded_s: Amount = 0.0  # the same, each second by rows / (rows + CROWDED_ROWS) of its kernels on a die
+
+
+def multiplying(flop_per_s: Any, peak_flop_per_s: Any) -> Any:
+    """Share of the time that a die multiplies, by its rate and its peak."""
+    return np.minimum(1.0, flop_per_s / (SUSTAINED_SHARE * peak_flop_per_s))
 
 
 def run_energy(
@@ -143,17 +169,18 @@ def run_energy(
     decision_w: float,
     pieces: float = 1,
     estimates: EnergyEstimates | None = None,
+    cached: bool = True,
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
     of one die. HBM is spread evenly over pieces, and so are those that read it: between two of n in a row lie
-    (n² − 1) / 3n cuts on average.
+    (n² − 1) / 3n cuts on average. ``cached``: whether what is read passes an LLC; memory of SRAM is one itself.
 
     Also of many machines: numbers of the activity, ``die_mm2`` and ``pieces`` may be arrays.
     """
     known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
     side_mm = np.sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2
-    llc_pj = llc_pj * activity.core_factor
+    llc_pj = llc_pj * activity.core_factor * cached
     hop_pj = known["d2d_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm
     flop_pj = activity.flop * known["flop_pj"] + activity.padded_flop * known["padding_pj"]
     flop_pj = flop_pj * activity.core_factor
@@ -164,6 +191,9 @@ def run_energy(
         "compute": flop_pj * dtype_bytes / SIXTEEN_BIT * J_PER_PJ,
         "decision": activity.decision_s * decision_w,
         "pieces": 8 * activity.hbm_bytes * (pieces**2 - 1) / (3 * pieces) * known["d2d_pj_per_bit"] * J_PER_PJ,
+        "busy": (known["busy_w_per_mm2"] * activity.kernel_s + known["crowded_w_per_mm2"] * activity.crowded_s)
+        * die_mm2
+        * activity.idle_factor,
         "idle": known["idle_w_per_mm2"] * die_mm2 * dies * activity.time_s * activity.idle_factor,
     }
 

@@ -44,6 +44,10 @@ class Estimates:
             },
         )
 
+    def with_estimates(self: Group, found: Mapping[str, Estimate]) -> Group:
+        """The group with those of ``found`` that are its own."""
+        return replace(self, **{name: each for name, each in found.items() if name in self.named()})
+
     def at(self: Group, bound: str) -> Group:
         """The group with every value at its ``low`` or ``high`` bound."""
         return _at(self, bound)

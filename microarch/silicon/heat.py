@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
-from microarch.silicon.cost import HBM_STACK_MM2
 from microarch.silicon.estimates import Estimate, Estimates
+from microarch.silicon.memories import HBM_STACK_MM2
 
 MM_PER_M = 1e3
 RUNAWAY_C = 1000.0  # hotter than any steady state: leakage grows faster than heat leaves

@@ -67,6 +67,7 @@ CASES = {
 ELSEWHERE = {
     "sweep --search", "serve", "why --ablate", "compare --papers", "compare --without", "recommend", "sure", "place",
     "check --report", "compile", "list --completion", "calibrate", "calibrate --validate", "trace fit",
+    "hardware chips",
     "hardware rtl lockstep", "hardware rtl formal", "hardware rtl energy", "hardware rtl synth", "hardware rtl export",
 }  # fmt: skip
 

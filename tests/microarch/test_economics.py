@@ -21,6 +21,7 @@ from archsim.report.units import estimated
 from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.specs.library import load_experiment, load_system
+from archsim.specs.made import MadeSpec
 from archsim.studies.validation.power_cases import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
 from microarch.silicon.cost import (
@@ -38,7 +39,7 @@ from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
-    padded_flop=3e14,
+    padded_flop=3e14, kernel_s=11.0, crowded_s=5.0,
 )  # fmt: skip
 MACHINE = {"dtype_bytes": 2, "die_mm2": 400.0, "dies": 25, "decision_w": 3.0}
 DOJO = load_experiment("configs/dojo.yaml").systems[0]
@@ -129,16 +130,26 @@ def with_more(system, what, factor):
     st.dictionaries(st.sampled_from(list(MORE)), st.floats(0.2, 4.0), max_size=7),
     st.sampled_from(list(MORE)),
     st.floats(1.001, 4.0),
+    st.sampled_from([None, "hbm3e", "hbm4", "gddr7", "lpddr5x", "cxl", "sram"]),
+    st.sampled_from([None, {"node": "n7"}, {"carrier": "package"}, {"carrier": "wafer", "node": "n3"}]),
+    st.booleans(),
 )
-def test_more_of_anything_is_never_cheaper(bound, start, what, factor):
+def test_more_of_anything_is_never_cheaper_smaller_or_cooler(bound, start, what, factor, kind, made, alone):
     """384 to 448 MB of LLC made the dies of a wafer a third cheaper, as they were cut in two that yielded better."""
-    system = DOJO
+    system = DOJO.model_copy(update={
+        "hbm": DOJO.hbm.model_copy(update={"kind": kind}), "made": made and MadeSpec(**made),
+        "mesh": DOJO.mesh.model_copy(update={"x": 1, "y": 1}) if alone else DOJO.mesh,
+    })  # fmt: skip
+    if kind == "sram":
+        system = with_more(system, "HBM", 1 / 160)
     for name, scale in start.items():
         system = with_more(system, name, scale)
     coefficients = Coefficients().at(bound)
     less, more = (machine_of(each, coefficients) for each in (system, with_more(system, what, factor)))
     assert sum(more.usd.values()) >= sum(less.usd.values()) * (1 - 1e-12)
     assert more.carrier_mm2 >= less.carrier_mm2 * (1 - 1e-12) or more.pieces != less.pieces
+    watts = [full_load_w(machine, coefficients) for machine in (less, more)]
+    assert watts[1] >= watts[0] * (1 - 1e-12) or more.pieces != less.pieces
 
 
 def test_a_die_in_pieces_pays_for_the_interface():
@@ -212,10 +223,10 @@ def test_the_wafer_of_table_i_is_plausible():
     assert 10e3 < full_load_w(machine) < 20e3
 
 
-def test_sow_x_draws_three_times_what_tsmc_states():
+def test_sow_x_draws_nearly_three_times_what_tsmc_states():
     """17 kW a module (IEEE ECTC 2025), at the peak that we assume; configs/systems/sow_x.yaml says so."""
     machine = machine_of(load_system("sow_x"))
-    assert full_load_w(machine) / 17e3 == pytest.approx(3.05, abs=0.05)
+    assert full_load_w(machine) / 17e3 == pytest.approx(2.85, abs=0.05)
 
 
 def test_columns_follow_from_what_moved():

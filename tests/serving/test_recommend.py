@@ -15,11 +15,13 @@ from measured_serving.split import pools_of
 import archsim as ar
 from archsim.base.errors import TraceError
 from archsim.cli.main import main
-from archsim.iteration.layers import TOKENS, row_flop
+from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.pool import in_copies
 from archsim.serving.constants import host_file, host_of
 from archsim.serving.engine import ServingEngine
-from archsim.serving.measures import activity, usd_per_million
+from archsim.serving.measures import usd_per_million
+from archsim.serving.power import activity
+from archsim.serving.records import ITERATION
 from archsim.serving.serving import check_serving, requests_of
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
@@ -90,18 +92,23 @@ def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatc
 
 def test_energy_follows_from_weights_kv_and_products():
     # One request of 10 prompt and 3 output tokens on one GPU, in 3 iterations: 12 tokens are computed.
-    model, log = load_model("llama-3.1-8b"), np.zeros(3, [("decodes", "i8"), ("chunk_tokens", "i8")])
+    model, log = load_model("llama-3.1-8b"), np.zeros(3, ITERATION)
+    log["end_ns"] = 3e8
     requests = np.zeros(1, [(n, "i8") for n in ("input", "output", "hit")] + [("arrival_ns", "f8"), ("last_ns", "f8")])
     requests["input"], requests["output"], requests["last_ns"] = 10, 3, 1e9
     engine = ServingEngine(model, calibration_named("h200"), 141e9, Parallelism(), Precision())
-    found = activity(SimpleNamespace(requests=requests, log=log), engine, 1)
+    served = SimpleNamespace(requests=requests, log=log, totals={"iterations": 3})
+    found = activity(served, engine, load_system("h200_node"), 1)
     flop = row_flop(model, Parallelism())
     weights = sum(flop.values()) / 2  # of all products, the head among them
     of_tokens = sum(each for (rows, _), each in flop.items() if rows == TOKENS)
     kv = model.layers * 2 * 8 * 128 * 2  # bytes of a token: 8 heads of 128, keys and values in BF16
     read = kv * (11 + 12)  # two decodes, with what is before them and their own token
     assert found.tokens == 3 and found.time_s == 1.0
-    assert found.hbm_bytes == pytest.approx(3 * 2 * weights + read, rel=0.001)
+    streams = [each for each in count_operators(program(model, Parallelism())) if isinstance(each, Stream)]
+    moved = sum((12 if each.rows == TOKENS else 3) * each.row_bytes for each in streams)
+    assert found.hbm_bytes == pytest.approx(3 * 2 * weights + read + moved, rel=0.001)
+    assert found.kernel_s == pytest.approx(0.9, rel=1e-3)  # three iterations of 0.3 s
     assert found.flop == pytest.approx(12 * of_tokens + 3 * (sum(flop.values()) - of_tokens), rel=0.001)
 
 

@@ -165,7 +165,7 @@ def test_page_shows_units_and_the_range_of_a_price(found):
 
 def test_coefficients_change_what_they_price_and_nothing_else(file, found):
     plan, outcome = found
-    _, spec = load_exploration(file, ["explore.coefficients={hbm_usd_per_gb: 20}"])
+    _, spec = load_exploration(file, ["explore.coefficients={hbm_usd_per_gb: 10.5}"])
     dearer = explore(plan, spec, file.parent / "out", 1, unwatched)
     assert len(outcome.points) == len(dearer.points) == 72
     for one, other in zip(outcome.points, dearer.points, strict=True):

@@ -208,7 +208,9 @@ class _Family:
             "layers": self._demand.layers,
             "decode_ns": walked.decode_ns,
             "tokens_per_s": measure_run.decode_rates(finished)["tokens_per_s"],
-            **energy.economics(energy.activity_of(run.model, row), machine, self._screen._coefficients),
+            **energy.economics(
+                energy.activity_of(run.model, row | {"batch": run.batch}), machine, self._screen._coefficients
+            ),
         }
 
 

@@ -12,6 +12,7 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.iteration.layers import has_experts
 from archsim.serving import expert_groups, measures
+from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
 from archsim.specs import config_files, library, serving_files
@@ -202,7 +203,7 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
             raise SpecError(f"--usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one GPU)")
         bounds.append(int(usd_per_hour / rent.usd_per_hour))
     if watts is not None:
-        bounds.append(int(watts / measures.board_w(gpu)))
+        bounds.append(int(watts / board_w(gpu)))
     most = min(bounds) if bounds else system.dies
     if most < 1:
         raise SpecError(f"--on {text}: the budget does not pay for one {gpu}: raise --usd or --watts")

@@ -12,7 +12,8 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
-from archsim.serving.measures import Upkeep, saturation, times_ns, upkeep
+from archsim.serving.measures import saturation, times_ns
+from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scaled
 from archsim.serving.serving import Deployment, decodes_alone, simulated
 from archsim.specs.deployment import ParallelSpec
@@ -198,7 +199,7 @@ class Race:
         kind, asked = self.kinds[tried.kind], self.asked_at(max(rate, 1e-3), tried.residence_ns)
         served = simulated(kind.serving, self.deployment(tried.kind, tried.choice), asked, logged=MOST_LOGGED)
         engine = self.side(tried.kind, tried.choice.parallel)[0]
-        return upkeep(served, engine, kind.offer.system, tried.choice.devices, kind.offer.gpu)
+        return upkeep(served, engine, kind.offer.system, tried.choice.devices, BOARD_W.get(kind.offer.gpu, np.inf))
 
 
 STEP, MOST_STEPS = 1.3, 12  # by which a rate is raised or lowered until it is bracketed

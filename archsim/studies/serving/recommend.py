@@ -21,7 +21,8 @@ from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.notes import datasheet_note
 from archsim.runs.pool import in_copies
-from archsim.serving.measures import Measures, Upkeep, usd_per_million
+from archsim.serving.measures import Measures, usd_per_million
+from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scaled
 from archsim.serving.serving import requests_of, serve_requests
 from archsim.specs.deployment import ParallelSpec

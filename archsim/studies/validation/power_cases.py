@@ -1,15 +1,26 @@
 """Power that the energy coefficients give for a whole GPU, beside what it draws at steady work."""
 
-from math import ceil, sqrt
+from math import ceil
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
 from calibration.measurements import reading, schema
 from microarch.silicon.die_area import GH100_MM2
-from microarch.silicon.energy import BOOST, CLOCK_MHZ, TILE_ROWS, Activity, EnergyEstimates, run_energy
+from microarch.silicon.energy import (
+    BOOST,
+    CLOCK_MHZ,
+    CROWDED_ROWS,
+    SIXTEEN_BIT,
+    TILE_ROWS,
+    Activity,
+    EnergyEstimates,
+    multiplying,
+    run_energy,
+)
 
 POWER_COLUMNS = [
     "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error",
@@ -20,6 +31,7 @@ DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100
 # What a GPU may draw, as these were measured; their highest clock is BOOST times CLOCK_MHZ, that of the coefficients
 LIMIT_W = {"h100": 700.0, "h200": 700.0}
 US_PER_S, TERA = 1e6, 1e12
+PEAK_16_BIT_PER_MM2 = 989 * TERA / GH100_MM2  # FLOP/s of an H100, whose rates all of these have by area
 
 
 def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
@@ -36,12 +48,16 @@ def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
     found["tflop_per_s"] = found["flop"] / seconds / TERA
     found["hbm_tbytes_per_s"] = found["hbm_bytes"] / seconds / TERA
     found["measured_w"] = found["power_w"]
+    took = found.groupby("work")["latency_us_median"].first()
+    kernels = dict.fromkeys(took.index, 1.0)  # share of the time in which they run
+    if {"read", "read_and_wait"} <= {*kernels}:
+        kernels["read_and_wait"] = took["read"] / took["read_and_wait"]
     for name, bound in (("computed_w", "value"), ("low_w", "low"), ("high_w", "high")):
         estimates = EnergyEstimates().at(bound)
         powers = [
             gpu_power_w(
                 row.hbm_tbytes_per_s * TERA, row.tflop_per_s * TERA, WEIGHT_BYTES[row.dtype], DIE_MM2[gpu], estimates,
-                row.m, LIMIT_W.get(gpu, np.inf), BOOST,
+                row.m, LIMIT_W.get(gpu, np.inf), BOOST, kernels[row.work],
             )
             for row in found.itertuples()
         ]  # fmt: skip
@@ -61,21 +77,32 @@ def gpu_power_w(
     rows: int = TILE_ROWS,
     limit_w: float = np.inf,
     boost: float = 1.0,
+    kernels: float = 1.0,
 ) -> tuple[float, float]:
     """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
 
     What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
     ``boost``, or the one with which the chip draws ``limit_w``: V ~ f, so that a FLOP takes f².
+    ``kernels``: share of the time in which any runs.
     """
+    busy_s = kernels - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))
     padded = flop_per_s * (ceil(rows / TILE_ROWS) * TILE_ROWS / rows - 1)
     second = Activity(
         time_s=1.0, hbm_bytes=hbm_bytes_per_s, d2d_byte_hops=0.0, llc_bytes=2 * hbm_bytes_per_s, flop=flop_per_s,
-        decision_s=0.0, tokens=1.0, padded_flop=padded,
+        decision_s=0.0, tokens=1.0, padded_flop=padded, kernel_s=busy_s if flop_per_s or hbm_bytes_per_s else 0.0,
+        crowded_s=busy_s * rows / (rows + CROWDED_ROWS) if flop_per_s else 0.0,
     )  # fmt: skip
     joule = run_energy(second, dtype_bytes=dtype_bytes, die_mm2=die_mm2, dies=1, decision_w=0.0, estimates=estimates)
-    others = sum(each for block, each in joule.items() if block != "compute")
-    clock = min(boost, sqrt(max(limit_w - others, 0.0) / joule["compute"])) if joule["compute"] else boost
-    return others + joule["compute"] * clock**2, clock
+    others = sum(each for block, each in joule.items() if block not in ("compute", "busy"))
+
+    def watt(clock: float) -> float:
+        """At a clock over that at which the energy of a FLOP was measured; that of kernels, at the highest."""
+        return others + joule["compute"] * clock**2 + joule["busy"] * (clock / boost) ** 3
+
+    if watt(boost) <= limit_w or not joule["compute"]:
+        return watt(boost), boost
+    clock = brentq(lambda each: watt(each) - limit_w, 0.0, boost) if others < limit_w else 0.0
+    return watt(clock), clock
 
 
 def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,41 @@
+"""``archsim hardware chips``: chips that exist, beside what archsim says of their area, price and power."""
+
+import argparse
+
+from archsim.cli import arguments
+from archsim.cli.printing import console, grid
+
+
+def add_chips(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sources", action="store_true", help="Print the source of every public figure.")
+
+
+def run_chips(args: argparse.Namespace) -> int:
+    """Print every public figure beside archsim's, with its range, and what explains those outside their bar."""
+    from archsim.report.units import carried, interval
+    from archsim.studies.known_chips import BARS, known_figures
+
+    found = list(known_figures())
+    made = grid(
+        "chip", "figure", "unit", title="chips that exist", numbers=("public", "archsim", "low", "high", "error")
+    )
+    for each in found:
+        value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
+        public = carried(each.public, *each.public_range) if each.unit == "USD" else f"{each.public:,.0f}"
+        made.add_row(each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}")
+    out = console()
+    out.print(made)
+    inside = [each for each in found if each.within]
+    out.print(
+        f"{len(inside)} of {len(found)} are within {BARS['mm2']:.0%} (area, power) or {BARS['USD']:.0%} and the range "
+        "(price). Low and high: all coefficients at these ends.",
+        soft_wrap=True,
+    )
+    for each in found:
+        if not each.within:
+            out.print(f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}.", soft_wrap=True)
+    if args.sources:
+        for each in found:
+            out.print(f"{each.chip}, {each.what}: {each.source}.", soft_wrap=True)
+    args.result = [each._asdict() | {"error": each.error, "within": each.within} for each in found]
+    return arguments.OK

@@ -1,0 +1,142 @@
+"""Power of a deployment and energy of a token under load, from what the iterations of a run did.
+
+An iteration reads the weights of every rank, the experts that its tokens hit, the KV cache of its decodes, and moves
+its activations; it multiplies its tokens, in the dtype of each product, in whole tiles. Beside that every GPU waits,
+and while its kernels multiply little, they draw power that rises with their rows (``microarch.silicon.energy`` has the
+coefficients, their ranges and sources; docs/economics.md holds them against whole GPUs). Links between GPUs are left
+out (below 1 % of the energy of a token), and so are hosts and cooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
+from archsim.iteration.layers import (
+    SAMPLED,
+    TOKENS,
+    Stream,
+    attentions,
+    count_operators,
+    has_experts,
+    program,
+    row_flop,
+)
+from archsim.runs.energy import Coefficients, build_costs
+from archsim.serving.engine import ServingEngine
+from archsim.serving.simulate import Served
+from archsim.specs.system import SystemSpec
+from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, TILE_ROWS, Activity, multiplying, run_energy
+
+# W of a board at its limit: datasheets of H100 and H200 SXM (700), HGX B200 (1,000), HGX B300 (1,100), GB200 and GB300
+# NVL72 (1,200 and 1,400), A100 SXM (400), MI300X (750), MI355X (1,400).
+BOARD_W: Mapping[str, float] = MappingProxyType({
+    "a100": 400.0, "h100": 700.0, "h200": 700.0, "h800": 700.0, "h20": 500.0, "b200": 1000.0, "b300": 1100.0,
+    "gb200": 1200.0, "gb300": 1400.0, "mi300x": 750.0, "mi355x": 1400.0,
+})  # fmt: skip
+
+
+def board_w(gpu: str) -> float:
+    """Raises SpecError for a GPU whose limit is not known."""
+    if gpu not in BOARD_W:
+        raise SpecError(
+            f"the power limit of {gpu} is not known{did_you_mean(gpu, BOARD_W)} (known: {', '.join(BOARD_W)}). Give a "
+            "budget of GPUs in place of W"
+        )
+    return BOARD_W[gpu]
+
+
+class Upkeep(NamedTuple):
+    """Under load. ``w_per_gpu``: mean; ``j_per_token``: of an output token, prompts included; each (value, all
+    coefficients low, all high). ``limited``: whether a board's limit bounds the power.
+    """
+
+    w_per_gpu: tuple[float, float, float]
+    j_per_token: tuple[float, float, float]
+    limited: bool
+
+
+# Bytes of a number in the products of weights of a dtype; of others, products are in 16 bits.
+PRODUCT_BYTES: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4_mxfp8": 1.0})
+
+
+def upkeep(served: Served, engine: ServingEngine, system: SystemSpec, devices: int, most_w: float) -> Upkeep:
+    """The upkeep of a run of identical engines on ``devices`` GPUs, whose log has its iterations, all or the first.
+    ``most_w``: what one may draw.
+    """
+    done, machine, watts = activity(served, engine, system, devices), build_costs(system), []
+    for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
+        joule = run_energy(
+            done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.powered_mm2, dies=devices, decision_w=0.0,
+            pieces=machine.pieces, estimates=coefficients.of(system).energy,
+        )  # fmt: skip
+        watts.append(sum(joule.values()) / done.time_s / devices)
+    bound = [min(each, most_w) for each in watts]
+    tokens_per_s = max(done.tokens, 1.0) / done.time_s
+    each_token = [each * devices / tokens_per_s for each in bound]
+    return Upkeep((bound[0], bound[1], bound[2]), (each_token[0], each_token[1], each_token[2]), bound[0] < watts[0])
+
+
+def _product(dtype: str) -> float:
+    """Energy of a product with weights of a dtype over that in 16 bits."""
+    return PRODUCT_BYTES.get(dtype, SIXTEEN_BIT) / SIXTEEN_BIT
+
+
+def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices: int) -> Activity:
+    """What all GPUs of engines alike did in a run with a log; ``tokens``: of outputs. FLOP count as in 16 bits."""
+    model, parallel, precision = engine.model, engine.parallel, engine.precision
+    requests, log = served.requests, served.log
+    share = max(int(served.totals["iterations"]), 1) / max(len(log), 1)  # of all iterations over those in the log
+    prompt, output = requests["input"].astype(float), requests["output"].astype(float)
+    computed = float((prompt - requests["hit"]).sum() + (output - 1).sum())
+    tokens = (log["decodes"] + log["chunk_tokens"]).astype(float)
+    rows = tokens / parallel.dp  # of a rank
+    flop = row_flop(model, parallel)
+    of_tokens = sum(each for (of, _), each in flop.items() if of == TOKENS)
+    of_sampled = sum(each for (of, _), each in flop.items() if of == SAMPLED)
+    weights = (of_tokens + of_sampled) / 2 * WEIGHT_BYTES[precision.products]
+    streams = [each for each in count_operators(program(model, parallel)) if isinstance(each, Stream)]
+    hbm_bytes = share * float(len(log)) * parallel.ranks * weights
+    hbm_bytes += parallel.tp * computed * sum(each.row_bytes for each in streams if each.rows == TOKENS)
+    hbm_bytes += parallel.tp * float(output.sum()) * sum(each.row_bytes for each in streams if each.rows == SAMPLED)
+    of_products, of_experts = _product(precision.products), _product(precision.experts)
+    total_flop = parallel.tp * (computed * of_tokens + float(output.sum()) * of_sampled) * of_products
+    empty = share * float((_whole_tiles(rows) - rows).sum())
+    padded = parallel.ranks * empty * of_tokens * of_products
+    if has_experts(model):
+        layers, expert = len(model.moe_layer_ids), model.slices * model.slice_weights
+        active = model.experts * (1 - (1 - model.top_k / model.experts) ** tokens)
+        hbm_bytes += share * float(active.sum()) * layers * expert * WEIGHT_BYTES[precision.experts]
+        total_flop += 2.0 * computed * layers * model.top_k * expert * of_experts
+        of_each = np.divide(tokens * model.top_k, active, out=np.zeros_like(tokens), where=active > 0)
+        empty = share * float((active * (_whole_tiles(of_each) - of_each)).sum())
+        padded += 2.0 * empty * layers * expert * of_experts
+    steps = np.maximum(output - 1, 0)
+    seen = float((steps * prompt + steps * (steps + 1) / 2).sum())  # tokens of KV that decodes read
+    for kind, number in attentions(model):
+        decodes = kind.work("decode", parallel.tp, steps.sum(), 1.0, seen / max(steps.sum(), 1.0), precision.kv)
+        prompts = kind.work("prefill", parallel.tp, 1.0, prompt, prompt, precision.kv)
+        for work in (decodes, prompts):
+            hbm_bytes += number * parallel.tp * float(np.sum(work.moved_bytes))
+            total_flop += number * parallel.tp * float(np.sum(work.flop)) * _product(precision.attention)
+    begin, end = float(requests["arrival_ns"].min()), float(requests["last_ns"].max())
+    seconds = np.maximum(log["end_ns"] - log["begin_ns"], 1.0) / NS_PER_S
+    each_token = total_flop / max(computed, 1.0) / parallel.ranks
+    peak = system.compute.peak_flop_per_s * system.compute.dtype_bytes / SIXTEEN_BIT
+    little_s = share * parallel.ranks * seconds * (1 - multiplying(tokens * each_token / seconds, peak))
+    return Activity(
+        max(end - begin, 1.0) / NS_PER_S, hbm_bytes, 0.0, 2 * hbm_bytes, total_flop, 0.0, float(output.sum()),
+        padded_flop=padded, kernel_s=float(little_s.sum()),
+        crowded_s=float((little_s * rows / (rows + CROWDED_ROWS)).sum()),
+    )  # fmt: skip
+
+
+def _whole_tiles(rows: np.ndarray) -> np.ndarray:
+    """Rows that tensor cores multiply for so many."""
+    return np.ceil(rows / TILE_ROWS) * TILE_ROWS

@@ -1,0 +1,76 @@
+"""Terms that architects write in a machine's file and that are no keys where they stand: what to write instead.
+
+A term that is modelled has the key that says it; one that is not modelled has a sentence on the nearest that is. A key
+of the place itself always comes first, so that a term here never hides one.
+"""
+
+# ruff: noqa: E501  (one row a term: a table is read across)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_MADE = "of the die it is written in the system's made: {node: n5, area: 814 mm2, pieces: 1, carrier: package}"
+_RATE = "write the effective rate: d2d.bandwidth (each direction) times d2d.efficiency"
+_MEMORY = "a memory is a tier: memory: [{kind: sram, capacity: 500 MB, bandwidth: 20 TB/s, keeps: [weights, kv, activations]}]"
+_DEFECTS = "defects are drawn: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
+_DRAM = "the controller's and banks' work is not modelled cycle by cycle; write its effect: hbm.efficiency (share of the bandwidth that reads reach) and hbm.latency"
+_CORE = "a die is one array: write its rate as compute.peak, and what its kernels lose as compute.efficiency or a calibration"
+_CACHE = "caches below the LLC are part of the measured kernels; write llc.capacity and llc.hit"
+_LLC = "the LLC's bandwidth is not a limit of its own and it is private to its die; write the lower of the two as hbm.bandwidth, and a shared LLC as its share of each die"
+_POWER = "write power: {limit: 17 kW, die_limit: 600 W}; the clock falls where it is exceeded"
+_VOLTAGE = "clock and voltage are one domain for arrays and LLC, HBM and links keep theirs; write power.die_limit, and a slower array as compute.peak"
+_PDN = "loss between the board's supply and the die is not modelled; write power.limit as what reaches the dies"
+_TEST = "test is a share of the price of a die (coefficient test_share) and takes no area; add its area to made.area"
+_OPTICS = "light is a link with its own rate and latency: topology links, or a level of fabric: {levels: [{switch: 8, bandwidth: 900 GB/s, hop_latency: 0.3 us}]}; lasers and their power are not modelled"
+_STITCH = "a piece is at most one reticle and fields are not stitched; write made.pieces, or one large die as made: {area: 46225 mm2} without pieces, on made.carrier: wafer"
+_ROUTER = (
+    "routers are links with a latency: d2d.hop_latency; how packets meet is the assumption contention and arbitration"
+)
+_FABRIC = "write topology: mesh, torus, ring or your own edges, or fabric: {levels: [...]}"
+_HOST = "the host is the decision's executor (decision: {executor: host}) and, in serving, engine.host"
+_HEAT = "write cooling: {coolant: 30 C, resistance: 0.15 K/W per die, lateral: silicon}; the resistance is of all layers from junction to coolant"
+_PRICE = "price follows from area, memory and carrier; change a coefficient: `archsim hardware cost FILE --coefficient wafer_usd=20000`"
+_DTYPE = "one dtype is the array's: compute: {dtype: fp8, peak: ...}; serving has precision: {products: ..., experts: ..., kv: ...}"
+
+_ROWS: tuple[tuple[str, str], ...] = (
+    ("node process process_node technology_node tech_node tech", _MADE),
+    ("area die_area die_size pieces chiplets tiles reticles dies_per_package package packaging interposer cowos carrier io_dies io_die base_die", _MADE),
+    ("stitching reticle reticle_limit field_stitching wafer_scale_stitching", _STITCH),
+    ("yield yield_model defect_density defects defects_per_cm2 d0 alpha", _DEFECTS),
+    ("redundancy spare spare_cores repair", "write spares: {rows: 1} of dies, or dies_as_built: {harvest: {cores: 128, needed: 112}} of cores"),
+    ("tsv microbump bump_pitch bonding hybrid_bonding bond_yield", "bonds are counted by die, stack and piece and lost by the coefficient bond_loss; their pitch is in the link's rate, d2d.bandwidth"),
+    ("sram scratchpad local_memory ddr ddr5 gddr gddr6 gddr7 lpddr lpddr5 lpddr5x cxl dram hbm3 hbm3e hbm4 hbm2e memories tiers memory_tiers", _MEMORY),
+    ("hbm_kind memory_kind type generation", "write hbm: {kind: hbm3e}; kinds are hbm2e, hbm3, hbm3e, hbm4, gddr7, lpddr5x, cxl and sram"),
+    ("stacks hbm_stacks stack_count", "write hbm.stacks_on_carrier for area and price; capacity and bandwidth are those of all stacks of a die"),
+    ("stack_height channels pseudo_channels banks bank_groups row_buffer page_size page_policy trcd trp tfaw trefi trfc refresh refresh_interval scheduler queue_depth", _DRAM),
+    ("ecc ecc_overhead on_die_ecc", "write capacity and bandwidth after ECC"),
+    ("energy_per_bit pj_bit", "write hbm.pj_per_bit for the memory; of links and caches it is a coefficient: d2d_pj_per_bit, sram_pj_per_bit"),
+    ("llc_bandwidth l2_bandwidth cache_bandwidth shared llc_sharing slices sharing", _LLC),
+    ("l0 l1 l2 l1_cache shared_memory register_file registers line_size associativity replacement prefetcher mshr", _CACHE),
+    ("cores core_count sms sm_count cus cu_count tensor_cores mxu systolic_array systolic pe pes dataflow simd warp_size threads", _CORE),
+    ("flops tops flop_per_s tflops throughput", "write compute.peak, dense, of the dtype: 1979 TFLOP/s"),
+    ("sparsity structured_sparsity", "no product is skipped; write the dense rate as compute.peak"),
+    ("precision precisions dtypes formats fp4 fp8 bf16 int8", _DTYPE),
+    ("frequency clock_ghz boost base_clock core_clock", "the array's clock is in compute.peak; compute.clock is that of the vector units"),
+    ("voltage vdd dvfs domains clock_domains power_domains p_states power_gating clock_gating", _VOLTAGE),
+    ("tdp power_cap power_limit budget max_power", _POWER),
+    ("leakage static_power idle_power", "waiting draws idle_w_per_mm2 of a die's area, a coefficient of `archsim hardware cost`; its leakage doubles every leakage_doubles_k"),
+    ("vrm vrm_loss pdn ir_drop decap conversion_loss psu", _PDN),
+    ("pue facility", "the facility is not modelled; multiply power by its PUE"),
+    ("dft scan bist jtag test", _TEST),
+    ("phy serdes lanes lane_rate gbps_per_lane pam4 ucie bow nvlink", _RATE),
+    ("fec ber crc retry link_retry error_rate", f"errors and their repair are an effective rate; {_RATE}, after FEC and retries, and its latency in d2d.hop_latency"),
+    ("distance reach trace_length link_length", "energy of a link is d2d_pj_per_bit and the wire across a die; a longer link has its own latency in topology, or d2d.off_carrier"),
+    ("optics optical photonics cpo silicon_photonics laser wavelengths", _OPTICS),
+    ("router routers router_latency virtual_channels vcs buffers buffer_depth credits flit flit_size flow_control switching noc", _ROUTER),
+    ("links express_links torus ring bisection interconnect network switch nvswitch nic nics radix", _FABRIC),
+    ("host cpu cpus pcie host_memory storage ssd nvme", _HOST),
+    ("temperature thermal tim heatsink cold_plate airflow warpage thermal_resistance", _HEAT),
+    ("aging electromigration soft_errors seu mtbf reliability", "wear and soft errors are not modelled; what a lost die costs is `archsim why` with dies_as_built: {dead: [7]}"),
+    ("security encryption tee", "encryption is not modelled; take its loss off d2d.efficiency and hbm.efficiency"),
+    ("cost price bom usd wafer_cost wafer_price nre mask_cost margin", _PRICE),
+    ("instructions isa isa_extensions compiler", "kernels are laws, not instructions: a calibration has their measured times"),
+)  # fmt: skip
+TERMS: Mapping[str, str] = MappingProxyType({term: way for terms, way in _ROWS for term in terms.split()})

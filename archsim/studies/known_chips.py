@@ -1,0 +1,115 @@
+"""Chips that exist beside what the hardware side says of them: area, pieces, price, and power at work.
+
+Area is that of the rates alone, as if it were not known. Power is that of one chip at steady work, or as it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.base.sums import sum
+from archsim.base.yaml import read_yaml
+from archsim.runs.energy import Coefficients, build_costs
+from archsim.specs.library import load_system
+from archsim.specs.system import SystemSpec
+from archsim.studies.validation.power_cases import gpu_power_w
+from microarch.silicon.energy import BOOST
+
+TERA = 1e12
+ENDS = ("value", "low", "high")
+BARS: Mapping[str, float] = {"mm2": 0.15, "W": 0.15, "USD": 0.25, "": 0.0}  # by unit
+# As InferenceX served it: lengths uniform from 0.8 of these, ten requests a client.
+SERVED: Mapping[str, Any] = {
+    "system": "b200_node", "model": "qwen3.5-397b-a17b", "engine": "sglang",
+    "parallel": {"attention": {"tp": 8}, "experts": {"ep": 1, "tp": 8}},
+    "precision": {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"},
+    "requests": {"input": {"uniform": [6553, 8192]}, "output": {"uniform": [819, 1024]}},
+    "scheduler": {"name": "vllm_v1"},
+}  # fmt: skip
+
+
+class KnownFigure(NamedTuple):
+    """A public figure of a chip beside that of archsim."""
+
+    chip: str
+    what: str
+    unit: str
+    public: float
+    public_range: tuple[float, float]
+    found: float
+    low: float  # all coefficients low
+    high: float  # all coefficients high
+    source: str  # of the public figure
+    why: str  # what explains a figure outside its bar; ''
+
+    @property
+    def error(self) -> float:
+        return self.found / self.public - 1
+
+    @property
+    def within(self) -> bool:
+        """Whether the figure is within its bar, and a price within the range of its coefficients, too."""
+        inside = abs(self.error) <= BARS[self.unit] + 1e-9
+        return inside and (self.unit != "USD" or self.low <= self.public <= self.high)
+
+
+def known_figures(served: bool = True) -> Iterator[KnownFigure]:
+    """All figures of all chips; without ``served``, those that are simulated are left out."""
+    for chip in read_yaml(Path(__file__).with_suffix(".yaml")).data["chips"]:
+        system = chip["system"]
+        machine = _system(system) if isinstance(system, str) else SystemSpec.model_validate(system)
+        for figure in chip["figures"]:
+            if served or "serve" not in figure:
+                found = _found(machine, chip, figure)
+                ends = figure.get("range", [figure["value"]] * 2)
+                yield KnownFigure(
+                    chip["chip"], figure["what"], figure["unit"], float(figure["value"]), (ends[0], ends[1]), *found,
+                    figure["source"], figure.get("why", ""),
+                )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _system(name: str) -> SystemSpec:
+    return load_system(name)
+
+
+def _found(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any]) -> tuple[float, float, float]:
+    """The figure as archsim has it: with all coefficients at their values, low and high."""
+    if "serve" in figure:
+        return _served_w(figure["serve"]["concurrency"])
+    found = [_at(system, chip, figure, end) for end in ENDS]
+    return found[0], found[1], found[2]
+
+
+def _at(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any], end: str) -> float:
+    known = Coefficients() if end == "value" else Coefficients().at(end)
+    chips = 1 if chip.get("whole") else system.sites
+    if figure["what"] == "area":
+        made = system.made.model_copy(update={"area_mm2": None}) if system.made is not None else None
+        free = build_costs(system.model_copy(update={"made": made}), known)
+        return free.die_mm2 * system.sites / chips
+    machine = build_costs(system, known)
+    if figure["what"] == "pieces":
+        return float(machine.pieces)
+    if figure["what"] == "price":
+        return sum(machine.usd.values()) / chips
+    rates = TERA * figure.get("read_tb_per_s", 0.0), TERA * figure.get("tflop_per_s", 0.0)
+    watt, _ = gpu_power_w(
+        *rates, figure.get("bytes", 2), machine.powered_mm2 * system.sites / chips, known.of(system).energy,
+        figure.get("rows", 8192), chip.get("limit_w", np.inf), BOOST if chip.get("limit_w") else 1.0,
+    )  # fmt: skip
+    return watt
+
+
+def _served_w(clients: int) -> tuple[float, float, float]:
+    from archsim.serving.serving import serve
+    from archsim.specs.serving_files import load_serving
+
+    requests = SERVED["requests"] | {"concurrency": clients, "count": max(10 * clients, 20)}
+    measures = serve(load_serving({**SERVED, "requests": requests})).measures
+    return measures.device_w, measures.device_w_low, measures.device_w_high

@@ -1,0 +1,186 @@
+"""A machine as it is made: packages, pieces, nodes, kinds of memory; and chips that exist, beside what is computed."""
+
+import pytest
+
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.runs.energy import Coefficients, build_costs, full_load_w, making_notes, refuse_unbuildable
+from archsim.specs.library import load_system
+from archsim.studies.known_chips import known_figures
+from archsim.studies.validation.power_cases import gpu_power_w
+from microarch.silicon.cost import CARRIER_MM2, dies_per_wafer
+from microarch.silicon.energy import EnergyEstimates
+
+DIE = """name: own
+source: test
+mesh: {{x: {x}, y: {y}}}
+hbm: {{{hbm}}}
+d2d: {{bandwidth: 1.5 TB/s, hop_latency: 200 ns}}
+llc: {{capacity: 64 MiB}}
+compute: {{peak: 1000 TFLOP/s, dtype: fp8}}
+{more}
+"""
+HBM = "bandwidth: 2 TB/s, capacity: 80 GB"
+
+
+def system(tmp_path, hbm=HBM, x=1, y=1, more=""):
+    file = tmp_path / "own.yaml"
+    text = DIE.format(hbm=hbm, x=x, y=y, more=more)
+    file.write_text(text if hbm else text.replace("hbm: {}\n", ""))
+    return load_system(str(file))
+
+
+def usd(machine):
+    return sum(float(each) for each in machine.usd.values())
+
+
+def test_chips_that_exist_are_within_their_bars_or_say_why():
+    found = list(known_figures(served=False))
+    assert {each.chip for each in found} >= {"H100 SXM", "H200 SXM", "B200", "MI300X", "Tesla D1", "Cerebras WSE-3"}
+    outside = [each for each in found if not each.within]
+    assert len(found) == 31 and len(outside) <= 5 and all(each.why and each.source for each in outside)
+    prices = [each for each in found if each.unit == "USD"]
+    assert len(prices) == 4 and all(each.within for each in prices)
+
+
+def test_a_package_pays_for_its_share_of_a_wafer_and_loses_alone(tmp_path):
+    """59 packages of 864 mm² are cut from a wafer of 4,000 USD; of eight, a failed bond loses one."""
+    one = build_costs(system(tmp_path))
+    share = 4000 / dies_per_wafer(one.carrier_mm2)
+    assert one.usd["carrier"] == pytest.approx(share) and 900 < usd(one) < 1300
+    wafer = build_costs(system(tmp_path, more="made: {carrier: wafer}"))
+    assert wafer.usd["carrier"] == 4000 and wafer.carriers == 1
+    node = build_costs(load_system("h100_node"))
+    parts = sum(float(each) for name, each in node.usd.items() if name not in ("bonding", "assembly"))
+    bonds = node.pieces + node.stacks_per_die
+    assert node.usd["bonding"] == pytest.approx(parts * ((1 - 0.0014) ** -bonds - 1))
+    assert node.carriers == 8 and node.pieces == 1 and node.die_mm2 == pytest.approx(814)
+
+
+@pytest.mark.parametrize(
+    ("hbm", "number"),
+    [("bandwidth: 2 TB/s, capacity: 96 GiB", 4), ("bandwidth: 2 TB/s, capacity: 97 GiB", 5),
+     ("kind: hbm3e, bandwidth: 8 TB/s, capacity: 180 GB", 7),
+     ("kind: lpddr5x, bandwidth: 0.6 TB/s, capacity: 768 GB", 0),
+     ("kind: sram, bandwidth: 250 TB/s, capacity: 524 MB", 0)],
+)  # fmt: skip
+def test_memories_stand_where_they_belong(tmp_path, hbm, number):
+    assert build_costs(system(tmp_path, hbm)).stacks_per_die == number
+
+
+def test_a_wafer_of_sram_is_one_wafer_without_stacks(tmp_path):
+    """Numbers of a WSE-3 by die: 44 GB at 21 PB/s, where HBM would need 306 stacks a die."""
+    sram = "bandwidth: 250 TB/s, capacity: 524 MB"
+    found = build_costs(system(tmp_path, f"kind: sram, {sram}", 12, 7))
+    assert found.carriers == 1 and found.usd["hbm"] == 0 and found.silicon_mm2 < CARRIER_MM2
+    assert full_load_w(found) < 100e3 and not list(making_notes(found))
+    with pytest.raises(SpecError, match="306.*kind: sram"):
+        refuse_unbuildable(build_costs(system(tmp_path, sram, 12, 7)))
+    card = build_costs(system(tmp_path, "kind: lpddr5x, bandwidth: 0.6 TB/s, capacity: 768 GB", 2, 2))
+    assert 9000 <= card.usd["hbm"] <= 18000 and usd(card) < 20000
+
+
+def test_what_has_no_room_on_the_edge_of_a_die_is_told(tmp_path):
+    (note,) = making_notes(build_costs(system(tmp_path, "bandwidth: 8 TB/s, capacity: 240 GB", 5, 5)))
+    assert "117 mm" in note and "84 mm" in note and "edge" in note
+    for name in ("dojo", "dojo_enhanced", "tsmc_sow", "sow_x", "h100_node", "gb200_nvl72", "mi300x_node"):
+        assert not list(making_notes(build_costs(load_system(name)))), name
+
+
+def test_nodes_scale_area_energy_and_price(tmp_path):
+    old, plain, new = (
+        build_costs(system(tmp_path, more=f"made: {{node: {node}}}" if node else "")) for node in ("n7", "", "n3")
+    )
+    assert old.area_mm2["compute"] > plain.area_mm2["compute"] > new.area_mm2["compute"]
+    assert old.area_mm2["hbm"] == plain.area_mm2["hbm"] == new.area_mm2["hbm"]
+    assert full_load_w(old) > full_load_w(plain) > full_load_w(new)
+    known = Coefficients().changed({"wafer_usd": 20000.0})  # a user's stays as given
+    assert known.of(old.system).cost.wafer_usd.value == 20000.0
+    assert Coefficients().of(plain.system) == Coefficients()
+
+
+TIER = "{{kind: {}, capacity: 80 GB, bandwidth: 2 TB/s{}}}"
+
+
+def test_a_memory_of_tiers_has_one_owner(tmp_path):
+    first, second = TIER.format("hbm3e", ""), TIER.format("lpddr5x", "")
+    found = system(tmp_path, "", more=f"memory: [{first}, {second}]")
+    assert found.hbm.kind == "hbm3e" and [each.kind for each in found.memory] == ["lpddr5x"]
+    again = type(found).model_validate(found.model_dump(by_alias=True))
+    assert again == found
+    alone = build_costs(system(tmp_path, "", more=f"memory: [{first}]"))
+    beside = build_costs(found)
+    assert beside.usd["beside"] == pytest.approx(80 * 4.5) and usd(beside) > usd(alone)
+    assert any("keeps nothing" in note for note in making_notes(beside))
+
+
+@pytest.mark.parametrize(
+    ("hbm", "more", "key"),
+    [
+        ("", "memory: [{kind: sram, capacity: 500 MB}]", "memory.0.bandwidth"),
+        ("", f"memory: [{TIER.format('hbm3', ', keeps: [weights]')}, {TIER.format('sram', ', keeps: [weights]')}]",
+         "memory.1.keeps"),
+        ("", f"memory: [{TIER.format('hbm3', ', keeps: [weights]')}, {TIER.format('lpddr5x', ', keeps: [kv]')}]",
+         "memory.1.keeps"),
+        (HBM, f"memory: [{TIER.format('sram', ', keeps: [kv]')}]", "memory.0.keeps"),
+        (HBM, "made: {area: 1600 mm2, pieces: 1}", "made.pieces"),
+        (HBM, "made: {node: n1}", "made.node"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_made_is_refused_with_its_key(tmp_path, hbm, more, key):
+    with pytest.raises(SpecError, match=key.replace(".", r"\.")):
+        system(tmp_path, hbm, more=more)
+
+
+# As architects write them, and where: a key of the system, of its memory, its links, its cache or its array.
+WRITTEN = {
+    "": "node process tdp die_area chiplets package io_dies reticle stitching yield defect_density redundancy stacks "
+        "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
+        "security",
+    "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation",
+    "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit",
+    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher",
+    "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd",
+}  # fmt: skip
+
+
+def test_terms_of_architects_are_keys_or_say_what_to_write(tmp_path):
+    """Each with one sentence on what to write instead: neither a bare list of keys nor a guess."""
+    file, told = tmp_path / "own.yaml", 0
+    for part, terms in WRITTEN.items():
+        for term in terms.split():
+            text = DIE.format(hbm=HBM, x=1, y=1, more="")
+            line = f"{term}: 5\n"
+            text = text + line if not part else text.replace(f"{part}: {{", f"{part}: {{{term}: 5, ")
+            file.write_text(text)
+            try:
+                load_system(str(file))
+                raise AssertionError(f"{part}.{term} is taken")
+            except SpecError as error:
+                problem = error
+            said, place = str(problem), f"{part}.{term}" if part else term
+            assert f"{place}: unknown key; " in said and "did you mean" not in said and "(known:" not in said, said
+            told += 1
+    assert told >= 45
+
+
+@pytest.mark.parametrize(
+    "change", ["bond_loss=1", "test_share=10", "defects_per_cm2=1e6", "wafer_usd=0", "bond_loss=-0.1"]
+)
+def test_impossible_coefficients_are_refused_by_name(change, capsys):
+    assert main(["hardware", "cost", "dojo", "--coefficient", change]) == 2
+    assert change.split("=")[0] in capsys.readouterr().err
+
+
+def test_a_perfect_process_is_allowed(capsys):
+    changes = [f"--coefficient={name}=0" for name in ("defects_per_cm2", "bond_loss")]
+    assert main(["hardware", "cost", "dojo", *changes]) == 0
+
+
+def test_busy_kernels_draw_more_with_their_rows_and_nothing_where_all_multiply():
+    known = EnergyEstimates()
+    watts = [gpu_power_w(1e12, 1e13, 2, 814.0, known, rows)[0] for rows in (64, 512, 4096)]
+    assert watts == sorted(watts) and watts[2] - watts[0] > 50
+    none = known.changed({"busy_w_per_mm2": 0.0, "crowded_w_per_mm2": 0.0})
+    full = 0.68 * 989e12
+    assert gpu_power_w(1e11, full, 2, 814.0, known)[0] == pytest.approx(gpu_power_w(1e11, full, 2, 814.0, none)[0])
