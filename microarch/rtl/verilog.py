@@ -64,7 +64,7 @@ def _width(operand: str, widths: dict[str, int]) -> int:
 
 def _unused(text: str, widths: dict[str, int]) -> Iterator[str]:
     """Bits of signals that nothing reads, as slices."""
-    read = {name: set() for name in widths}
+    read: dict[str, set[int]] = {name: set() for name in widths}
     outputs = {name.strip() for kind, _, name in _DECLARED.findall(text) if kind == "output"}
     for line in text.splitlines():
         if _DECLARED.match(line) or line.startswith(("module", "  initial")):
@@ -72,8 +72,8 @@ def _unused(text: str, widths: dict[str, int]) -> Iterator[str]:
         assigned = re.match(rf"^\s*(?:assign |always .*|if \(.*\) |else )*(?:{_OPERAND})\s? <?= (.*);$", line)
         for name, high, low in re.findall(rf"({_NAME})(?:\s?\[(\d+)(?::(\d+))?\])?", assigned[1] if assigned else line):
             if (name := name.strip()) in read:
-                bits = range(int(low or high), int(high) + 1) if high else range(widths[name])
-                read[name].update(bits)
+                each = range(int(low or high), int(high) + 1) if high else range(widths[name])
+                read[name].update(each)
     for name, bits in read.items():
         left = [] if name in outputs else sorted(set(range(widths[name])) - bits)
         shown = name + " " * name.startswith("\\")
