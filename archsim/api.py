@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from archsim.base.errors import ArchsimError, PlacementError, SpecError
 from archsim.base.tables import Shown
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from archsim.runs.sweep import Watcher
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.library import Source
+    from archsim.search.compare import OptionComparison
+    from archsim.search.deployments import DeploymentComparison, ServedWhy
     from archsim.studies.ablation import Ablation
     from archsim.studies.checking import Checked
     from archsim.studies.comparison import Comparison
@@ -476,9 +478,9 @@ def sure(
     watcher: Watcher | None = None,
     overrides: Overrides = (),
     scheduler: str | None = None,
-) -> Sure:
+) -> Sure | ServedSure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
-    drawn, the same for all policies, batches and systems.
+    drawn, the same for all policies, batches and systems. Of a file of ``ar.serve``: as ``ar.serve_sure``.
 
     Returns a `Sure`: ``.sentence`` has the verdict, ``.places`` the pairs of options with the probability of their
     order, Sobol' indices and what to measure next; ``.to_pandas()`` has one row for each option with columns
@@ -498,12 +500,21 @@ def sure(
     from archsim.uncertainty.worlds import refuse_few
 
     refuse_few(samples)
+    if _is_deployment(experiment):
+        return serve_sure(cast("Source", experiment), samples, override_texts(overrides), out=out, watcher=watcher,
+                          jobs=jobs)  # fmt: skip
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
         return find_sure(selection, samples, None, jobs, watcher, scheduler)
     return sure_into(selection, samples, Path(out), jobs, watcher, scheduler)
+
+
+def _is_deployment(source: Any) -> bool:
+    """Whether a file or mapping is one of ``ar.serve``."""
+    loaded = isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan)
+    return not loaded and kind_of(library.tree_of(source).data) == SERVE
 
 
 def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) -> ExperimentSpec | SweepPlan:
@@ -556,37 +567,86 @@ def optimum(
 
 
 def compare(
-    a: Source | ExperimentSpec,
-    b: Source | ExperimentSpec,
-    *,
+    *sides: Any,
     inside: Source | ExperimentSpec | None = None,
     out: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    equal: str | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    input_tokens: float | None = None,
+    output_tokens: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    samples: int | None = None,
+    jobs: int | None = None,
+    told: Callable[[str], None] = lambda text: None,
     **chosen: Any,
-) -> DesignComparison:
-    """Two designs side by side: what differs in their specification, and in time by cause, traffic, energy and price.
+) -> DesignComparison | OptionComparison | DeploymentComparison:
+    """Options side by side, each as well as it can be used; two designs at one batch; or deployments.
 
-    Returns a `DesignComparison`; ``.to_pandas()`` has one row per number, with the ratio of B over A.
+    sides: two experiments, or with ``inside`` two of its policies or systems, and nothing else asked: a
+    `DesignComparison` of the first combination of each: what differs in its specification, and in time by cause,
+    traffic, energy and price. Systems (``"gb200_nvl72:8"`` is eight), or experiments with limits: an
+    `OptionComparison`, by whole iterations; replicas, sizes, policy and batch of a system are chosen. Files of
+    ``ar.serve``: a `DeploymentComparison`, with the same requests. All have ``.sentence`` but the first, and
+    ``.to_pandas()``.
 
-    a, b: experiments (of each, the first combination), or with ``inside`` names of its policies or systems. chosen:
-    ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for `run`, of both. out: folder of the page and
-    ``comparison.csv``; None: nothing is written. overrides: ``["workload.decode_steps=1"]``, of both.
+    limits: ``{"tpot": "50ms", "ttft": "2s", "rate": 100}``. equal: machines, devices, usd, w or mm2. vary: key of the
+    sides → values. input_tokens, output_tokens: of a request; prices: GPU → USD an hour; samples: worlds (None: 32 of
+    machines, 16 of deployments; 0: none). chosen: ``policy``, ``system``, ``model``, ``batch``, ``assumptions``, as for
+    `run`. out: folder of the page and its tables; None: nothing is written.
 
-    Raises ArchsimError for a name that is not there, or two equal designs; otherwise as `run`.
+    Raises ArchsimError for a name that is not there, two equal designs, sides without a common model, limits that no
+    side keeps, and a price that is not known; otherwise as `run`.
 
     >>> ar.compare("base", "ep", inside=ar.api.EXAMPLE).to_pandas().empty
     False
+    >>> ar.compare("wafer.yaml", "gb200_nvl72:8", model="deepseek-v3", limits={"tpot": "50ms"})  # doctest: +SKIP
     """
+    from archsim.base.host import available_cores
+    from archsim.search.door import Question, compare_options
+    from archsim.search.options import side_of as read_side
+    from archsim.specs.file_kinds import EXPERIMENT as OF_EXPERIMENT
+
+    given, where = dict(limits or {}), None if out is None else Path(out)
+    if unknown := sorted(set(given) - {"tpot", "ttft", "rate"}):
+        raise SpecError(f"limits: unknown {unknown[0]!r} (known: tpot, ttft, rate)")
+    question = Question(
+        chosen.get("model"), given.get("tpot"), given.get("ttft"), given.get("rate"), input_tokens, output_tokens,
+        equal, None if not vary else {key: tuple(values) for key, values in vary.items()}, prices, samples,
+    )  # fmt: skip
+    if inside is not None and (question.asks or len(sides) != 2):
+        raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
+    read = [] if inside is not None else [read_side(each, question.model) for each in sides]
+    if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
+        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), told, where)
+        if where is not None:
+            _write_options(found, where)
+        return found
     from archsim.studies import designs
     from archsim.studies.designs_page import write_comparison_page
     from archsim.studies.sides import load_side, name_of, side_of
 
     whole = None if inside is None else load_side(inside, overrides)
-    sides = [side_of(each, whole, overrides, chosen) for each in (a, b)]
-    found = designs.compare_designs((name_of(a), name_of(b)), sides)
-    if out is not None:
-        write_comparison_page(found, Path(out))
-    return found
+    a, b = sides
+    both = [side_of(each, whole, overrides, chosen) for each in (a, b)]
+    compared = designs.compare_designs((name_of(a), name_of(b)), both)
+    if where is not None:
+        write_comparison_page(compared, where)
+    return compared
+
+
+def _write_options(found: OptionComparison | DeploymentComparison, folder: Path) -> None:
+    from archsim.search.compare import OptionComparison
+
+    if isinstance(found, OptionComparison):
+        from archsim.search.page import write_options
+
+        write_options(found, folder)
+        return
+    from archsim.search.deployments import write_deployments
+
+    write_deployments(found, folder)
 
 
 def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
@@ -617,8 +677,9 @@ def why(
     worst: int = 10,
     told: Callable[[str], None] = lambda text: None,
     **chosen: Any,
-) -> Why:
-    """What limits a step of one combination of an experiment, and what would help.
+) -> Why | ServedWhy:
+    """What limits a step of one combination of an experiment, and what would help. Of a file of ``ar.serve``, a
+    `ServedWhy`: what its time goes to by cause, and what doubling each rate would change.
 
     Returns a `Why`: ``.rows`` has the slowest steps (columns of ``steps.parquet``), ``.lines()`` five lines of the
     first: cause, link, die, expert, and what would help by how much. The last is simulated if ``step`` or ``layer`` is
@@ -635,6 +696,13 @@ def why(
     """
     from archsim.studies.why import explain
 
+    if _is_deployment(experiment):
+        from archsim.search.deployments import why_deployment
+        from archsim.specs.serving_files import load_serving
+
+        source = cast("Source", experiment)
+        name = "the deployment" if isinstance(source, Mapping) else Path(source).stem
+        return why_deployment(load_serving(source, override_texts(overrides)), name, told)
     return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, told)
 
 

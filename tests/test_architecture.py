@@ -26,6 +26,7 @@ FLOORS = [
     ("archsim.report",),
     ("calibration",),
     ("archsim.studies",),
+    ("archsim.search",),
     ("archsim.api", "archsim.extend"),
     ("archsim.cli", "archsim.__main__"),
 ]

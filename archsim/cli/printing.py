@@ -255,3 +255,25 @@ def print_sure(found) -> None:
             print(said)
         print(place.sentence)
     print_notes(list(found.notes))
+
+
+def print_served_sure(found) -> None:
+    """Headlines with their intervals, the order, what it depends on, and what to measure."""
+    from archsim.report.units import interval, percent
+    from archsim.studies.serving.sure import HEADLINES
+
+    table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
+    for unit, name in HEADLINES.values():
+        table.add_column(f"{name} {unit}".strip(), justify="right")
+    for option in found.options:
+        cells = [
+            "{} ({} to {})".format(*interval(each.p50, each.p05, each.p95)) if each else "–"
+            for each in (option.intervals.get(column) for column in HEADLINES)
+        ]  # fmt: skip
+        table.add_row(option.name, percent(option.best), *cells)
+    console().print(table)
+    print_causes(found.indices, found.unknown, found.explained_told)
+    for said in found.advice:
+        print(said)
+    print(sentence(found.sentence))
+    print_notes(list(found.notes))

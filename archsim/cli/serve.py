@@ -59,7 +59,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     import archsim as ar
-    from archsim.cli.printing import print_notes, report_folder
+    from archsim.cli.printing import print_notes, print_served_sure, report_folder
     from archsim.cli.progress import study
 
     folder = report_folder(arguments.stem_of(args.file), args.out)
@@ -85,7 +85,7 @@ def _serve(args: argparse.Namespace) -> int:
             print_notes(f"{each.serving.policy.name}: {said}" for said in each.unsteady_told)
     if sure is not None:
         args.result = {"rows": rows, "sure": sure.plain()}
-        _print_sure(sure)
+        print_served_sure(sure)
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
@@ -181,30 +181,6 @@ def _print_measures(outcome) -> None:
     console().print(table)
     for room in rooms_told(outcome.serving):
         print(room)
-
-
-def _print_sure(found) -> None:
-    """Headlines with their intervals, the order, what it depends on, and what to measure."""
-    from archsim.base.errors import sentence
-    from archsim.cli.printing import console, grid, print_causes, print_notes
-    from archsim.report.units import interval, percent
-    from archsim.studies.serving.sure import HEADLINES
-
-    table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
-    for unit, name in HEADLINES.values():
-        table.add_column(f"{name} {unit}".strip(), justify="right")
-    for option in found.options:
-        cells = [
-            "{} ({} to {})".format(*interval(each.p50, each.p05, each.p95)) if each else "–"
-            for each in (option.intervals.get(column) for column in HEADLINES)
-        ]  # fmt: skip
-        table.add_row(option.name, percent(option.best), *cells)
-    console().print(table)
-    print_causes(found.indices, found.unknown, found.explained_told)
-    for said in found.advice:
-        print(said)
-    print(sentence(found.sentence))
-    print_notes(list(found.notes))
 
 
 def _print_policies(outcomes) -> None:

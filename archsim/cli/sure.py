@@ -11,7 +11,7 @@ _SAMPLES = 256
 
 
 def add_sure(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser)
+    arguments.add_experiment(parser, "The experiment, or a file of `archsim serve`")
     arguments.add_chosen(parser, "all of them")
     arguments.add_samples(parser, _SAMPLES)
     arguments.add_report(parser, "reports/NAME-sure")
@@ -30,8 +30,11 @@ def run_sure(args: argparse.Namespace) -> int:
     from archsim.api import only_chosen
     from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
     from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.library import load_planned
+    from archsim.specs.file_kinds import SERVE, kind_of
+    from archsim.specs.library import load_planned, tree_of
 
+    if kind_of(tree_of(args.file).data) == SERVE:
+        return _run_deployment(args)
     chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     planned = only_chosen(load_planned(args.file, args.overrides), chosen)
     experiment = planned if isinstance(planned, ExperimentSpec) else planned.experiment
@@ -49,5 +52,23 @@ def run_sure(args: argparse.Namespace) -> int:
         found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler)
     args.result = found.plain()
     print_sure(found)
+    print(f"report: {folder / 'sure.html'}")
+    return arguments.OK
+
+
+def _run_deployment(args: argparse.Namespace) -> int:
+    """The runs of a file of `archsim serve` in worlds: its points against each other, or its policies."""
+    import archsim as ar
+    from archsim.cli.printing import print_compiling, print_served_sure, report_folder
+    from archsim.cli.progress import study
+
+    folder = report_folder(arguments.stem_of(args.file), args.out, "sure")
+    print_compiling("serving")
+    with study(folder) as watching:
+        found = ar.sure(
+            args.file, args.samples, folder, overrides=args.overrides, watcher=watching, jobs=args.jobs
+        )
+    args.result = found.plain()
+    print_served_sure(found)
     print(f"report: {folder / 'sure.html'}")
     return arguments.OK

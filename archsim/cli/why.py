@@ -12,7 +12,7 @@ _WORST = 10
 
 
 def add_why(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser, "The experiment, or the folder of a report")
+    arguments.add_experiment(parser, "The experiment, a file of `archsim serve`, or the folder of a report")
     arguments.add_chosen(parser)
     parser.add_argument(
         "--step", type=arguments.natural, metavar="N", help="Explain a layer of this iteration (0: prefill)."
@@ -32,8 +32,11 @@ def add_why(parser: argparse.ArgumentParser) -> None:
 def run_why(args: argparse.Namespace) -> int:
     """Print five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
-    from archsim.specs.library import load_experiment
+    from archsim.specs.file_kinds import SERVE, kind_of
+    from archsim.specs.library import load_experiment, tree_of
 
+    if kind_of(tree_of(args.file).data) == SERVE:
+        return _run_deployment(args)
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
@@ -71,4 +74,23 @@ def run_why(args: argparse.Namespace) -> int:
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
         print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
+    return arguments.OK
+
+
+def _run_deployment(args: argparse.Namespace) -> int:
+    """Where the time of a deployment goes, and what doubling each rate would change."""
+    import archsim as ar
+    from archsim.cli.printing import console, grid, print_compiling, print_notes
+
+    print_compiling("serving")
+    found = ar.why(args.file, args.overrides, told=heartbeat.doing)
+    args.result = found.as_json()
+    print(found.sentence)
+    table = grid("with", numbers=("mean TTFT", "mean TPOT", "goodput"))
+    for each in found.levers:
+        table.add_row(each.what, f"{each.ttft:+.1%}", f"{each.tpot:+.1%}", f"{each.goodput:+.1%}")
+    console().print(table)
+    for said in found.outcome.why_slow:
+        print(f"- {said}")
+    print_notes(found.outcome.notes)
     return arguments.OK

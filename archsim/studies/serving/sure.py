@@ -18,7 +18,7 @@ as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -263,16 +263,18 @@ def _way(serving: serving_files.Serving, table: str) -> str:
 
 
 def find_sure(
-    plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None
-) -> ServedSure:
+    plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None,
+    names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None,
+) -> ServedSure:  # fmt: skip
     """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
-    ``jobs``: runs that are served at a time (default: available cores). Raises ArchsimError for too few samples, and
+    ``jobs``: runs that are served at a time (default: available cores); ``names``: of the runs; ``refused``: gets the
+    name of a run that cannot be served, and why. Raises ArchsimError for too few samples, and
     for a plain file that cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(plan, samples, Path(made), watcher, jobs)
+            return find_sure(plan, samples, Path(made), watcher, jobs, names, refused)
     watcher, widths = watcher or sweep.Unwatched(), uncertainty.load_widths()
     files.own_folder(folder)
     runs = [replace(run, details=False) for run in plan.runs()]
@@ -293,12 +295,14 @@ def find_sure(
     )  # fmt: skip
     sweep.refuse_failed(failures, len(asked))
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
-    for run, name in zip(runs, _names(plan, runs), strict=True):
+    for run, name in zip(runs, names or _names(plan, runs), strict=True):
         rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
-        if refused := next((row["refused"] for row in rows if row["refused"]), ""):
-            if not plan.has_axes:
-                raise errors.ArchsimError(refused)
-            watcher.phase(f"{name} is left out: {refused}")
+        if why := next((row["refused"] for row in rows if row["refused"]), ""):
+            if not plan.has_axes and refused is None:
+                raise errors.ArchsimError(why)
+            watcher.phase(f"{name} is left out: {why}")
+            if refused is not None:
+                refused(name, why)
         else:
             found[name] = rows[0], rows[1:]
     if not found:

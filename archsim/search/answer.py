@@ -1,0 +1,223 @@
+"""What a comparison of options says: its first sentence, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, inf
+
+import numpy as np
+
+from archsim.base.errors import capital
+from archsim.base.quantities import TIME, format_quantity
+from archsim.report.units import listed, percent, prefixed, significant
+from archsim.search.compare import NEVER, PLATEAU, UNITS, Compared, OptionComparison
+from archsim.search.frontier import Crossing, crossing_of
+from archsim.uncertainty.estimate import SURE, OptionPair
+
+WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
+_PART = {"projections": "projections", "dense": "dense layers", "all_reduce": "all-reduces", "head": "head"}
+
+
+def answer(found: OptionComparison) -> str:
+    """Ratio with range at the limit, for the machines and for a dollar, and where the order turns."""
+    sides, limits = found.sides, found.limits
+    if found.varied is not None:
+        return _over_key(found)
+    able = [each for each in sides if each.rates[0] > NEVER]
+    if len(sides) == 1 or len(able) == 1:
+        one = able[0]
+        rates = one.rates[1:] if found.samples else one.rates
+        low, high = np.quantile(rates, (0.05, 0.95))
+        unable = [each.side.told for each in sides if each not in able]
+        cannot = f", and {listed(unable)} cannot keep that" if unable else ""
+        return (
+            f"{_begin(found)}{one.side.told} serves {prefixed(float(np.median(rates)))} tokens per second "
+            f"({prefixed(float(low))} to {prefixed(float(high))}){cannot}.{_size(found)}"
+        )
+    order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
+    first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])
+    said = []
+    for one, other in pairs:
+        by_all, by_price = found.pair(one, other, "machines"), found.pair(one, other, "usd")
+        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(one, other, found.equal))]
+        more = "".join(f", {ratio(each)} {UNITS[name]}" for name, each in third)
+        said.append(
+            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and {ratio(by_price)} as many "
+            f"{UNITS['usd']}"
+        )
+    begin = f"{_begin(found)}{sides[first].side.told} serves {'; '.join(said)}."
+    turns = list(_turns(found, *pairs[0]))
+    text = f"{begin} {' '.join(turns)}".strip()
+    if limits.rate_per_s:
+        return f"{_size(found).strip()} {text}"
+    return text
+
+
+def _over_key(found: OptionComparison) -> str:
+    """Of one machine from which value on nothing is gained, and what the best gains over the first; of two where their
+    order turns.
+    """
+    varied, skip = found.varied, 1 if found.samples else 0
+    assert varied is not None
+    count = len(varied.values)
+    said = []
+    for begin in range(0, len(found.sides), count):
+        sides = found.sides[begin : begin + count]
+        rates = [float(np.median(each.rates[skip:])) for each in sides]
+        best = int(np.argmax(rates))
+        equal = [at for at in range(count) if rates[at] >= (1 - PLATEAU) * rates[best]]
+        cheapest = min(equal, key=lambda at: (float(sides[at].usd[0]), at))
+        worst = int(np.argmin(rates))
+        name = sides[0].side.told.partition(" with ")[0]
+        gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
+        flat = (
+            f" {listed(str(varied.values[at]) for at in equal)} serve as much within {percent(PLATEAU, 1)}, of which "
+            f"{varied.values[cheapest]} is the cheapest." if len(equal) > 1 else ""
+        )  # fmt: skip
+        if len(equal) == count:
+            said.append(f"{varied.key} has no effect on {name} from {varied.values[0]} to {varied.values[-1]}.{flat}")
+            continue
+        said.append(
+            f"{name} serves {gained} as many tokens per second with {varied.key} {varied.values[cheapest]} as with "
+            f"{varied.values[worst]}.{flat}"
+        )
+    begin_ = _begin(found)
+    turn = key_crossing(found)
+    if turn is not None:
+        value, ends, name = turn
+        said.append(f"{name} is ahead from {varied.key} {significant(value)} ({ends}) on.")
+    return f"{begin_}{' '.join(said)}"
+
+
+def key_crossing(found: OptionComparison) -> tuple[float, str, str] | None:
+    """(Value of the key from which on the order of two machines is another, its range, the name of that ahead)."""
+    varied = found.varied
+    if varied is None or not varied.numbers or len(found.sides) != 2 * len(varied.values):
+        return None
+    order = np.argsort(varied.numbers)
+    rates = [np.stack([found.sides[half * len(order) + at].per(found.equal) for at in order]) for half in (0, 1)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = rates[0] / rates[1]
+    turn = crossing_of(np.array(varied.numbers)[order], each[:, 0], each[:, 1:].T)
+    if turn is None:
+        return None
+    ahead = found.sides[len(order) if turn.first_below else 0].side.told.partition(" with ")[0]
+    return turn.at, f"{significant(turn.range.p05)} to {significant(turn.range.p95)}", ahead
+
+
+def _begin(found: OptionComparison) -> str:
+    return f"{found.limits.told}, " if found.limits.told else "With batches as large as memory allows, "
+
+
+def ratio(each: OptionPair) -> str:
+    """``0.6 × (0.5–0.8)``, and whether it is a tie."""
+    low, middle, high = (significant(value, 2) for value in each.ratio)
+    tie = ""
+    if max(each.probability, each.reverse) < SURE:
+        tie = f", a tie: ahead in {percent(each.probability)} of worlds"
+    return f"{middle} ×" if low == high and not tie else f"{middle} × ({low}–{high}{tie})"
+
+
+def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
+    """Where the order turns: of the budget that is asked for and per dollar."""
+    any_turn = False
+    for equal in dict.fromkeys((found.equal, "usd")):
+        turn = found.crossing(one, other, equal)
+        if turn is None:
+            continue
+        any_turn = True
+        yield _turn_sentence(found, turn, one, other, equal)
+    if not any_turn:
+        ahead = found.over_grid[one][0] > found.over_grid[other][0]
+        which = one if ahead.mean() > 0.5 else other
+        fast = 1e9 / found.grid[0]
+        slow = 1e9 / found.grid[-1]
+        yield (
+            f"The order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s a user"
+            + (f" ({found.sides[which].side.told} is ahead throughout)." if abs(ahead.mean() - 0.5) == 0.5 else ".")
+        )
+
+
+def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int, equal: str) -> str:
+    """``Per dollar, B is ahead above 90 tokens/s a user (80 to 110)``: below a time per token is above a speed."""
+    fast, slow = (one, other) if turn.first_below else (other, one)
+    ends = sorted(1e9 / each for each in (turn.range.p05, turn.range.p95))
+    spread = f" ({significant(ends[0], 2)} to {significant(ends[1], 2)})" if found.samples else ""
+    begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
+    sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of worlds"
+    return (
+        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} and "
+        f"{found.sides[slow].side.told} below{sure}."
+    )
+
+
+def machines_for(each: Compared, rate: float, output: float, samples: int) -> int:
+    """Machines that serve so many requests a second in SURE of the worlds."""
+    one = each.rates[1:] if samples else each.rates
+    least = float(np.percentile(one, WORLDS_OF_A_SIZE)) / each.side.count / output
+    return ceil(rate / max(least, NEVER) * (1 - 1e-9))
+
+
+def _size(found: OptionComparison) -> str:
+    """What serves the asked rate in 90 % of the worlds; ''."""
+    rate = found.limits.rate_per_s
+    if not rate:
+        return ""
+    told = []
+    for each in found.sides:
+        if each.rates[0] <= NEVER:
+            continue
+        count = machines_for(each, rate, found.requests.output, found.samples)
+        usd = count * each.usd[0] / each.side.count
+        told.append(f"{count} {each.side.name} ({prefixed(usd)} USD)")
+    worlds = f" in {SURE:.0%} of worlds" if found.samples else ""
+    return f" {rate:g} requests a second{worlds} take {' or '.join(told)}."
+
+
+def reasons(found: OptionComparison) -> Iterator[str]:
+    """How every side is used, what its time goes to, and how near it is to its limits."""
+    for each in found.sides:
+        way, batch, limits = each.chosen.way, each.batch, found.limits
+        if each.rates[0] <= NEVER:
+            fastest = float(each.frontier.ends()[0])
+            yield f"{each.side.told} does not keep the limits: its fastest token takes {_ms(fastest)}."
+            continue
+        parts = sorted(batch.parts_ns.items(), key=lambda part: -part[1])[:3]
+        spent = listed(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
+        yield (
+            f"{each.side.told}: {way.told}, {batch.batch:,} requests an engine. An iteration takes {_ms(batch.ns)} "
+            f"({spent})."
+        )
+        if found.samples and limits.tpot_ns < inf:
+            yield _edge(found, each)
+        if abs(each.simulated - 1) > 0.01:
+            yield f"The event engine takes {each.simulated:.2f} times the estimate, which the rates include."
+    if len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
+        a, b = found.sides[:2]
+        ratio_ = float(np.median(a.rates / b.rates))
+        yield (
+            f"Per dollar, both serve as much if {a.side.told} costs {prefixed(b.usd[0] * ratio_)} USD; it is estimated at "
+            f"{prefixed(a.usd[0])} USD, and {b.side.told} at {prefixed(b.usd[0])} USD."
+        )
+
+
+def _edge(found: OptionComparison, each: Compared) -> str:
+    """Whether the batch is held by the limit, and which keeps it in most worlds."""
+    at = next(at for at, used in enumerate(each.machine.used) if used is each.chosen)
+    curve, used, limit = each.frontier.curves[at], each.chosen, found.limits.tpot_ns
+    if curve.tpot_ns[0, -1] < limit:
+        return f"{each.side.name} is held by memory, not by the limit: its largest batch takes {_ms(curve.tpot_ns[0, -1])}."
+    sizes = np.log([one.batch for one in used.batches])
+    keeps = [
+        float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row)), sizes))) for row in curve.tpot_ns[1:]
+    ]
+    safe = int(np.percentile(keeps, 100 - 100 * SURE)) // used.way.groups * used.way.groups
+    missed = float(np.mean(np.array(keeps) < each.batch.batch * 0.999))
+    return (
+        f"{each.side.name} is at the limit: {each.batch.batch:,} requests miss it in {percent(missed)} of worlds, and "
+        f"{max(safe, used.way.groups):,} keep it in {SURE:.0%}."
+    )
+
+
+def _ms(ns: float) -> str:
+    return format_quantity(float(f"{ns:.3g}"), TIME)

@@ -1,0 +1,382 @@
+"""Compares options: the frontier of every side within the limits, its range in many worlds, and where the order turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archsim.base import errors
+from archsim.base.quantities import TIME, format_quantity
+from archsim.base.sums import sum
+from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.report.units import listed, percent
+from archsim.runs.energy import build_costs
+from archsim.search import machines, worlds
+from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
+from archsim.search.machines import Batch, Machine, Used, experiment_of, run_of, timed
+from archsim.search.options import EQUALS, Limits, Requests, Side
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.model import ModelSpec
+from archsim.uncertainty.estimate import OptionPair, pair
+
+if TYPE_CHECKING:
+    import pandas
+
+SAMPLES = 32  # worlds
+NEVER = 1e-9  # tokens/s, of a side that keeps no limit
+UNITS: Mapping[str, str] = {
+    "machines": "", "devices": "per device", "usd": "per dollar", "w": "per watt", "mm2": "per mm² of silicon",
+}  # fmt: skip
+PLATEAU = 0.005  # relative: values of a key that serve as much as the best are equal
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A key and its values."""
+
+    key: str  # of the system
+    values: tuple[Any, ...]  # as given
+    numbers: tuple[float, ...]  # in base units; (): no numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One side."""
+
+    machine: Machine
+    frontier: Frontier  # of one machine; world 0 is without a draw
+    chosen: Used  # how it is used at the limit, or for most tokens
+    batch: Batch  # of one engine of it, as simulated
+    simulated: float  # time of a batch as simulated over its estimate, by which all times are scaled
+    rates: np.ndarray  # float64[1 + world] tokens/s of all machines at the limit; the first without a draw
+    usd: np.ndarray  # float64[1 + world] of making all machines
+    file: ExperimentSpec  # that runs it
+
+    @property
+    def side(self) -> Side:
+        return self.machine.side
+
+    def amount(self, equal: str) -> np.ndarray | float:
+        """How much of a budget all machines are."""
+        system, count = self.machine.system, self.side.count
+        if equal == "usd":
+            return self.usd
+        watts = self.batch.watts * self.chosen.way.engines
+        each = {"machines": 1.0, "devices": system.dies, "w": watts, "mm2": build_costs(system).silicon_mm2}
+        return float(count * each[equal]) if equal != "machines" else 1.0
+
+    def per(self, equal: str) -> np.ndarray:
+        """float64[1 + world]: tokens/s at the limit, of all machines or for a unit of a budget."""
+        return self.rates / self.amount(equal)
+
+
+@dataclass(frozen=True, eq=False)
+class OptionComparison(Shown):
+    """Sides compared as well as each can be used (`ar.compare`)."""
+
+    sides: tuple[Compared, ...]
+    model: ModelSpec
+    limits: Limits
+    requests: Requests
+    equal: str  # of EQUALS: the budget by which the order is told to turn
+    samples: int  # worlds; 0: none
+    notes: tuple[str, ...]
+    grid: np.ndarray = field(repr=False)  # float64[limit] ns a token
+    varied: Varied | None = None  # the key that varies; sides are then its values, of one machine after the other
+
+    @cached_property
+    def over_grid(self) -> tuple[np.ndarray, ...]:
+        """float64[1 + world, limit] tokens/s of all machines of each side."""
+        return tuple(each.side.count * each.frontier.at(self.grid, self.limits.ttft_ns) for each in self.sides)
+
+    def pair(self, one: int, other: int, equal: str) -> OptionPair:
+        """How many times as much the one side serves as the other, at the limit."""
+        names = self.sides[one].side.told, self.sides[other].side.told
+        skip = 1 if self.samples else 0
+        values = [self.sides[at].per(equal)[skip:] for at in (one, other)]
+        costs = {name: 1 / np.maximum(each, NEVER) for name, each in zip(("a", "b"), values, strict=True)}
+        return pair("a", "b", costs)._replace(faster=names[0], slower=names[1])
+
+    def crossing(self, one: int, other: int, equal: str) -> Crossing | None:
+        """Where the order of two sides turns, in ns a token."""
+        a, b = self.sides[one], self.sides[other]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            amounts = [each.amount(equal) for each in (a, b)]
+            each = [rate / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
+                    for rate, amount in zip((self.over_grid[one], self.over_grid[other]), amounts, strict=True)]  # fmt: skip
+            ratio = each[0] / each[1]
+        return crossing_of(self.grid, ratio[0], ratio[1:])
+
+    @property
+    def sentence(self) -> str:
+        """The answer."""
+        from archsim.search.answer import answer
+
+        return answer(self)
+
+    def __repr__(self) -> str:
+        return f"OptionComparison({self.sentence})"
+
+    @cached_property
+    def table(self) -> Table:
+        """A row for every batch of the ways that are shown."""
+        rows = []
+        for each in self.sides:
+            for used, curve in zip(each.machine.used, each.frontier.curves, strict=True):
+                for at, batch in enumerate(used.batches):
+                    rate = curve.tokens_per_s[:, at] * each.side.count
+                    low, high = np.quantile(rate[1:], (0.05, 0.95)) if self.samples else (rate[0], rate[0])
+                    rows.append({
+                        "side": each.side.told, "way": used.way.told, "engines": used.way.engines * each.side.count,
+                        "batch": batch.batch, "tpot_ms": float(curve.tpot_ns[0, at] / 1e6),
+                        "ttft_ms": float(curve.ttft_ns[0, at] / 1e6), "tokens_per_s": float(rate[0]),
+                        "tokens_per_s_p05": float(low), "tokens_per_s_p95": float(high),
+                        "tokens_per_s_per_usd": float(rate[0] / each.usd[0]),
+                        "tokens_per_j": float(rate[0] / (each.side.count * used.way.engines * max(batch.watts, 1e-9))),
+                    })  # fmt: skip
+        kinds = {"side": TEXT, "way": TEXT, "engines": INTEGER, "batch": INTEGER}
+        return Table({name: kinds.get(name, REAL) for name in rows[0]}, tuple(rows))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per batch of the ways that are shown."""
+        return self.table.to_pandas()
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        from archsim.search.answer import reasons
+
+        return {
+            "answer": self.sentence, "why": list(reasons(self)), "samples": self.samples,
+            "sides": [
+                {
+                    "side": each.side.told, "way": each.chosen.way.told, "batch": each.batch.batch,
+                    "tokens_per_s": float(each.rates[0]), "usd": float(each.usd[0]),
+                    "iteration_ms": each.batch.ns / 1e6,
+                    "parts_ms": {name: ns / 1e6 for name, ns in each.batch.parts_ns.items()},
+                }
+                for each in self.sides
+            ],
+            "ratios": {
+                equal: {"p50": found.ratio.p50, "p05": found.ratio.p05, "p95": found.ratio.p95,
+                        "probability": found.probability}
+                for equal in EQUALS if (found := self.pair(0, 1, equal))
+            } if len(self.sides) > 1 else {},
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def compare_machines(
+    sides: Sequence[Side], model: str | ModelSpec | None, limits: Limits, requests: Requests, equal: str = "machines",
+    pinned: Mapping[str, Any] | None = None, samples: int = SAMPLES, jobs: int = 1,
+    say: Callable[[str], None] = lambda text: None, designs: Sequence[Any] = (), varied: Varied | None = None,
+) -> OptionComparison:  # fmt: skip
+    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises SpecError for sides without
+    a common model, and for limits that no side keeps.
+    """
+    bases = [machines.base_of(side, _common_model(sides, model)) for side in sides]
+    of = bases[0].models[0]
+    found: list[Machine] = []
+    for at, (side, base) in enumerate(zip(sides, bases, strict=True)):
+        among: Sequence[Any] = ()
+        if varied is not None and at % len(varied.values):  # as the first value of the same side
+            among = [used.way for used in found[at - at % len(varied.values)].used]
+        found.append(machines.machine_of(side, base, requests, limits, pinned or {}, say, jobs, among))
+    _refuse_limits(found, limits, requests)
+    designs = list(designs) or [each.system for each in found]
+    frontiers = _in_worlds(found, designs, limits, requests, samples, jobs, say)
+    grid = grid_of(frontiers)
+    compared = []
+    for machine, frontier in zip(found, frontiers, strict=True):
+        say(f"{machine.side.name}: simulating what was chosen")
+        compared.append(_compared(machine, frontier, limits, requests, samples))
+    return OptionComparison(
+        tuple(compared), of, limits, requests, equal, samples, tuple(_notes(compared, requests, of)), grid,
+        varied,
+    )  # fmt: skip
+
+
+def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str | ModelSpec:
+    """Raises SpecError."""
+    if model is not None:
+        for side in sides:
+            if side.experiment is not None and (names := [each.name for each in side.experiment.models]):
+                if str(getattr(model, "name", model)) not in names:
+                    raise errors.SpecError(f"{side.name} has {', '.join(names)}, and not {model}: no common model")
+        return model
+    own = {side.name: [each.name for each in side.experiment.models] for side in sides if side.experiment is not None}
+    if not own:
+        raise errors.SpecError("machines serve a model: give --model NAME, such as --model deepseek-v3")
+    common = set.intersection(*map(set, own.values()))
+    if not common:
+        told = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())
+        raise errors.SpecError(f"the sides have no model in common: {told}. Give --model, or experiments that share one")
+    first = next(side.experiment for side in sides if side.experiment is not None)
+    return next(each for each in first.models if each.name in common)
+
+
+def _refuse_limits(found: Sequence[Machine], limits: Limits, requests: Requests) -> None:
+    """Raise SpecError where no side keeps the limits: what is nearest, and what would help."""
+    at = np.array([limits.tpot_ns if limits.tpot_ns < np.inf else 1e18])
+    curves = [(each, used, used.nominal(requests.output)) for each in found for used in each.used]
+    if any(curve.at(at, limits.ttft_ns).any() for _, _, curve in curves):
+        return
+    def over(curve: Any) -> float:
+        return max(float(curve.tpot_ns[0, 0] / at[0]), float(curve.ttft_ns[0, 0] / limits.ttft_ns))
+
+    machine, used, curve = min(curves, key=lambda each: over(each[2]))
+    first = used.batches[0]
+    part, ns = max(first.parts_ns.items(), key=lambda each: each[1])
+    token, prompt = (format_quantity(float(f"{each[0, 0]:.3g}"), TIME) for each in (curve.tpot_ns, curve.ttft_ns))
+    first_token = f" and the first one in {prompt}" if requests.prompts else ""
+    raise errors.SpecError(
+        f"no side is within the limits ({limits.told.removeprefix('At ')}). The nearest is {machine.side.name}, with a "
+        f"token in {token}{first_token} ({used.way.told}, {first.batch} requests). {percent(ns / first.ns)} of an "
+        f"iteration is {part.replace('_', ' ')}: raise the limit, or give a machine that is faster there"
+    )
+
+
+def _in_worlds(
+    found: Sequence[Machine], designs: Sequence[Any], limits: Limits, requests: Requests, samples: int, jobs: int,
+    say: Callable[[str], None],
+) -> list[Frontier]:  # fmt: skip
+    """The frontiers; world 0 is without a draw."""
+    if not samples:
+        return [Frontier([used.nominal(requests.output) for used in each.used]) for each in found]
+    estimates = [_estimates(each, requests) for each in found]
+    offs = []
+    for each, design, at in zip(found, designs, estimates, strict=True):
+        used = each.used[0]
+        batch = used.batches[len(used.batches) // 2].batch
+        scenario = machines.scenario_of(each.base, used.way, batch, requests, at.context)
+        own = [worlds.off_of(machines.scenario_of(each.base, one.way, one.batches[0].batch, requests, at.context), design)
+               for one in each.used[1:]]  # fmt: skip
+        offs.append([worlds.off_of(scenario, design), *own])
+    drawn = worlds.draws([off for own in offs for off in own], samples)
+    frontiers = []
+    for each, at, own in zip(found, estimates, offs, strict=True):
+        say(f"{each.side.name}: {samples} worlds")
+        curves, shown = [], each.used
+        # The way that serves most runs in all worlds at several batches; others take its factors, by their place.
+        first = worlds.InWorlds(at, own[0], drawn, samples)
+        anchors = _anchors(shown[0], limits, requests)
+        factors = first.factors(shown[0], anchors)
+        for used in shown:
+            mine = factors if used is shown[0] else _by_place(shown[0], used, factors)
+            rows = np.concatenate([np.ones((1, len(used.batches))), mine])
+            prompts = np.concatenate([[1.0], mine[:, -1]])  # products decide both
+            curves.append(used.curve(requests.output, rows, prompts))
+        frontiers.append(Frontier(curves))
+    return frontiers
+
+
+def _by_place(first: Used, used: Used, factors: np.ndarray) -> np.ndarray:
+    """Factors of another way, at the same requests a device."""
+    def each(of: Used) -> np.ndarray:
+        return np.log([batch.batch / of.way.engine.dies for batch in of.batches])
+
+    return np.stack([np.exp(np.interp(each(used), each(first), np.log(row))) for row in factors])
+
+
+def _estimates(machine: Machine, requests: Requests) -> machines.Estimates:
+    own = machine.side.experiment is not None
+    return machines.Estimates(machine.base, requests, machine.base.workload.context if own else None)
+
+
+def _anchors(used: Used, limits: Limits, requests: Requests) -> list[int]:
+    """Batches that run in all worlds: the smallest, the largest, and the one at the limit or halfway."""
+    every = [each.batch for each in used.batches]
+    token = used.nominal(requests.output).tpot_ns[0]
+    middle = int(np.searchsorted(token, limits.tpot_ns)) if limits.tpot_ns < np.inf else len(every) // 2
+    return sorted({every[0], every[-1], every[min(max(middle, 0), len(every) - 1)]})
+
+
+def _compared(machine: Machine, found: Frontier, limits: Limits, requests: Requests, samples: int) -> Compared:
+    """A side at the limit. What is best there is simulated by the event engine with more layers, and all times are
+    scaled by what that differs from its estimate.
+    """
+    estimates = _estimates(machine, requests)
+    best, batch = _at_limit(machine, found, limits)
+    estimate = estimates.batch(machine.used[best].way, batch)
+    simulated, file = _simulated(machine, machine.used[best], batch, requests)
+    ratio = simulated.ns / estimate.ns
+    frontier = Frontier([Curve(each.tpot_ns * ratio, each.tokens_per_s / ratio, each.ttft_ns * ratio)
+                         for each in found.curves])  # fmt: skip
+    again, size = _at_limit(machine, frontier, limits)
+    if (again, size) != (best, batch):
+        best = again
+        if size != batch:
+            batch = size
+            simulated, file = _simulated(machine, machine.used[best], batch, requests)
+    rates = machine.side.count * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
+    own = sum(build_costs(machine.system).usd.values())
+    usd = np.concatenate([[own], worlds.prices(machine.system, samples)]) if samples else np.array([own])
+    file = file.model_copy(update={"name": machines.re_named(machine.side.name)})
+    return Compared(machine, frontier, machine.used[best], simulated, ratio, rates, machine.side.count * usd, file)
+
+
+def _limit(limits: Limits) -> np.ndarray:
+    """float64[1] ns a token; without a limit, more than any batch takes."""
+    return np.array([limits.tpot_ns if limits.tpot_ns < np.inf else 1e18])
+
+
+def _at_limit(machine: Machine, frontier: Frontier, limits: Limits) -> tuple[int, int]:
+    """(Which way serves most at the limit without a draw, requests of an engine)."""
+    at = _limit(limits)
+    best = int(np.argmax([curve.at(at, limits.ttft_ns)[0, 0] for curve in frontier.curves]))
+    used, curve = machine.used[best], frontier.curves[best]
+    sizes, within = np.array([one.batch for one in used.batches], float), curve.ttft_ns[0] <= limits.ttft_ns
+    token, groups = np.maximum.accumulate(curve.tpot_ns[0]), used.way.groups
+    if len(sizes) == 1 or not within.any():
+        return best, int(sizes[0])
+    largest = float(np.exp(np.interp(np.log(at[0]), np.log(token[within]), np.log(sizes[within]))))
+    return best, int(max(groups, (largest * (1 + 1e-9)) // groups * groups))
+
+
+def _simulated(machine: Machine, used: Used, batch: int, requests: Requests) -> tuple[Batch, ExperimentSpec]:
+    file = experiment_of(
+        machine.base, used.way, batch, requests, layers=machines.SIMULATED_LAYERS, engine="event",
+        context=_estimates(machine, requests).context,
+    )  # fmt: skip
+    run, simulator = run_of(file)
+    return timed(simulator.record(run)["row"], batch), file
+
+
+def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> list[str]:
+    found = []
+    if requests.prompts:
+        found.append(
+            f"Requests have {requests.prompt:,g} prompt and {requests.output:,g} output tokens. The time to the first "
+            "token leaves out a queue"
+        )
+    else:
+        found.append(
+            f"Decodes alone, of requests with {requests.context:,} tokens on average: prompts are computed elsewhere. "
+            "--ttft, --rate, --input or --output count them, too"
+        )
+    for each in sides:
+        system = each.machine.system
+        if system.datasheet_only:
+            found.append(f"Nothing was measured on {system.name}: laws of another GPU are scaled by nominal rates")
+        if each.machine.refused:
+            found.append(
+                f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, such "
+                f"as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
+            )
+    if len(sides) > 1:
+        same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
+        if other:
+            found.append(
+                f"{listed(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws are "
+                f"independent" + (f"; {listed(same)} are the same" if same else "")
+            )
+    found.append(
+        "Prices are of making the machines (archsim hardware cost), and hosts take no time where their file says none"
+    )
+    found += [f"{model.name} is approximate: {each}" for each in model.approximate]
+    return found
+
+

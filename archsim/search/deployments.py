@@ -1,0 +1,299 @@
+"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds; and
+what the time of one goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.base import errors, tables
+from archsim.iteration.times import Batches, iteration_times
+from archsim.report.units import less_or_more, listed, percent, significant
+from archsim.search.options import Side
+from archsim.serving.measures import Measures, rent_of
+from archsim.serving.serving import Outcome, serve
+from archsim.specs import serving_files
+from archsim.studies.serving.runs import ServePlan, serve_plan, shown
+from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
+from archsim.uncertainty.estimate import SURE, Interval, interval
+
+SAMPLES = 16  # worlds: each is served
+# Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
+_LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "products twice as fast": ("products",), "experts twice as fast": ("experts",),
+    "attention twice as fast": ("attention",), "links twice as fast": ("moves",),
+    "half the time of the host": ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns"),
+})  # fmt: skip
+NOTHING = 0.001  # relative: smaller changes are none
+
+
+@dataclass(frozen=True, eq=False)
+class DeploymentComparison(tables.Shown):
+    """Deployments with the same worlds. ``sure``: their headlines in all of them; ``equal``: the budget for a unit of
+    which they are compared.
+    """
+
+    sure: ServedSure
+    names: tuple[str, ...]  # in the order in which they were given
+    refused: tuple[tuple[str, str], ...]  # (name, why it cannot be served)
+    equal: str  # machines (all that a file says), devices or usd
+    amounts: Mapping[str, float]  # name → devices, or USD an hour
+    limits_ms: Mapping[str, float]  # ttft, tpot → limit
+    rejected: Mapping[str, tuple[int, int]]  # name → (requests that are too long, all)
+
+    def option(self, name: str) -> ServedOption:
+        """One of them."""
+        return next(each for each in self.sure.options if each.name == name)
+
+    def ratio(self, one: str, other: str, column: str) -> Interval:
+        """Of a headline of one over that of the other, in the worlds."""
+        a, b = (self.option(name).samples[column] for name in (one, other))
+        return interval(a / np.maximum(b, 1e-12))
+
+    @property
+    def sentence(self) -> str:
+        """Both values, their difference with its range, and whether it is a tie."""
+        first, *others = [name for name in self.names if name not in dict(self.refused)]
+        if not others:
+            return f"{self.sure.sentence}.{self._refused()}"
+        judged = self.sure.judged
+        unit, what = HEADLINES[judged]
+        per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
+        said = []
+        for other in others:
+            a, b = ((self.option(name).samples[judged] / self.amounts[name]) for name in (other, first))
+            spread = interval(a / np.maximum(b, 1e-12))
+            more, less = float((a > b * (1 + NOTHING)).mean()), float((a < b * (1 - NOTHING)).mean())
+            tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of worlds"
+            low, middle, high = (significant(each) for each in spread)
+            ends = f"{low}–{high}" if low != high else "in all worlds"
+            times = [self._beside(other, first, column) for column in ("ttft_mean_ms", "tpot_mean_ms")]
+            said.append(
+                f"{other} has {middle} × ({ends}{tie}) the {what}{per} of {first}, and {listed(filter(None, times))}"
+            )
+        return f"{'; '.join(said)}.{self._rejected()}{self._refused()}"
+
+    def _beside(self, one: str, other: str, column: str) -> str:
+        """``TTFT 812 instead of 790 ms (−3 % to +8 %)``."""
+        unit, what = HEADLINES[column]
+        ours, theirs = (self.option(name).intervals.get(column) for name in (one, other))
+        if ours is None or theirs is None:
+            return ""
+        spread = self.ratio(one, other, column)
+        limit = self.limits_ms.get(column.partition("_")[0])
+        edge = ""
+        for name, found in ((one, ours), (other, theirs)):
+            if limit is not None and found.p05 <= limit <= found.p95:
+                edge += f", of which {name} is at the limit of {limit:g} {unit}"
+        return (
+            f"{what} {significant(ours.p50)} instead of {significant(theirs.p50)} {unit} ({spread.p05 - 1:+.0%} to "
+            f"{spread.p95 - 1:+.0%}){edge}"
+        )
+
+    def _rejected(self) -> str:
+        told = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
+        return f" Of the requests, {listed(told)} are rejected as too long." if told else ""
+
+    def _refused(self) -> str:
+        return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)
+
+    def __repr__(self) -> str:
+        return f"DeploymentComparison({self.sentence})"
+
+    @property
+    def table(self) -> tables.Table:
+        """As `ServedSure.table`."""
+        return self.sure.table()
+
+    def to_pandas(self) -> Any:
+        """One row per deployment, with columns ``_p05``, ``_p50`` and ``_p95``."""
+        return self.table.to_pandas()
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {"answer": self.sentence, "equal": self.equal, "refused": list(self.refused)} | self.sure.plain()
+
+
+def compare_deployments(
+    sides: Sequence[Side], vary: Mapping[str, Sequence[Any]], overrides: Sequence[str] = (), equal: str = "machines",
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    jobs: int | None = None, watcher: Any = None,
+) -> DeploymentComparison:  # fmt: skip
+    """Files, each with every combination of ``vary`` or of its own ``sweep:``. Raises SpecError for less than two, for
+    a key that a file does not have, and for a price that is not known.
+    """
+    import json
+
+    if equal in ("w", "mm2"):
+        raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
+    points: list[serving_files.Serving] = []
+    cells: list[dict[str, Any]] = []
+    names: list[str] = []
+    for side in sides:
+        combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
+        for cell in combinations:
+            changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
+            plan = serve_plan(side.source, changes)
+            for point, own in zip(plan.points, plan.cells, strict=True):
+                told = {key: shown(value) for key, value in cell.items()} | own
+                words = ", ".join(f"{key} {value}" for key, value in told.items())
+                names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words]))
+                             .strip())  # fmt: skip
+                points.append(point._replace(policies=point.policies[:1], axes=MappingProxyType({})))
+                cells.append(told)
+    if len(points) < 2:
+        raise errors.SpecError(
+            f"{sides[0].name}: one deployment has nothing beside it. Give another file, or --vary KEY=[value, value]"
+        )
+    models = {point.model.name for point in points}
+    if len(models) > 1:
+        raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
+    amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
+    refused: list[tuple[str, str]] = []
+    found = find_sure(
+        ServePlan(tuple(points), tuple(cells)), samples, folder, watcher, jobs, names=names,
+        refused=lambda name, why: refused.append((name, why)),
+    )  # fmt: skip
+    slo = points[0].spec.slo
+    limits = {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}
+    return DeploymentComparison(
+        found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
+        {name: _rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
+    )  # fmt: skip
+
+
+def _rejected(serving: serving_files.Serving) -> tuple[int, int]:
+    """Requests that are too long for the model or the engines, and all."""
+    from archsim.serving.serving import deploy, requests_on
+
+    found = requests_on(serving, deploy(serving))
+    few = sum(each.number for each in found.rejected)
+    return few, few + len(found.input)
+
+
+def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:
+    """Devices, or USD an hour, of a deployment. Raises SpecError for a price that is not known."""
+    if equal == "machines":
+        return 1.0
+    total = 0.0
+    for name, side in serving.spec.sides.items():
+        system = serving.on(name).system
+        devices = side.instances * side.parallel.devices
+        gpu = system.compute.calibration or system.name
+        rent = rent_of(gpu, rents)
+        if equal == "usd" and rent is None:
+            raise errors.SpecError(
+                f"--equal usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one device)"
+            )
+        total += devices * (rent.usd_per_hour if equal == "usd" and rent is not None else 1.0)
+    return total
+
+
+class ServedLever(NamedTuple):
+    """What a change does to the means of a run."""
+
+    what: str
+    ttft: float  # relative change of mean TTFT
+    tpot: float  # of mean TPOT
+    goodput: float  # of requests within the limits a second
+
+
+@dataclass(frozen=True, eq=False)
+class ServedWhy(tables.Shown):
+    """What the time of a deployment goes to, and what would help."""
+
+    name: str
+    outcome: Outcome
+    shares: Mapping[str, float]  # cause → share of a mean decode iteration, the largest first
+    levers: tuple[ServedLever, ...]  # most gain first
+
+    @property
+    def sentence(self) -> str:
+        """Where a decode iteration goes, and the lever that helps most."""
+        spent = listed(f"{percent(share)} {cause.replace('_', ' ')}" for cause, share in list(self.shares.items())[:3])
+        begin = f"A mean iteration of decodes of {self.name} is {spent}."
+        if not self.levers:
+            return begin
+        best = self.levers[0]
+        if max(-best.ttft, -best.tpot, best.goodput) < NOTHING:
+            return f"{begin} Nothing that was tried would help."
+        return (
+            f"{begin} With {best.what}, TPOT would be {less_or_more(best.tpot)} and TTFT {less_or_more(best.ttft)}, "
+            "which helps most of all that was tried."
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"  {each.what}: TTFT {each.ttft:+.1%}, TPOT {each.tpot:+.1%}, goodput {each.goodput:+.1%}"
+                 for each in self.levers]  # fmt: skip
+        return "\n".join([self.sentence, *self.outcome.why_slow, *lines])
+
+    def to_pandas(self) -> Any:
+        """One row per change that was tried."""
+        import pandas
+
+        return pandas.DataFrame(list(self.levers), columns=list(ServedLever._fields))
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "answer": self.sentence, "why": list(self.outcome.why_slow), "shares": dict(self.shares),
+            "levers": [each._asdict() for each in self.levers],
+        }  # fmt: skip
+
+
+def why_deployment(
+    serving: serving_files.Serving, name: str, say: Callable[[str], None] = lambda text: None
+) -> ServedWhy:
+    """Serve it, and again with each group of causes twice as fast."""
+    say("serving the requests")
+    outcome = serve(serving)
+    own = outcome.measures
+    levers = []
+    for what, fields in _LEVERS.items():
+        say(f"serving the requests with {what}")
+        off = {side: MappingProxyType(dict.fromkeys(fields, 0.5)) for side in serving.spec.sides}
+        found = serve(serving._replace(off=MappingProxyType(off))).measures
+        levers.append(ServedLever(what, *(_change(own, found, name) for name in ("ttft", "tpot", "goodput"))))
+    levers.sort(key=lambda each: each.tpot + each.ttft - 2 * max(each.goodput, 0.0))
+    return ServedWhy(name, outcome, _shares(outcome), tuple(levers))
+
+
+def _change(before: Measures, after: Measures, name: str) -> float:
+    one, other = (
+        each.goodput_per_s if name == "goodput" else getattr(each, name).mean for each in (before, after)
+    )
+    return float(other / one - 1) if one and one == one and other == other else 0.0
+
+
+def _shares(outcome: Outcome) -> dict[str, float]:
+    """Cause → share of an iteration with the mean number of decodes at their mean context."""
+    built, totals = outcome.deployment.decode or outcome.deployment.prefill, outcome.served.totals
+    iterations = max(float(totals["iterations"]), 1.0)
+    decodes = max(float(totals["sequences"]) / iterations, 1.0)
+    context = float(np.mean(outcome.requests.input) + np.mean(outcome.requests.output) / 2)
+    one, none = np.ones(1), np.zeros(1)
+    batch = Batches(one * decodes, one * context, none, one, one, one * decodes)
+    host = outcome.deployment.host
+    experts = None
+    if outcome.served.experts is not None and outcome.served.experts.size:
+        at = int(np.clip(round(np.log2(max(decodes * built.pool.ranks, 1))), 0, outcome.served.experts.shape[-1] - 1))
+        experts = np.exp(outcome.served.experts[-1][0, at]["log_ns"]) if "log_ns" in (
+            outcome.served.experts.dtype.names or ()) else None  # fmt: skip
+    found = iteration_times(built.laws, batch, experts_ns=experts, host_ns=host.iteration_ns + decodes * host.sequence_ns)
+    total = float(found.total_ns[0])
+    shares = {cause: float(ns[0]) / total for cause, ns in found.ns.items() if float(ns[0])}
+    return dict(sorted(shares.items(), key=lambda each: -each[1]))
+
+
+
+def write_deployments(found: DeploymentComparison, folder: Path) -> Path:
+    """Write the page of the worlds as ``index.html``, with ``sure.csv`` and ``sure.json``; returns its path."""
+    page = write_sure(replace(found.sure, sentence=found.sentence.rstrip(".")), folder)
+    return page.replace(folder / "index.html")

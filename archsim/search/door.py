@@ -1,0 +1,120 @@
+"""One door for comparisons: what sides are, and who compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archsim.base import errors
+from archsim.base.quantities import as_written
+from archsim.search import options
+from archsim.search.options import Limits, Requests, Side
+from archsim.specs.file_kinds import SERVE
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked beside the sides, as on the command line."""
+
+    model: str | None = None
+    tpot: str | None = None
+    ttft: str | None = None
+    rate: float | str | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    equal: str | None = None
+    vary: Mapping[str, tuple[Any, ...]] | None = None
+    prices: Mapping[str, float] | None = None
+    samples: int | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is asked that only options answer."""
+        given = (self.tpot, self.ttft, self.rate, self.input_tokens, self.output_tokens, self.equal, self.vary)
+        return any(each is not None for each in given)
+
+
+def compare_options(
+    sides: Sequence[Side], question: Question, pinned: Mapping[str, Any], overrides: Sequence[str] = (),
+    jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
+) -> Any:  # fmt: skip
+    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget that
+    is not known, and for sides that cannot be compared.
+    """
+    equal, vary = question.equal or "machines", question.vary or {}
+    if equal not in options.EQUALS:
+        known = ", ".join(options.EQUALS)
+        raise errors.SpecError(f"--equal {equal}: unknown{errors.did_you_mean(equal, options.EQUALS)} (known: {known})")
+    served = [side for side in sides if side.kind == SERVE]
+    if served and len(served) < len(sides):
+        other = next(side for side in sides if side.kind != SERVE)
+        raise errors.SpecError(
+            f"{served[0].name} is a deployment, and {other.name} is not: give a file of archsim serve for each side, "
+            f"or the system that {served[0].name} names"
+        )
+    if served:
+        from archsim.search.deployments import SAMPLES, compare_deployments
+
+        changes = [*overrides]
+        changes += [f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value]
+        if question.rate:
+            changes.append(f"requests.arrivals.rate={str(question.rate).removesuffix('/s')}/s")
+        return compare_deployments(
+            served, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
+        )
+    from archsim.search.compare import SAMPLES as WORLDS
+    from archsim.search.compare import Varied, compare_machines
+
+    limits = options.limits_of(question.tpot, question.ttft, question.rate)
+    prompts = any((question.ttft, question.rate, question.input_tokens, question.output_tokens))
+    requests = Requests(
+        question.input_tokens or options.PROMPT, question.output_tokens or options.OUTPUT, bool(prompts)
+    )
+    varied, designs, every = None, [side.system for side in sides], list(sides)
+    if vary:
+        if len(vary) > 1:
+            raise errors.SpecError("--vary: give one key of a machine; others are chosen")
+        ((key, values),) = vary.items()
+        if any(side.system is None for side in sides):
+            raise errors.SpecError(f"--vary {key}: give machines (systems), or a file with sweep: to archsim sweep")
+        every = [variant for side in sides for variant in _variants(side, key, values)]
+        designs = [side.system for side in sides for _ in values]
+        varied = Varied(key.removeprefix("system."), values, tuple(_numbers(values)))
+    elif len(sides) < 2 and not limits.given:
+        raise errors.SpecError(f"{sides[0].name}: one side has nothing beside it. Give another, a limit, or --vary")
+    samples = WORLDS if question.samples is None else question.samples
+    return compare_machines(
+        every, question.model, limits, requests, equal, pinned, samples, jobs, say,
+        designs if all(each is not None for each in designs) else (), varied,
+    )  # fmt: skip
+
+
+def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
+    """A side for each value of a key of its system."""
+    import json
+
+    own = key.removeprefix("system.")
+    found = []
+    for value in values:
+        written = value if isinstance(value, str) else json.dumps(value)
+        system = options.load_system(side.source, [f"{own}={written}"])
+        found.append(side._replace(name=f"{side.name} with {own} {value}", system=system))
+    return found
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """Values in one unit; none where one is no number."""
+    found = []
+    for value in values:
+        if isinstance(value, bool):
+            return []
+        written = as_written(value) if isinstance(value, str) else None
+        if written is not None:
+            found.append(written.number * float(written.dimension.units[written.unit] if written.unit else 1.0))
+        elif isinstance(value, int | float):
+            found.append(float(value))
+        else:
+            return []
+    return found

@@ -1,0 +1,185 @@
+"""What is compared: sides as they are named, the limits that they share, and the requests that they serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archsim.base import errors, yaml
+from archsim.base.quantities import TIME, format_quantity, parse_quantity
+from archsim.specs import config_files, library
+from archsim.specs.experiment import ExperimentSpec
+from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
+from archsim.specs.system import SystemSpec
+
+EQUALS = ("machines", "devices", "usd", "w", "mm2")
+SYSTEM = "system"
+# Where nothing is said: as a recommendation takes them (archsim.studies.serving.question).
+PROMPT, OUTPUT = 1024.0, 512.0
+_ENDS = ("node", "cluster", "nvl72")  # of names of shipped machines of a GPU, the smallest first
+_LISTED = re.compile(r"\[(?P<values>.*)\]\s*(?P<unit>[A-Za-z/%]*)", re.DOTALL)
+
+
+class Limits(NamedTuple):
+    """What all sides have to keep."""
+
+    tpot_ns: float = inf  # time per output token
+    ttft_ns: float = inf  # time to first token
+    rate_per_s: float = 0.0  # requests a second that have to be served; 0: as many as possible
+
+    @property
+    def given(self) -> bool:
+        """Whether there is one."""
+        return self != Limits()
+
+    @property
+    def told(self) -> str:
+        """``At 50 ms a token and 2 s to the first one``; '' without a limit on times."""
+        parts = [f"{format_quantity(self.tpot_ns, TIME)} a token"] if self.tpot_ns < inf else []
+        parts += [f"{format_quantity(self.ttft_ns, TIME)} to the first token"] if self.ttft_ns < inf else []
+        return f"At {' and '.join(parts)}" if parts else ""
+
+
+class Requests(NamedTuple):
+    """What is served: requests of equal length. Their prompts are computed where ``prompts``, else elsewhere."""
+
+    prompt: float = PROMPT  # tokens
+    output: float = OUTPUT  # tokens
+    prompts: bool = False  # whether prompts count
+
+    @property
+    def context(self) -> int:
+        """Tokens that a request holds on average while it decodes."""
+        return round(self.prompt + self.output / 2)
+
+
+class Side(NamedTuple):
+    """A side as it was named. One of ``system`` and ``experiment`` is given, or neither for a deployment."""
+
+    name: str  # of the machine, or of the file
+    count: int  # machines
+    kind: str  # SYSTEM, or of `archsim.specs.file_kinds`
+    source: Any  # name, path or mapping
+    system: SystemSpec | None = None
+    experiment: ExperimentSpec | None = None
+
+    @property
+    def told(self) -> str:
+        """``8 gb200_nvl72``."""
+        return f"{self.count} {self.name}" if self.count > 1 else self.name
+
+
+def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> Limits:
+    """Raises SpecError for what is no time, or no rate, above 0."""
+    found = {}
+    for name, text in (("tpot", tpot), ("ttft", ttft)):
+        if text is not None:
+            found[f"{name}_ns"] = _time_ns(name, text)
+    try:
+        rate_per_s = float(str(rate or 0).removesuffix("/s"))
+    except ValueError:
+        rate_per_s = -1.0
+    if not 0 <= rate_per_s < inf or (rate is not None and rate_per_s == 0):
+        raise errors.SpecError(f"rate {rate}: expected requests a second above 0, such as 100/s")
+    return Limits(**found, rate_per_s=rate_per_s)
+
+
+def _time_ns(name: str, text: str) -> float:
+    try:
+        value = float(parse_quantity(text, TIME))
+    except ValueError as error:
+        raise errors.SpecError(f"{name}: {error}") from None
+    if not value > 0:
+        raise errors.SpecError(f"{name} {text}: expected a time above 0")
+    return value
+
+
+def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Key → its values, of ``KEY=[a, b]`` or ``KEY=[1, 2]TB/s``. Raises SpecError."""
+    if isinstance(texts, Mapping):
+        return {key: tuple(values) for key, values in texts.items()}
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        key, equals, given = text.partition("=")
+        listed = _LISTED.fullmatch(given.strip())
+        if not equals or not key.strip() or listed is None:
+            raise errors.SpecError(f"--vary {text}: expected KEY=[value, value], such as d2d.bandwidth=[1,2,4]TB/s")
+        values = yaml.parse_value(f"[{listed['values']}]", f"--vary {text}")
+        unit = f" {listed['unit']}" if listed["unit"] else ""
+        found[key.strip()] = tuple(f"{value}{unit}" if unit else value for value in values)
+        if len(values) < 2:
+            raise errors.SpecError(f"--vary {text}: expected two values or more")
+    return found
+
+
+def side_of(given: Any, model: str | None) -> Side:
+    """A side by its name: a system with an optional ``:N``, an experiment, a deployment or a report. ``model``: of the
+    comparison; with it, a name that is both a system and an experiment is the system. Raises SpecError.
+    """
+    if isinstance(given, SystemSpec):
+        return Side(given.name, 1, SYSTEM, given.model_dump(mode="json", by_alias=True), system=given)
+    if isinstance(given, ExperimentSpec):
+        return Side(given.name, 1, EXPERIMENT, given, experiment=given)
+    name, count = _counted(given) if isinstance(given, str) else (given, 1)
+    systems = config_files.named_files("systems")
+    is_named = isinstance(name, str) and not library.is_path(name) and not Path(name).exists()
+    if is_named and name in config_files.named_files("") and not (model and name in systems):
+        return _of_file(name, count)
+    if is_named:
+        name = _system_named(str(name))
+        return _of_system(name, name, count)
+    kind = kind_of(library.tree_of(name).data)
+    return _of_system(name, str(name), count) if kind == SYSTEM else _of_file(name, count)
+
+
+def _counted(text: str) -> tuple[str, int]:
+    name, colon, number = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return text, 1
+    if not (number.isascii() and number.isdecimal() and int(number) > 0):
+        raise errors.SpecError(f"{text}: expected NAME:N with a number of machines, such as gb200_nvl72:8")
+    return name, int(number)
+
+
+def _system_named(name: str) -> str:
+    """A shipped machine by its name, or by that of its GPU: the smallest machine of this GPU."""
+    known = config_files.named_files("systems")
+    if name in known:
+        return name
+    of_gpu = [each for end in _ENDS if (each := f"{name.lower()}_{end}") in known]
+    if of_gpu:
+        return of_gpu[0]
+    near = [each for each in known if name.lower() in each.split("_")]
+    if len(near) == 1:
+        return near[0]
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else errors.did_you_mean(name, known)
+    raise errors.SpecError(
+        f"{name}: no file, experiment or system of this name{hint} (archsim list systems names those that ship)"
+    )
+
+
+def _of_system(source: Any, label: str, count: int) -> Side:
+    system = load_system(source)
+    return Side(system.name, count, SYSTEM, source, system=system)
+
+
+def load_system(source: Any, overrides: Sequence[str] = ()) -> SystemSpec:
+    """A machine by name, file or mapping, with ``key=value`` of its own. Raises SpecError."""
+    tree: dict[str, Any] = {
+        "name": "compared", "systems": [str(source) if isinstance(source, Path) else source], "models": ["olmoe-1b-7b"],
+        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1}, "policies": ["ep"],
+        "assumptions": "physical",
+    }  # fmt: skip
+    at = [f"systems.0.{text.removeprefix('system.')}" for text in overrides]
+    return library.load_experiment(tree, at).systems[0]
+
+
+def _of_file(source: Any, count: int) -> Side:
+    kind = kind_of(library.tree_of(source).data)
+    label = source.get("name", "a mapping") if isinstance(source, Mapping) else Path(str(source)).stem
+    if kind == SERVE:
+        return Side(label, count, SERVE, source)
+    return Side(label, count, EXPERIMENT, source, experiment=library.load_experiment(source))

@@ -1,0 +1,90 @@
+"""The page of a comparison of options: its sentence, its frontiers, and how each side is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base import files, yaml
+from archsim.report import plots, rendering, units
+from archsim.search.answer import reasons
+from archsim.search.compare import UNITS, OptionComparison
+from archsim.search.machines import re_named
+
+_COLOURS = ("--p1", "--p2", "--p3", "--p4", "--p5")
+
+
+def write_options(found: OptionComparison, folder: Path) -> Path:
+    """Write ``index.html``, ``frontier.csv`` and a file for each side that `archsim sweep` runs; returns the page."""
+    files.own_folder(folder)
+    found.table.write_csv(folder / "frontier.csv")
+    named = {}
+    for at, each in enumerate(found.sides):
+        name = f"{'ABCDEFGHIJKLMNOP'[at % 16]}-{re_named(each.side.name)}.yaml"
+        named[each.side.told] = name
+        files.write_text(folder / name, f"# {each.chosen.way.told}\n{yaml.dump_yaml(each.file.resolved())}")
+    figures = [
+        figure for equal in dict.fromkeys((found.equal, "machines", "usd", "w")) if (figure := frontier(found, equal))
+    ]
+    context: dict[str, Any] = {
+        "found": found, "answer": found.sentence, "why": list(reasons(found)), "figures": figures[:1], "files": named,
+        "others": figures[1:], "rows": list(_rows(found)), "parts": list(_parts(found)),
+    }  # fmt: skip
+    files.write_text(folder / "index.html", rendering.rendered("options.html.j2", context))
+    return folder / "index.html"
+
+
+def frontier(found: OptionComparison, equal: str) -> plots.Points:
+    """Tokens a second over tokens a second of a user, a line and whiskers of 90 % of the worlds for each side; the
+    limit is a line, where one is given.
+    """
+    rows = []
+    shown = np.unique(np.linspace(0, len(found.grid) - 1, 28).astype(int))
+    for each, rates in zip(found.sides, found.over_grid, strict=True):
+        amount = each.amount(equal)
+        values = rates / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
+        for at in shown:
+            if values[0, at] <= 0:
+                continue
+            own = values[1:, at] if found.samples else values[:1, at]
+            low, high = np.quantile(own[own > 0] if (own > 0).any() else own, (0.05, 0.95))
+            rows.append({
+                "side": each.side.told, "user": float(1e9 / found.grid[at]), "rate": float(values[0, at]),
+                "low": float(max(low, values[0, at] / 100)), "high": float(high),
+            })  # fmt: skip
+    curves = []
+    if found.limits.tpot_ns < np.inf and rows:
+        ends = min(row["low"] for row in rows), max(row["high"] for row in rows)
+        curves = [{"user": 1e9 / found.limits.tpot_ns, "rate": end, "line": "limit"} for end in ends]
+    unit = f"tokens per second{f' {UNITS[equal]}' if UNITS[equal] else ''}"
+    return plots.Points(
+        question=f"How many {unit} does each side serve?", rows=rows, curves=curves, lines=True, dots=True, low="low",
+        high="high", zero=False, x=plots.PlotAxis("user", "tokens/s a user (1 / time per token)", log=True),
+        y=plots.PlotAxis("rate", unit, log=True),
+        colours=plots.Colours("side", {each.side.told: _COLOURS[at % 5] for at, each in enumerate(found.sides)}),
+        tips=(("side", "side"), ("user", "tokens/s a user"), ("rate", unit), ("low", "5 %"), ("high", "95 %")),
+    )  # fmt: skip
+
+
+def _rows(found: OptionComparison):
+    """A row of every side: how it is used, what it serves, costs and draws."""
+    for each in found.sides:
+        skip = each.rates[1:] if found.samples else each.rates
+        low, high = np.quantile(skip, (0.05, 0.95))
+        batch, count = each.batch, each.side.count
+        yield (
+            each.side.told, each.chosen.way.told, f"{batch.batch:,}", units.scaled(batch.ns, units.TIME_UNITS),
+            f"{units.prefixed(float(np.median(skip)))} ({units.prefixed(float(low))} to {units.prefixed(float(high))})",
+            units.prefixed(float(each.usd[0])),
+            f"{units.prefixed(count * each.chosen.way.engines * batch.watts)}W",
+        )  # fmt: skip
+
+
+def _parts(found: OptionComparison):
+    """A row of every part of an iteration, a cell for each side."""
+    for part in found.sides[0].batch.parts_ns:
+        cells = [each.batch.parts_ns[part] for each in found.sides]
+        if any(cells):
+            yield part.replace("_", " "), [units.scaled(ns, units.TIME_UNITS) if ns else "–" for ns in cells]

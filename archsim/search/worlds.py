@@ -1,0 +1,142 @@
+"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and what a machine costs.
+
+Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
+the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
+variants of one design, whose key varies, all draws are common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from archsim.iteration.machine import is_measured
+from archsim.runs.energy import Coefficients, build_costs
+from archsim.search.machines import Batch, Estimates, Used, Way, experiment_of, run_of, timed
+from archsim.serving.expert_groups import WITH_KERNELS
+from archsim.specs.scenario import Scenario
+from archsim.specs.system import SystemSpec
+from archsim.specs.uncertainty import load_widths
+from archsim.uncertainty.quantities import Quantity
+from archsim.uncertainty.worlds import SystemQuantity, draws_of, drawn, economics_of, quantities_of, value_of
+
+# Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
+_REST: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("projections", "dense", "head"), "attention": ("attention",), "collectives": ("all_reduce",),
+    "host": ("host",),
+}  # fmt: skip
+_PRICED = 1  # seed of the draws of prices
+
+
+class Off(NamedTuple):
+    """What may be off in a machine."""
+
+    machine: tuple[SystemQuantity, ...]  # numbers of the system and laws of MoE layers
+    rest: tuple[tuple[str, Quantity], ...]  # (table of _REST, factor) of all else
+
+    @property
+    def names(self) -> set[str]:
+        """Of its draws."""
+        return {each.quantity.draws_as for each in self.machine} | {each.draws_as for _, each in self.rest}
+
+
+def off_of(scenario: Scenario, design: SystemSpec) -> Off:
+    """``design``: whose parts the draws are of: the system itself, or that of which it is a variant."""
+    widths, system = load_widths(), scenario.system
+    machine = [
+        each._replace(quantity=_of_part(each.quantity, design)) for each in quantities_of(scenario, "event", widths)
+    ]
+    known = {each.quantity.key.split(".")[1] for each in machine if each.quantity.key.startswith("measured.")}
+    rest = [(table, each.quantity) for table in _REST for each in machine if table in known
+            and each.quantity.key.startswith(f"measured.{table}.")]  # fmt: skip
+    scaled = system.launch != WITH_KERNELS or not is_measured(system)
+    for table in ("gemm", "attention", *(("collectives",) if system.launch == WITH_KERNELS else ())):
+        if table in known:
+            continue
+        ways = widths.measured[table]
+        way = "scaled" if scaled else "nearest_shape" if "nearest_shape" in ways else "fit"
+        for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
+            key = f"measured.{table}.{way}.{level}{of}"
+            quantity = Quantity(key, 1.0, "", ways[way].source, ways[way].level(level))
+            rest.append((table, _of_part(quantity, design)))
+    host = widths.defaults["host"]
+    rest.append(("host", _of_part(Quantity("system.decision.whole", 1.0, "", host.source, host.of(1.0)), design)))
+    return Off(tuple(machine), tuple((table, each) for table, each in rest if not each.exact))
+
+
+def _of_part(quantity: Quantity, design: SystemSpec) -> Quantity:
+    """With a draw that only machines with the same part share."""
+    name = quantity.draws_as
+    if quantity.key.startswith("measured."):
+        part: Any = design.compute.calibration
+    else:
+        section = "compute" if name.startswith("kernels.") else name.split(".")[1]
+        section = "d2d" if section == "fabric" else section
+        found = design.model_dump(mode="json", by_alias=True)
+        part = [found.get(each) for each in (("d2d", "fabric") if section == "d2d" else (section,))]
+        if section == "d2d" and design.fabric is not None:
+            part = [[level.bandwidth_bytes_per_s, level.hop_latency_ns, level.law] for level in design.fabric.levels]
+    digest = hashlib.sha256(json.dumps(part, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return replace(quantity, group=f"{name}@{digest}")
+
+
+def shared_parts(one: SystemSpec, other: SystemSpec) -> tuple[list[str], list[str]]:
+    """(sections that are the same in both, sections that differ), of those that are drawn."""
+    a, b = (each.model_dump(mode="json", by_alias=True) for each in (one, other))
+    same = [name for name in ("hbm", "d2d", "compute", "llc") if a.get(name) == b.get(name)]
+    return same, [name for name in ("hbm", "d2d", "compute", "llc") if name not in same]
+
+
+def draws(offs: Sequence[Off], samples: int) -> dict[str, np.ndarray]:
+    """Name of a draw → float64[world]."""
+    return draws_of(sorted(set().union(*(each.names for each in offs))), samples)
+
+
+class InWorlds(NamedTuple):
+    """What times a batch, or a prompt, in all worlds."""
+
+    estimates: Estimates
+    off: Off
+    drawn: Mapping[str, np.ndarray]
+    samples: int
+
+    def batch(self, way: Way, batch: int) -> np.ndarray:
+        """float64[world] ns of an iteration over that without a draw."""
+        at = self.estimates
+        run, simulator = run_of(experiment_of(at.base, way, batch, at.requests, context=at.context))
+        own = timed(simulator.record(run)["row"], batch)
+        found = []
+        for world in range(self.samples):
+            system = drawn(run.system, self.off.machine, self.drawn, world)
+            found.append(self._longer(timed(simulator.record(replace(run, system=system))["row"], batch), world))
+        return np.array(found) / own.ns
+
+    def _longer(self, found: Batch, world: int) -> float:
+        factors = dict.fromkeys(found.parts_ns, 1.0)
+        for table, quantity in self.off.rest:
+            for part in _REST[table]:
+                factors[part] *= value_of(quantity, self.drawn, world)
+        return sum(ns * factors[part] for part, ns in found.parts_ns.items())
+
+    def factors(self, used: Used, anchors: Sequence[int]) -> np.ndarray:
+        """float64[world, batch]: of all batches of a way, interpolated in logarithms between those of ``anchors``."""
+        known = np.log(np.stack([self.batch(used.way, each) for each in anchors]))
+        at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
+        return np.exp(np.stack([np.interp(every, at, known[:, world]) for world in range(self.samples)]))
+
+
+def prices(system: SystemSpec, samples: int) -> np.ndarray:
+    """float64[world] USD of making one machine; coefficients are drawn, the same for all machines."""
+    quantities = economics_of(Coefficients())
+    given = draws_of([each.key for each in quantities], samples, seed=_PRICED)
+    values = {each.key.partition(".")[2]: each.distribution.at(given[each.key]) for each in quantities}
+    return np.array([
+        sum(build_costs(system, Coefficients().changed({name: float(each[at]) for name, each in values.items()})
+                        ).usd.values())
+        for at in range(samples)
+    ])  # fmt: skip

@@ -1,0 +1,161 @@
+"""Options, each as well as it can be used: cases with a derivation, refusals, and what a user sees first."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+import archsim as ar
+from archsim.api import EXAMPLE
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
+from archsim.search.frontier import Curve, Frontier, crossing_of
+from archsim.search.options import side_of, vary_of
+
+DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A machine of four dies, and one with all rates twice as high, as files; a toy model."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, given):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(given))))
+
+    twice = copy.deepcopy(dict(DIE4)) | {"name": "twice", "source": "made up"}
+    twice["hbm"] = {"bandwidth": "2 TB/s", "capacity": "80 GB", "latency": "150 ns"}
+    twice["d2d"] = {"bandwidth": "400 GB/s", "hop_latency": "100 ns"}
+    twice["compute"] = {"peak": "400 TFLOP/s", "dtype": "fp8"}
+    rival = copy.deepcopy(dict(DIE4)) | {"name": "rival"}
+    rival["hbm"] = {"bandwidth": "1.05 TB/s", "capacity": "80 GB"}
+    for name, given in (("die4", DIE4), ("twice", twice), ("rival", rival), ("toy", TOY)):
+        write(name, given)
+    return tmp_path
+
+
+def compare(*sides, **more):
+    return ar.compare(*sides, model="toy.yaml", jobs=1, policy="ep", **more)
+
+
+def law(fixed_ns, request_ns, batches):
+    """A machine whose iteration takes ``fixed + request x batch``."""
+    token = np.array([[fixed_ns + request_ns * each for each in batches]])
+    return Curve(token, np.array(batches) / token * 1e9, np.zeros_like(token))
+
+
+BATCHES = [2**at for at in range(0, 21)]
+
+
+def test_two_machines_that_cross_do_so_where_algebra_says():
+    """One has a low latency, the other a high rate: (L - a) / b of both are equal at L = (a b' - a' b) / (b' - b)."""
+    quick, strong = (2e6, 2000.0), (10e6, 500.0)
+    crossing_ns = (quick[0] * strong[1] - strong[0] * quick[1]) / (strong[1] - quick[1])
+    grid = np.geomspace(10.1e6, 400e6, 160)
+    rates = [Frontier([law(*each, BATCHES)]).at(grid)[0] for each in (quick, strong)]
+    turn = crossing_of(grid, rates[0] / rates[1], np.zeros((0, len(grid))))
+    assert turn is not None and turn.first_below
+    assert turn.at == pytest.approx(crossing_ns, rel=0.05)
+
+
+def test_a_machine_with_twice_the_rates_serves_twice_as_much_at_half_the_time():
+    """Its iterations take half as long, so that it serves at L twice what the other serves at 2 L."""
+    one, twice = law(2e6, 2000.0, BATCHES), law(1e6, 1000.0, BATCHES)
+    grid = np.geomspace(3e6, 300e6, 40)
+    assert Frontier([twice]).at(grid)[0] == pytest.approx(2 * Frontier([one]).at(2 * grid)[0])
+
+
+def test_the_rate_at_a_limit_is_between_two_batches():
+    curve = law(1e6, 1000.0, BATCHES)
+    assert Frontier([curve]).at(np.array([0.9e6]))[0, 0] == 0  # faster than any batch
+    assert Frontier([curve]).at(np.array([5e6]))[0, 0] == pytest.approx((5e6 - 1e6) / 1000.0 / 5e6 * 1e9, rel=0.02)
+
+
+def test_as_many_replicas_as_machines_serve_as_much(files):
+    found = compare("die4.yaml:4", "die4.yaml", samples=16)
+    a, b = found.sides
+    assert a.rates / 4 == pytest.approx(b.rates)
+    assert found.pair(0, 1, "usd").ratio == pytest.approx((1.0, 1.0, 1.0))  # four cost four times as much
+    assert found.pair(0, 1, "machines").ratio == pytest.approx((4.0, 4.0, 4.0))
+
+
+def test_a_machine_is_a_tie_with_itself(files):
+    found = compare("die4.yaml", "die4.yaml", samples=16)
+    assert found.pair(0, 1, "machines").ratio == pytest.approx((1.0, 1.0, 1.0))
+    assert "tie" in found.sentence
+
+
+def test_a_machine_with_all_rates_twice_as_high(files):
+    """At its largest batch, by memory, where latencies of switches and kernels hardly count."""
+    found = compare("twice.yaml", "die4.yaml", samples=0)
+    assert found.pair(0, 1, "machines").ratio.p50 == pytest.approx(2.0, rel=0.05)
+
+
+def test_another_product_has_draws_of_its_own(files):
+    """A rival with 5 % more bandwidth in its datasheet is not ahead in all worlds, a variant of one design is."""
+    rival = compare("rival.yaml", "die4.yaml", samples=16).pair(0, 1, "machines")
+    assert 0 < rival.probability < 1
+    found = compare("die4.yaml", vary={"hbm.bandwidth": ["1.05 TB/s", "1 TB/s"]}, samples=16)
+    assert found.pair(0, 1, "machines").reverse == 0
+
+
+def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
+    found = compare("die4.yaml", vary={"d2d.bandwidth": ["1 GB/s", "4 TB/s", "8 TB/s"]}, samples=0)
+    assert "4 TB/s is the cheapest" in found.sentence
+
+
+def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys):
+    words = "compare die4.yaml rival.yaml:2 --model toy.yaml --samples 16 --policy ep --jobs 1 --out out".split()
+    assert main(words) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert " × (" in first and "per dollar" in first and "tokens/s a user" in first
+    written = {each.name for each in (files / "out").iterdir()}
+    assert written >= {"index.html", "frontier.csv", "A-die4.yaml", "B-rival.yaml"}
+    assert main(["check", "out/A-die4.yaml"]) == 0  # a file that runs
+
+
+def test_a_size_serves_the_rate_in_most_worlds(files):
+    found = compare("die4.yaml", "rival.yaml", limits={"rate": 1e7}, samples=16)
+    rates = found.sides[0].rates[1:] / found.requests.output
+    count = int(found.sentence.partition("take ")[2].split()[0])
+    assert np.mean(rates * count >= 1e7) >= 0.85 and np.mean(rates * (count - 1) >= 1e7) < 0.95
+
+
+REFUSED = {
+    "a limit that nothing keeps": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "1us"}}, "nearest is"),
+    "machines without a model": (("die4.yaml", "twice.yaml"), {"model": None}, "--model"),
+    "an unknown budget": (("die4.yaml", "twice.yaml"), {"equal": "usdd"}, "did you mean 'usd'"),
+    "a name that is nothing": (("die4.yaml", "nvl7"), {}, "gb200_nvl72"),
+    "a name of two": (("die4.yaml", "nvl72"), {}, "gb300_nvl72"),
+    "a number that is none": (("die4.yaml:0", "twice.yaml"), {}, "NAME:N"),
+    "no time": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "50"}}, "tpot"),
+    "a deployment beside a machine": (("die4.yaml", "serve_h200"), {}, "is a deployment"),
+    "one side": (("die4.yaml",), {}, "nothing beside it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compared_is_refused_with_what_is_missing(files, name):
+    sides, more, missing = REFUSED[name]
+    with pytest.raises(SpecError, match=missing):
+        ar.compare(*sides, **({"model": "toy.yaml", "jobs": 1, "policy": "ep", "samples": 0} | more))
+
+
+def test_experiments_without_a_common_model_are_refused(files):
+    other = json.loads(json.dumps(EXAMPLE))
+    other["models"][0]["name"] = "other"
+    with pytest.raises(SpecError, match="toy.*other"):
+        ar.compare(EXAMPLE, other, limits={"tpot": "1 s"}, samples=0)
+
+
+def test_values_of_a_key_may_share_a_unit():
+    assert vary_of(["d2d.bandwidth=[1,2]TB/s"]) == {"d2d.bandwidth": ("1 TB/s", "2 TB/s")}
+    assert vary_of(["a=[true, false]"]) == {"a": (True, False)}
+    with pytest.raises(SpecError, match="two values"):
+        vary_of(["a=[1]"])
+
+
+def test_a_gpu_names_its_smallest_machine():
+    assert side_of("h200:3", "x").told == "3 h200_node"
