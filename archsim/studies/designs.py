@@ -135,7 +135,7 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
     notes += [sentence for side in sides for sentence in side.unread]
     first, second = rows
-    quantities = (*_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
+    quantities = (*as_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
     return DesignComparison(
         *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
     )
@@ -157,7 +157,7 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
             )  # fmt: skip
 
 
-def _quantities(
+def as_quantities(
     sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> Iterator[DesignFigure]:
     prices = tuple(energy.price_range(side.systems[0]) for side in sides)

@@ -15,7 +15,7 @@ from archsim.base import sums
 from archsim.report.units import between, signed_percent
 from archsim.specs.explore import OBJECTIVES, sense_of
 from archsim.studies.exploration.candidates import Candidate, Exploration
-from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, _quantities, effects, levels_of_axis
+from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, as_quantities, effects, levels_of_axis
 
 PRICED = ("throughput", "time")  # objectives that are held against the price
 NOTHING = 1e-3  # gains over price below this share are none
@@ -132,7 +132,7 @@ def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> st
         return ""
     yes = [level for level in levels if True in pays[level]]
     values = list({point.axes[axis] for point in found.points})
-    ordered = len(levels) > 2 and _quantities(values) is not None
+    ordered = len(levels) > 2 and as_quantities(values) is not None
     if ordered and len(levels) > len(yes) > 0 and yes == levels[-len(yes) :]:
         return f"above {axis} {levels[-len(yes) - 1]}, from {yes[0]}"
     if ordered and len(levels) > len(yes) > 0 and yes == levels[: len(yes)]:
