@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from archsim.report.plot_parts import Row, colours
 from archsim.report.plots import RAMP, Figure
 
-
 MOST_NUMBERED = 100  # dies of a map that have their numbers written
 
 

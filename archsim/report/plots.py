@@ -221,8 +221,8 @@ class Figure:
         """A ``<figure>`` for a page with `scripts`; without scripts it is a table of the numbers."""
         written = json.dumps(self.vega(compact=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return (
-            f'<figure class="plot" aria-label="{escape(self.question)}"><figcaption>{escape(self.question)}</figcaption>'
-            '<div class="view"></div>'
+            f'<figure class="plot" aria-label="{escape(self.question)}">'
+            f'<figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
             f'<script type="application/json">{written.replace("<", chr(92) + "u003c")}</script>'
             f"<noscript>{self._numbers()}</noscript></figure>"
         )
@@ -470,9 +470,10 @@ class Bars(Figure):
 @dataclass(frozen=True, kw_only=True)
 class Points(Figure):
     """Points, or with ``lines`` lines, of one or more values of the colour. ``shape``: a field. ``low``, ``high``:
-    fields of the ends of an upright whisker, or of a band along a line. ``curves``: rows of lines in the background, with the fields of both axes
-    and ``line``. ``label``: a field with the text beside a point. ``dots``: marks on lines. ``named``: a field of
-    names, which takes the place of ``y``. ``own_scales``: each panel has axes of its own.
+    fields of the ends of an upright whisker, or of a band along a line. ``curves``: rows of lines in the
+    background, with the fields of both axes and ``line``. ``label``: a field with the text beside a point.
+    ``dots``: marks on lines. ``named``: a field of names, which takes the place of ``y``. ``own_scales``: each
+    panel has axes of its own.
     """
 
     y: PlotAxis

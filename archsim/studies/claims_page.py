@@ -79,7 +79,7 @@ def summary_sentence(claims: Sequence[Claims]) -> str:
     found = counts_of(claims)
     judged = found.better + found.as_null + found.missed
     said = [
-        f"{found.better} of {judged} published numbers that were judged are met and better than a null model.",
+        f"{found.better} of {judged} published numbers that were tested are met and better than a null model.",
         f"{found.as_null} are met as well as the null model meets them, and {found.missed} are not met.",
         f"{found.fit} further numbers were fitted, and {found.outside} of all {found.numbers} are out of scope.",
     ]

@@ -44,7 +44,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
 _NAMES = {
     "iteration_ns": "a whole decode iteration",
     "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
-    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy a token", "power_w": "power",
+    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy per token", "power_w": "power",
     "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",
 }  # fmt: skip
 
@@ -215,7 +215,7 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
         a, b = (part.get(name) for part in parts)
         if a or b:
             yield DesignFigure(
-                group="energy", name=f"of it: {name}", unit="J/token", meaning="energy a token", a=a, b=b, sense=-1
+                group="energy", name=f"of it: {name}", unit="J/token", meaning="energy per token", a=a, b=b, sense=-1
             )
 
 

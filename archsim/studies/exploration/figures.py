@@ -120,7 +120,8 @@ def over_key(found: Exploration, objective: str) -> plots.Points | None:
         rows.append(row)
     return plots.Points(
         question=f"How does {axis_label(key)} change {objective}?", rows=sorted(rows, key=lambda row: row["x"]),
-        x=plots.PlotAxis("x", f"{axis_label(key)}, {unit.unit}".rstrip(", "), ",.4~r"), y=y._replace(log=False, format=",.4~r"),
+        x=plots.PlotAxis("x", f"{axis_label(key)}, {unit.unit}".rstrip(", "), ",.4~r"),
+        y=y._replace(log=False, format=",.4~r"),
         lines=True, dots=True, low="low" if bands else "", high="high" if bands else "",
         colours=policy_colours(row["policy"] for row in rows),
         tips=(("policy", "policy"), ("key", axis_label(key)), ("value", objective), ("point", "point")),
@@ -134,18 +135,19 @@ def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)
-        error = f"standard error of their ratio {each.error:.1%}" if known else "one design a level: error not known"
+        error = f"standard error of their ratio {each.error:.1%}" if known else "one design per value: error not known"
         higher = explore.sense_of(objective) == "max"
         for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
             kind = ("better" if better else "worse") if each.shown else "not beyond its error"
+            label = f"{each.least} to {each.most}" if end > 1 or each.above == 1 else ""  # once, at the right end
             rows.append({
                 "axis": axis_label(each.axis), "begin": begin, "value": end, "kind": kind, "error": error,
-                "label": f"{each.least} to {each.most}" if end > 1 or each.above == 1 else "", "least": f"{each.least}: {each.below:.3g}×",
+                "label": label, "least": f"{each.least}: {each.below:.3g}×",
                 "most": f"{each.most}: {each.above:.3g}×",
             })  # fmt: skip
     return plots.Bars(
         question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
-        x=plots.PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
+        x=plots.PlotAxis("value", f"mean {objective} of a value, over the mean of all designs, ×", log=True),
         colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
         tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
     ) if rows else None  # fmt: skip
