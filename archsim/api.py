@@ -862,7 +862,7 @@ def block_worth(
     whole = planned_of(experiment if report is None else report / MANIFEST)
     if isinstance(whole, SweepPlan):
         axes = ", ".join(axis.name for axis in whole.sweep.axes)
-        what = f"a block is judged on one experiment, and this one has axes: {axes}. Give each value in a file without"
+        what = f"a block is tested on one experiment, and this one has axes: {axes}. Give each value in a file without"
         raise SpecError(f"{whole.experiment.name}: {what}")
     names = {each.name for pair in pairs_of(block, whole.policies) for each in pair}
     if report is not None:

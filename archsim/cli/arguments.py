@@ -209,7 +209,7 @@ def worlds(text: str) -> int:
     """A whole number from 16."""
     value = natural(text)
     if value < 16:
-        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them is a world")
+        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them is a sample")
     return value
 
 

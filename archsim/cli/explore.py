@@ -14,7 +14,7 @@ def add_explore(parser: argparse.ArgumentParser) -> None:
     arguments.add_report(parser, "reports/NAME-exploration")
     arguments.add_jobs(parser)
     parser.add_argument(
-        "--samples", metavar="N", type=int, help="How many worlds to draw, for objectives such as throughput.p10."
+        "--samples", metavar="N", type=int, help="How many samples to draw, for objectives such as throughput.p10."
     )
 
 

@@ -55,7 +55,7 @@ _TRACE = (
     Command("head", "trace:head", "print the first rows of a store"),
     Command("slice", "trace:slice", "write a store with some requests of another"),
     Command("merge", "trace:merge", "write a store with all requests of several"),
-    Command("sample", "trace:sample", "write a store of requests drawn at random, each at most once"),
+    Command("sample", "trace:sample", "write a store of requests sampled at random, each at most once"),
     Command("profile", "trace:profile", "measure the patterns of recorded routing, and write a page and a CSV file"),
     Command("fit", "trace:fit", "estimate the parameters of generated routing from recorded routing"),
     Command("synth", "trace:synth", "generate routing like that of a model, and write it as .npz"),

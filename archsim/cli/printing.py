@@ -223,7 +223,7 @@ def print_causes(indices, unknown: str, what: str = "the answer") -> None:
         return
     large = [each for each in indices[:SHOWN] if each.total > LEAST_CAUSE]
     if not large:
-        print(f"No number that was drawn explains more than {percent(LEAST_CAUSE)} of the variance of {what}.")
+        print(f"No number that was sampled explains more than {percent(LEAST_CAUSE)} of the variance of {what}.")
         return
     table = grid(f"{what} depends on", numbers=("share of the variance, alone", "±", "with others", "±"))
     for each in large:

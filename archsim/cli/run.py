@@ -71,7 +71,7 @@ def run_run(args: argparse.Namespace) -> int:
         from archsim.cli.printing import print_sure
 
         one = choose(experiment, **{name: row[name] for name in CHOSEN})
-        begins(f"drawing {args.samples} worlds")
+        begins(f"drawing {args.samples} samples")
         sure = ar.sure(one, args.samples)
         args.result = {**row, **{key: each for key, each in sure.table().rows[0].items() if key not in row}}
         print_sure(sure)

@@ -129,7 +129,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
     asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
     if asked and args.samples is not None:
-        raise SpecError(f"--samples and --{asked} cannot be given together, as --{asked} draws no worlds")
+        raise SpecError(f"--samples and --{asked} cannot be given together, as --{asked} draws no samples")
     for name in ("out", "timeline"):
         if asked and getattr(args, name) and (asked, name) != ("search", "out"):
             raise SpecError(f"--{name} and --{asked} cannot be given together, as --{asked} writes no such file")
@@ -154,7 +154,7 @@ def _print_measures(outcome) -> None:
         + (f"; {measures.rejected:,} more are rejected" if measures.rejected else ""),
         "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
         "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
-        "output a device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",
+        "output per device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",
         "output a user": f"{number(measures.tokens_per_s_user, '.1f')} tokens/s",
         "KV cache": f"{measures.kv_mean:.1%} in use on average, {measures.kv_peak:.1%} at most",
         "prefix cache": f"{measures.prefix_hits:.1%} of the prompt tokens",
@@ -255,7 +255,7 @@ def _search(args: argparse.Namespace) -> dict:
     if groups:
         print(f"`archsim serve {folder / 'best.yaml'}` serves with the best configuration.")
     first = "a search serves the first value of an axis"
-    print_notes((*serving.unread, *(f"{name} is not read: {first}" for name in serving.axes)))
+    print_notes((*serving.unread, *(f"{name} has no effect: {first}" for name in serving.axes)))
     refused = [each for each in found if each.measures is None]
     if refused:
         were = "1 configuration was" if len(refused) == 1 else f"{len(refused)} configurations were"

@@ -84,7 +84,7 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
     if asked < every:
         error = (kept * (asked - kept) / asked) ** 0.5 / asked
         print(
-            f"{asked:,} points were drawn and checked. Of these, {kept / asked:.0%} ± {2 * error:.0%} {verb}, and so "
+            f"{asked:,} points were sampled and checked. Of these, {kept / asked:.0%} ± {2 * error:.0%} {verb}, and so "
             f"does about the same share of all {every:,}."
         )
     print(f"{kept:,} of {asked:,} points {verb}.")
@@ -147,13 +147,13 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
     table = parquet.read_table(folder / "results.parquet", columns=names)
     table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms a decode step", "die use"))
+    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms per decode step", "die use"))
     for head in _heads(plan):
         best.add_column(head)
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
         rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
-        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", f"{step_ns / 1e6:.3g}")
+        numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", significant(step_ns / 1e6))
         parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
         best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
     print("The points with the highest decode throughput, scaled to all MoE layers of the model:")
@@ -170,7 +170,7 @@ def print_wafers(plan: SweepPlan, folder: Path) -> None:
     from pyarrow import parquet
 
     rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
-    table = grid("drawn machines", numbers=COLUMNS)
+    table = grid("sampled machines", numbers=COLUMNS)
     for each in distributions(plan, rows):
         table.add_row(each.name, *cells_of(each))
     print_fitting(table, kept=6)

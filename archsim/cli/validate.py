@@ -32,7 +32,7 @@ def add_validate(parser: Parser) -> None:
     parser.add_argument(
         "--audit",
         action="store_true",
-        help="List the points of a calibration (default: of every shipped one) that stand apart from their neighbours.",
+        help="List the points of a calibration (default: of every shipped one) that differ from their neighbours.",
     )
     parser.add_argument(
         "--mesh",

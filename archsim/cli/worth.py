@@ -102,7 +102,7 @@ def _print_block(found) -> None:
     for cost in found.costs:
         takes = f"{cost.mm2:,.3g} mm², {cost.w:,.3g} W and {usd(*cost.usd[::2])}"
         print(f"On {cost.system}, which decides by {cost.decided}, {found.block} takes {takes}.")
-    numbers = ("batch", "saved a decode step", "throughput", "energy a token")
+    numbers = ("batch", "saved per decode step", "throughput", "energy per token")
     table = grid("policy", "without it", "system", "model", "assumptions", title="simulated", numbers=numbers)
     table.add_column("pays for its")
     for row in found.rows:

@@ -112,10 +112,11 @@ def pairs(report: Report) -> MatrixFigure | None:
     runs = [run for place in report.places() for run in _largest(report, place) if run["run"] in report.pairs]
     cells: list[dict[str, Any]] = []
     for run in runs:
+        largest = {name: max((row[name] or 0 for row in report.pairs[run["run"]].rows), default=0) for name in MOVED}
         rows, of_run = report.pairs[run["run"]].rows, run_names(run, several=False)
         first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in MOVED}
         own = [
-            of_run | {"src": row["src"], "dst": row["dst"], "bytes": float(row[name]), "kind": kind}
+            of_run | {"src": row["src"], "dst": row["dst"], "share": 100.0 * row[name] / largest[name], "kind": kind}
             | {"told": scaled(row[name], BYTE_UNITS)}
             for name, kind in sorted(MOVED.items(), key=lambda each: first[each[0]])
             for row in rows
@@ -131,7 +132,7 @@ def pairs(report: Report) -> MatrixFigure | None:
         rows=cells,
         x=PlotAxis("dst", "to die"),
         y=PlotAxis("src", "from die"),
-        value=PlotAxis("bytes", "bytes over the run", ".2s", log=True),
+        value=PlotAxis("share", "bytes over the run, % of the largest of this kind", low=0.0, high=100.0),
         panel="kind",
         square=True,
         filters=filters_of(cells, one=True, policy=True),

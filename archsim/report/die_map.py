@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from archsim.report.plot_parts import Row, colours
 from archsim.report.plots import RAMP, Figure
 
+MOST_NUMBERED = 100  # dies of a map that have their numbers written
+
 
 class Metric(NamedTuple):
     """What a map of dies can show: a field of its rows, its label with the unit, and the ends of its colours."""
@@ -142,7 +144,7 @@ class DieMap(Figure):
                 "field": busy,
                 "type": "quantitative",
                 "scale": {"domain": [0, 25, 50, 75, 100], "range": ["--idle", *RAMP[1:]], "interpolate": "rgb"},
-                "legend": None,
+                "legend": {"title": "link: busy, %", "values": [0, 50, 100], "gradientLength": 140},
             }
             hits = {
                 "x": x,
@@ -177,7 +179,11 @@ class DieMap(Figure):
             "y": {"field": "y0", **plain},
             "y2": {"field": "y1"},
         }
-        colour = {"field": "shade", "type": "quantitative", "scale": scale, "legend": None}
+        # The ends of the colours follow the quantity that is shown; the list above the map names it.
+        at_end = f"{json.dumps(ends)}[show][0] + datum.value * {json.dumps(ends)}[show][1]"
+        written = f"format({at_end}, {json.dumps(formats)}[show])"
+        key = {"title": "die: what is shown", "values": [0, 0.5, 1], "labelExpr": written, "gradientLength": 140}
+        colour = {"field": "shade", "type": "quantitative", "scale": scale, "legend": key}
         layers.append(
             {
                 "transform": shade,
@@ -195,6 +201,10 @@ class DieMap(Figure):
                     "encoding": {"x": x, "y": y, "text": {"field": "written"}, "color": dark},
                 }
             )
+        if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= MOST_NUMBERED:
+            corner = {"type": "text", "fontSize": 8, "align": "left", "baseline": "top", "dx": 2, "dy": 2}
+            at_corner = {"x": x | {"field": "x0"}, "y": y | {"field": "y0"}, "text": {"field": "die"}, "color": dark}
+            layers.append({"transform": shade, "mark": corner, "encoding": at_corner})
         if self.moments:
             now = {"data": {"name": "moments"}, "transform": [*chosen, {"filter": "datum.moment == moment"}]}
             framed = [

@@ -105,10 +105,10 @@ _RUN_TIPS = (
 
 
 def run_names(row: Row, several: bool) -> dict[str, Any]:
-    """The fields that choose and name a run. ``several``: batches, which the name of a bar tells."""
+    """The fields that choose and name a run. ``several``: batches, each of which has a panel."""
     own = {name: row[name] for name in ("assumptions", "system", "model", "batch", "policy")}
-    name = f"{row['policy']} · {row['batch']:,}" if several else row["policy"]
-    return own | {"place": f"{row['model']} on {row['system']}, {row['assumptions']}", "name": name}
+    batch = f"batch {row['batch']:,}: " if several else ""
+    return own | {"place": f"{batch}{row['model']} on {row['system']}, {row['assumptions']}", "name": row["policy"]}
 
 
 def filters_of(rows: Sequence[Row], one: bool = False, policy: bool = False) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def iterations(rows: Sequence[Row]) -> Bars | None:
 
 
 def gains(rows: Sequence[Row]) -> Bars | None:
-    """Decode throughput relative to ``ep``; None if no run has an ``ep`` beside it."""
-    if not any(row.get("speedup_vs_ep") for row in rows):
+    """Decode throughput relative to ``ep``; None if no run of another policy has an ``ep`` beside it."""
+    if not _compares(rows, "speedup_vs_ep", "ep"):
         return None
     title = "decode throughput relative to ep, ×"
     return of_column(
@@ -169,8 +169,15 @@ def gains(rows: Sequence[Row]) -> Bars | None:
     )
 
 
+def _compares(rows: Sequence[Row], column: str, reference: str) -> bool:
+    """Whether a run of another policy has a value: bars of 1.00× compare nothing."""
+    return any(row.get(column) for row in rows if row["policy"] != reference)
+
+
 def speedups(rows: Sequence[Row]) -> Bars | None:
-    """Decode throughput relative to ``base``."""
+    """Decode throughput relative to ``base``; None if no run of another policy has a ``base`` beside it."""
+    if not _compares(rows, "speedup_vs_base", "base"):
+        return None
     title = "decode throughput relative to base, ×"
     return of_column(rows, "speedup_vs_base", "How much faster than base is each policy?", title, reference=1.0)
 
@@ -234,7 +241,7 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
 
 def energy(rows: Sequence[Row]) -> Bars | None:
     """Energy a token, with its range."""
-    return of_column(rows, "energy_per_token_j", "How much energy does a token take?", "energy a token, J", significant)
+    return of_column(rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant)
 
 
 def limits(rows: Sequence[Row]) -> Bars | None:

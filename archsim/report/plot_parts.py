@@ -112,6 +112,7 @@ CONFIG = MappingProxyType(
             "titleFontWeight": 400,
             "labelLimit": 0,
             "symbolType": "square",
+            "titleLimit": 0,
             "gradientLength": 180,
         },
         "header": {"labelColor": "--ink", "labelFontSize": 12},

@@ -221,7 +221,8 @@ class Figure:
         """A ``<figure>`` for a page with `scripts`; without scripts it is a table of the numbers."""
         written = json.dumps(self.vega(compact=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return (
-            f'<figure class="plot"><figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
+            f'<figure class="plot" aria-label="{escape(self.question)}">'
+            f'<figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
             f'<script type="application/json">{written.replace("<", chr(92) + "u003c")}</script>'
             f"<noscript>{self._numbers()}</noscript></figure>"
         )
@@ -378,6 +379,11 @@ class Bars(Figure):
         x = self.scale(self.x)
         if self.x.high is None:
             x["scale"] |= {"nice": False, "domainMax": self._end_of_axis()}
+        if self.begin and self.x.log:
+            ends = [row[name] for row in self.rows for name in (self.begin, self.x.field) if row.get(name)]
+            low, high = min(ends, default=1.0), max(ends, default=1.0)
+            room = (high / low) ** 0.45 * 1.02  # of a logarithmic axis, for the longest label
+            x["scale"] |= {"domainMin": low / 1.01, "domainMax": high * room}
         if not self.begin:
             x |= {"stack": None if self.x.log else "zero"}
         bar = {"y": name, "x": x, **self.colour(), "tooltip": self.told()}
@@ -400,13 +406,16 @@ class Bars(Figure):
                     "encoding": {"x": {"datum": self.reference}},
                 }
             )
-        layers.append(
+        text = {"y": name, "x": {"field": "end", "type": "quantitative"}, "text": {"field": self.label}}
+        halo = {"stroke": "--page", "strokeWidth": 4, "strokeJoin": "round"}  # no line strikes through a label
+        layers += [
             {
                 "transform": [{"filter": "isValid(datum.end)"}],
-                "mark": {"type": "text", "align": "left", "dx": 5, "color": "--ink"},
-                "encoding": {"y": name, "x": {"field": "end", "type": "quantitative"}, "text": {"field": self.label}},
+                "mark": {"type": "text", "align": "left", "dx": 5, "color": "--ink", "aria": not under} | under,
+                "encoding": text,
             }
-        )
+            for under in (halo, {})
+        ]
         return layers
 
     def print_height_in(self, rows: Sequence[Row]) -> float:
@@ -461,9 +470,10 @@ class Bars(Figure):
 @dataclass(frozen=True, kw_only=True)
 class Points(Figure):
     """Points, or with ``lines`` lines, of one or more values of the colour. ``shape``: a field. ``low``, ``high``:
-    fields of the ends of an upright whisker. ``curves``: rows of lines in the background, with the fields of both axes
-    and ``line``. ``label``: a field with the text beside a point. ``dots``: marks on lines. ``named``: a field of
-    names, which takes the place of ``y``. ``own_scales``: each panel has axes of its own.
+    fields of the ends of an upright whisker, or of a band along a line. ``curves``: rows of lines in the
+    background, with the fields of both axes and ``line``. ``label``: a field with the text beside a point.
+    ``dots``: marks on lines. ``named``: a field of names, which takes the place of ``y``. ``own_scales``: each
+    panel has axes of its own.
     """
 
     y: PlotAxis
@@ -522,11 +532,12 @@ class Points(Figure):
         if self.low:
             rule = {
                 "x": x,
-                "y": {"field": self.low, "type": "quantitative"},
+                "y": (y if self.lines else {"type": "quantitative"}) | {"field": self.low},
                 "y2": {"field": self.high},
                 **self.colour(),
             }
-            layers.append({"mark": {"type": "rule", "clip": True}, "encoding": rule})
+            band = {"type": "area", "fillOpacity": 0.16} if self.lines else {"type": "rule"}
+            layers.append({"mark": {**band, "clip": True}, "encoding": rule})
         if self.lines:
             line = {"type": "line", "clip": True, "strokeWidth": 2, "interpolate": "linear"}
             layers.append({"mark": line, "encoding": place | self.colour() | {"order": {"field": self.x.field}}})
@@ -562,7 +573,10 @@ class Points(Figure):
                 groups.setdefault(row[self.colours.field] if self.colours else None, []).append(row)
         for name, own in groups.items():
             across, up, ink = [row[self.x.field] for row in own], [row[self.y.field] for row in own], self.ink(own[0])
-            if self.low:
+            if self.low and self.lines:
+                ends = ([row[self.low] for row in own], [row[self.high] for row in own])
+                axes.fill_between(across, *ends, color=ink, alpha=0.16, linewidth=0)
+            elif self.low:
                 axes.vlines(
                     across, [row[self.low] for row in own], [row[self.high] for row in own], color=ink, linewidth=0.6
                 )

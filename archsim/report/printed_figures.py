@@ -28,7 +28,7 @@ ABOUT: Mapping[str, str] = MappingProxyType({
     "traffic": "bytes that HBM reads and writes",
     "hops": "hops of base over those of each policy",
     "copies": "bytes of copies on the die with most of them",
-    "energy": "energy a token, estimated, with its range",
+    "energy": "energy per token, estimated, with its range",
 })  # fmt: skip
 
 

@@ -107,7 +107,10 @@ def heatmap(shares: np.ndarray) -> str:
     half = f"{largest / 4:.2g}"  # the middle of a square-root scale
     ends = f'<small class="ends"><span>0</span><span>{half}</span><span>{largest:.2g}</span></small>'
     alt = f"heatmap of {shares.shape[0]} by {shares.shape[1]}"
-    return f"{_image(shares, 'heat', alt)}{_image(scale, 'scalebar', f'colours, from 0 to {largest:.2g}')}{ends}"
+    numbers = np.unique(np.linspace(0, shares.shape[1] - 1, 5).astype(int))
+    experts = "".join(f"<span>{'expert ' if not each else ''}{each}</span>" for each in numbers)
+    below = f'<small class="ends">{experts}</small>'
+    return f"{_image(shares, 'heat', alt)}{below}{_image(scale, 'scalebar', f'colours, from 0 to {largest:.2g}')}{ends}"
 
 
 def _image(shares: np.ndarray, kind: str, alt: str) -> str:

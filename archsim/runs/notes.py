@@ -209,7 +209,7 @@ def _told(batch: int, recorded: int, extend: str, row: Mapping[str, Any]) -> str
     if extend in HOW:
         return f"The {batch:,} requests are {HOW[extend].format(recorded=recorded)} (workload.extend: {extend})."
     note = (
-        f"The {batch:,} requests are drawn with replacement from the {recorded} of the trace, by workload.seed. All "
+        f"The {batch:,} requests are sampled with replacement from the {recorded} of the trace, by workload.seed. All "
         "copies of a request choose the same experts at every step."
     )
     active, distinct = row.get("active_experts"), row.get("active_if_distinct")
@@ -569,7 +569,7 @@ def prefill_told(synthetic: SyntheticSpec) -> str:
         return f"Every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens."
     whose = "each model's preset" if like == OF_MODEL else f"the preset {like}"
     return (
-        f"Every request begins with a prefill, whose length is drawn from {whose}. `prompt_tokens: N` sets one length, "
+        f"Every request begins with a prefill, whose length is sampled from {whose}. `prompt_tokens: N` sets one length, "
         "and `prompt_tokens: 0` leaves the prefill out."
     )
 

@@ -157,7 +157,7 @@ def _no_room(engine: ServingEngine, scheduler: Scheduler, room: rank_memory.KvRo
     if WEIGHT_BYTES[engine.precision.experts] > 1:
         narrow = engine._replace(precision=engine.precision._replace(products="fp8", experts="fp8"))
         found += ["precision: {products: fp8, experts: fp8}"] if _fits(narrow, scheduler, block) else []
-    found.append(f"HBM of at least {(demand + block) / engine.utilisation / 1e9:.1f} GB a device")
+    found.append(f"HBM of at least {(demand + block) / engine.utilisation / 1e9:.1f} GB per device")
     return (
         f"{engine.model.name}: {(demand - activations) / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of "
         f"activations on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, "

@@ -892,7 +892,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     )
     beyond = max(each.extrapolated for each in built)
     if beyond > 0.01:
-        found.append(f"In typical iterations, {beyond:.0%} of the time comes from laws outside their measured sizes.")
+        found.append(f"{beyond:.0%} of a typical iteration's time is extrapolated beyond measured sizes.")
     if prefill.pool.prefilled:
         found.append(
             "Requests arrive with their KV cache and first token (disaggregated.prefill: none), so TTFT is not "

@@ -84,9 +84,9 @@ def _memory(model: ModelSpec) -> str:
         return f"Only its experts are counted in memory, as the file does not give {lacking}."
     kept, every = model.kept_bytes_per_token() / 1e3, model.kv_bytes_per_token() / 1e3
     parts = [
-        f"{model.all_weights / 1e9:,.1f} billion parameters ({model.active_weights / 1e9:,.1f} used by a token)",
-        f"KV cache of {kept:,.1f} kB a token in BF16" if kept or every == kept else "",
-        f"{every - kept:,.1f} kB a token of layers with a window" if every > kept else "",
+        f"{model.all_weights / 1e9:,.1f} billion parameters ({model.active_weights / 1e9:,.1f} used per token)",
+        f"KV cache of {kept:,.1f} kB per token in BF16" if kept or every == kept else "",
+        f"{every - kept:,.1f} kB per token of layers with a window" if every > kept else "",
         f"{model.state_bytes / 1e6:,.1f} MB of state a request" if model.state_bytes else "",
     ]
     lines = [", ".join(part for part in parts if part), *(f"approximate: {each}" for each in model.approximate)]

@@ -123,7 +123,7 @@ def with_unread(
     """A copy of an experiment whose ``unread`` is that of its own runs. ``written``: keys that its user gave a value
     to; ``axes``: of a sweep, which do not run.
     """
-    messages = [f"{axis.name} is not read: {AXIS_UNREAD}" for axis in axes]
+    messages = [f"{axis.name} has no effect: {AXIS_UNREAD}" for axis in axes]
     unread = unread_keys(plan_without_axes(experiment), written)
     copy = experiment.model_copy()
     copy.__dict__["unread"] = tuple(dict.fromkeys((*recorded, *unread, *messages)))

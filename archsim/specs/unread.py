@@ -222,13 +222,13 @@ SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("disaggregated.transfer.*",), "disaggregated.prefill: none brings requests with their KV", lambda run: _serving(run).disaggregated != "none" and _serving(run).disaggregated.prefill == "none"),  # type: ignore[union-attr]
     UnreadKeys(("scheduler.prefill_every",), "scheduler.prefill: free computes prompts in every iteration", lambda run: _serving(run).scheduler.prefill == "free"),
     UnreadKeys(("scheduler.balance",), "there is one rank of attention, which takes every request", lambda run: _pools(run, lambda side: side.instances * side.parallel.attention.dp == 1)),
-    UnreadKeys(("scheduler.prefix_caching",), "requests are drawn and share no prefix; those of a trace with hash ids may", _shares_nothing),
+    UnreadKeys(("scheduler.prefix_caching",), "requests are sampled and share no prefix; those of a trace with hash ids may", _shares_nothing),
     UnreadKeys(("scheduler.reserve_full_isl",), "chunked_prefill: false takes prompts whole", lambda run: _serving(run).scheduler.chunked_prefill is False),
     UnreadKeys(("requests.input.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.input) is not None and given.mean is None),
     UnreadKeys(("requests.output.cv",), "cv goes with mean, and the lengths are fixed or uniform", lambda run: (given := _serving(run).requests.output) is not None and given.mean is None),
     UnreadKeys(("requests.sessions.think_cv",), "turns come at once; cv goes with a time to think", lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns),
     UnreadKeys(("kv_store.shared",), "there is one engine, which has the store", lambda run: _pools(run, lambda side: side.instances == 1)),
-    UnreadKeys(("requests.seed",), "nothing of these requests is drawn at random", lambda run: not _drawn_at_random(run)),
+    UnreadKeys(("requests.seed",), "nothing of these requests is sampled at random", lambda run: not _drawn_at_random(run)),
     UnreadKeys(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
     UnreadKeys(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
     UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
@@ -242,8 +242,8 @@ UNREAD = "unread"  # key of a manifest's facts
 
 
 def keys_of(sentences: Iterable[str]) -> frozenset[str]:
-    """The keys that sentences of this module say are not read."""
-    named = (re.split(" (?:is|are) not read: ", each)[0] for each in sentences)
+    """The keys that sentences of this module say have no effect."""
+    named = (re.split(" (?:has|have) no effect: ", each)[0] for each in sentences)
     return frozenset(key for each in named for key in re.split(", | and ", each))
 
 
@@ -407,7 +407,7 @@ def _messages(
             by_reason.setdefault("; ".join(whys[each]), []).append(_name_of(each, experiment))
     for why, keys in by_reason.items():
         *first, last = dict.fromkeys(keys)
-        yield f"{', '.join(first)} and {last} are not read: {why}" if first else f"{last} is not read: {why}"
+        yield f"{', '.join(first)} and {last} have no effect: {why}" if first else f"{last} has no effect: {why}"
 
 
 def _name_of(asked: tuple[str, int | None, yaml.Keys], experiment: ExperimentSpec | None) -> str:

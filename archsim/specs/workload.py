@@ -209,7 +209,7 @@ class WorkloadSpec(Spec):
         if self.reader is not None and not isinstance(self.trace, str):
             raise KeyProblem(("reader",), "needs a recorded trace; generated traffic needs no reader")
         if self.extend != "redraw" and not isinstance(self.trace, str):
-            raise KeyProblem(("extend",), "needs a recorded trace; generated traffic has as many requests as asked for")
+            raise KeyProblem(("extend",), "needs a recorded trace; generated traffic has as many requests as requested")
         if self.warmup_steps >= self.decode_steps:
             raise KeyProblem(
                 ("warmup_steps",),

@@ -89,11 +89,11 @@ class GainInWorlds:
     @property
     def sentence(self) -> str:
         """``ep over base, …: worth it in 96 % of 64 worlds. In 90 % of them, throughput changes by +2 % to +9 %.``"""
-        said = f"worth it in {percent(self.pays)} of {self.samples} worlds"
+        said = f"worth it in {percent(self.pays)} of {self.samples} samples"
         if 1 - SURE < self.pays < SURE:
             said = f"{said}, which decides nothing"
         by = between((self.gain.p05, self.gain.p95), signed_percent)
-        return f"{self.of}: {said}. In 90 % of the worlds, throughput changes by {by}."
+        return f"{self.of}: {said}. In 90 % of the samples, throughput changes by {by}."
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
     paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
     every = "the run" if len(rows) == 1 else f"all {len(rows)} runs"
     if not any(paid.values()):
-        none = "It does not pay in the run" if len(rows) == 1 else f"It pays in none of {len(rows)} runs"
+        none = "It is not worth it in the run" if len(rows) == 1 else f"It is worth it in none of {len(rows)} runs"
         return f"is not worth it. {none}. {gains}"
     if set(paid.values()) == {len(rows)}:
         return f"is worth it. It pays for its {listed(WORDS.values())} in {every}. {gains}"

@@ -44,7 +44,7 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
 _NAMES = {
     "iteration_ns": "a whole decode iteration",
     "decision_exposed_ns": "decisions waited for", "hbm_bytes": "HBM, all", "link_bytes": "links, bytes times hops",
-    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy a token", "power_w": "power",
+    "migrated_bytes": "weights moved by rebalancing", "energy_per_token_j": "energy per token", "power_w": "power",
     "cost_usd": "price", "die_mm2": "area of a die", "silicon_mm2": "area of all dies",
 }  # fmt: skip
 
@@ -135,7 +135,7 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
     notes += [sentence for side in sides for sentence in side.unread]
     first, second = rows
-    quantities = (*_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
+    quantities = (*as_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
     return DesignComparison(
         *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
     )
@@ -157,7 +157,7 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
             )  # fmt: skip
 
 
-def _quantities(
+def as_quantities(
     sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> Iterator[DesignFigure]:
     prices = tuple(energy.price_range(side.systems[0]) for side in sides)
@@ -215,7 +215,7 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
         a, b = (part.get(name) for part in parts)
         if a or b:
             yield DesignFigure(
-                group="energy", name=f"of it: {name}", unit="J/token", meaning="energy a token", a=a, b=b, sense=-1
+                group="energy", name=f"of it: {name}", unit="J/token", meaning="energy per token", a=a, b=b, sense=-1
             )
 
 

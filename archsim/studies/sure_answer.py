@@ -27,7 +27,7 @@ _MOST_OF_IT = 0.5  # of the variance
 _NEVER = 0.005  # share of worlds that reads as 0 %
 LAYERS = "layers that did not run"
 # Columns of energy and price that have an interval, and their unit.
-ECONOMICS: Mapping[str, str] = MappingProxyType({"energy_per_token_j": "J a token", "cost_usd": "USD"})
+ECONOMICS: Mapping[str, str] = MappingProxyType({"energy_per_token_j": "J per token", "cost_usd": "USD"})
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Sure(tables.Shown):
     notes: tuple[str, ...]  # what limits the answer
 
     def __repr__(self) -> str:
-        return f"Sure({self.name!r}, {self.samples} worlds: {self.sentence})"
+        return f"Sure({self.name!r}, {self.samples} samples: {self.sentence})"
 
     @property
     def sentence(self) -> str:
@@ -195,23 +195,23 @@ def order_of_options(
         ns = options[0].ns
         value, low, high = interval_text(options[0].value_ns, ns.p05, ns.p95, TIME_UNITS)
         of = timed.removeprefix("time of ")
-        return f"{names[0]} takes {value} for {of}. In 90 % of {samples} worlds it takes {low} to {high}."
+        return f"{names[0]} takes {value} for {of}. In 90 % of {samples} samples it takes {low} to {high}."
     sure = ""
     if rest:
         low, high = written_ends(rest[0].ratio)
         by = f"{rest[0].ratio.p50:.2f}×"
-        sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the worlds"
+        sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the samples"
     if not ties:
-        most = f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} worlds"
+        most = f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} samples"
         return f"{most}. It is {sure}."
     closest = ties[0]
     tied = listed([names[0], *(each.slower for each in ties)])
     if max(closest.probability, closest.reverse) < _NEVER:
-        said = f"{tied} are a tie: {names[0]} and {closest.slower} take the same time in all {samples} worlds."
+        said = f"{tied} are a tie: {names[0]} and {closest.slower} take the same time in all {samples} samples."
     else:
         said = (
             f"{tied} are a tie: {names[0]} is faster than {closest.slower} in {percent(closest.probability)} of "
-            f"{samples} worlds and slower in {percent(closest.reverse)}."
+            f"{samples} samples and slower in {percent(closest.reverse)}."
         )
     return f"{said} {names[0]} is {sure}." if rest else said
 
@@ -232,7 +232,7 @@ def written_ends(ratio: Interval) -> tuple[str, str]:
 
 def order_sentence(each: OptionPair) -> str:
     """``faster in 97 % of worlds``, or that it is a tie."""
-    said = f"faster in {percent(each.probability)}, slower in {percent(each.reverse)} of worlds"
+    said = f"faster in {percent(each.probability)}, slower in {percent(each.reverse)} of samples"
     return said if each.sure else f"a tie: {said}"
 
 
@@ -280,7 +280,7 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
         yield "The traffic is a single draw of generated or recorded requests. The intervals leave its spread out."
     elif isinstance(runs[0].workload.trace, str):
         yield (
-            "Worlds draw other requests of the recorded trace. How the routing of requests on other subjects would "
+            "Samples draw other requests of the recorded trace. How the routing of requests on other topics would "
             "differ is not known."
         )
     layers, every = runs[0].workload.layers, len(runs[0].model.moe_layer_ids)
@@ -296,5 +296,5 @@ def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> It
     if least < 0.9:
         yield (
             f"The analytical engine explains {percent(least)} of how the time of {run.policy.name} varies on the "
-            f"{run.engine} engine. The rest is estimated from the worlds that both engines ran."
+            f"{run.engine} engine. The rest is estimated from the samples that both engines ran."
         )

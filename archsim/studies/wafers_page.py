@@ -71,7 +71,7 @@ def drawing(found: Sequence[Wafers]) -> plots.Ranges:
     return plots.Ranges(
         question="How much do machines differ that were built to the same design?", rows=rows, y="name",
         x=plots.PlotAxis(
-            "value", "tokens/s of drawn machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0
+            "value", "tokens/s of sampled machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0
         ),
         low="low", high="high", best="best", tips=(("name", "machine"), ("told", "tokens/s")),
     )  # fmt: skip

@@ -120,7 +120,7 @@ class Worth(Shown):
         elif old_ms is not None and new_ms is not None and new_ms > (1 - PAYS) * old_ms:
             times = f"{significant(new_ms)} ms, and {significant(old_ms)} ms without it"
             why = (
-                f"Loads are balanced better (max / mean {now} instead of {was}), but products on the slowest rank take "
+                f"Loads are balanced better (max / mean {now} instead of {was}), but GEMMs on the slowest rank take "
                 f"{times}, since weights of replicas are read, too"
             )
         else:
@@ -156,7 +156,7 @@ def worth(
     serving = load_serving(deployment, overrides)
     if serving.axes or serving.spec.disaggregated != "none":
         raise SpecError(
-            "the deployment has sweep: or disaggregated:. A balancer can only be judged on one engine: leave them out"
+            "the deployment has sweep: or disaggregated:. A balancer can only be tested on one engine: leave them out"
         )
     model, ranks = serving.model, serving.spec.parallel.sizes(True).ep
     history = read_history(loads, model)
@@ -190,7 +190,7 @@ def worth(
     link = serving.system.d2d
     stall_ns = kept.cost.busiest_bytes / (link.bandwidth_bytes_per_s * link.efficiency) * NS_PER_S
     tokens = (
-        f"The tokens are drawn from {len(later)} held-out matrices of {history.source}. Loads say how often an expert "
+        f"The tokens are sampled from {len(later)} held-out matrices of {history.source}. Loads say how often an expert "
         "was chosen, but not which experts were chosen together."
     )
     others = [note for note in outcomes[None].notes if not note.startswith(FROM_TRAFFIC)]

@@ -186,7 +186,7 @@ def refuse_shares(draws: int, worlds: int) -> str:
     if worlds >= least:
         return ""
     return (
-        f"What the answer depends on is not known, as {worlds} worlds are too few for the {draws} numbers that were "
+        f"What the answer depends on is not known, as {worlds} samples are too few for the {draws} numbers that were "
         f"drawn. Use --samples {least} or more"
     )
 

@@ -484,7 +484,7 @@ class SharedProgress(sweep.Unwatched):
         self._watcher.failed(job, failure)
 
     def _say(self) -> None:
-        self._watcher.at(f"{self._runs:,} runs in many worlds", self._done / self._runs)
+        self._watcher.at(f"{self._runs:,} runs in many samples", self._done / self._runs)
 
 
 def _gathered(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:

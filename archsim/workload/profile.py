@@ -35,14 +35,14 @@ DEFINITIONS = {
     "coactivation_top20": "Part of all co-selections by one token in the most frequent 20 % of pairs i < j.",
     "same_expert": "Share of a token's experts that the token before it had too.",
     "same_expert_far": f"The same for the token {statistics.FAR} before it: what a request prefers, no phrase.",
-    "cross_layer_null": "cross_layer_top20 of as many pairs drawn from the loads alone, layers independent.",
-    "cross_token_null": "cross_token_top20 of as many pairs drawn from the loads alone, tokens independent.",
+    "cross_layer_null": "cross_layer_top20 of as many pairs sampled from the loads alone, layers independent.",
+    "cross_token_null": "cross_token_top20 of as many pairs sampled from the loads alone, tokens independent.",
     "predictable_ceiling": "Pairs (token, next token) whose second expert is in the 20 % that a heatmap of the same "
     "pairs marks for the first: no fixed choice of as many experts does better.",
     "predictable_unseen": "The same with the heatmap of one half of the requests on the pairs of the other half.",
     "predictable_load": "The same with the most loaded 20 % of experts for all: what popularity alone predicts.",
     "drift": "Total variation distance of the loads of the last quarter of the requests' steps from the first quarter.",
-    "subject_distance": "Mean total variation distance of the loads of pairs of subjects.",
+    "subject_distance": "Mean total variation distance of the loads of pairs of topics.",
 }
 
 
@@ -199,11 +199,11 @@ def _separation(found: Profile) -> Insight:
 def _subjects(found: Profile) -> Insight:
     claim = "Tasks and languages have experts of their own: place experts by the workload."
     if len(found.subject_loads) < 2:
-        return Insight(6, claim, "the trace has one subject", "not measurable")
+        return Insight(6, claim, "the trace has one topic", "not measurable")
     first, second = np.argsort(-found.subject_loads, axis=2)[:2, :, :POPULAR]
     common = np.mean([len(np.intersect1d(*pair)) for pair in zip(first, second, strict=True)])
     measured = (
-        f"loads of two subjects differ by {found.mean('subject_distance'):.2f} (total variation); the first two share "
+        f"loads of two topics differ by {found.mean('subject_distance'):.2f} (total variation); the first two share "
         f"{common:.1f} of their {POPULAR} most popular experts"
     )
     return Insight(6, claim, measured, _verdict(found.mean("subject_distance") > 0.1))

@@ -1,6 +1,8 @@
 """The pages of a sweep in a real browser: what is folded, what a click tells, and that nothing is cut at 400 px."""
 
+import json
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from support.report_folder import write_folder
 from archsim.report.page import PAGES, write_report
 from archsim.report.plot_parts import TEMPLATES
 from archsim.report.plots import RAMP
+from archsim.specs.explore import ExploreSpec
 from archsim.specs.library import load_assumptions
+from archsim.studies.exploration.candidates import Candidate, Exploration
+from archsim.studies.exploration.page import render_points
 
 MOST_WORDS = 4000  # visible at first
 
@@ -89,14 +94,7 @@ def test_drawn_figures_fit_a_phone_and_can_be_used_by_the_keyboard(page):
     """At 390 px: nothing is cut, what a click highlights is also in a list, and the numbers unfold as a table."""
     script = """for (const each of document.querySelectorAll("details")) each.open = true;
     const figures = [...document.querySelectorAll("#answer figure, #bounds figure")];
-    const wide = [];
-    for (const figure of figures) {
-      const box = (await drawn(figure)).getBoundingClientRect();
-      for (const each of figure.querySelectorAll("svg text")) {
-        const { left, right } = each.getBoundingClientRect();
-        if (left < box.left - 1 || right > box.right + 1) wide.push(each.textContent);
-      }
-    }
+    for (const figure of figures) await drawn(figure);
     const bar = figures[0].querySelectorAll("g.mark-rect path"), faint = () => [...bar].filter((each) =>
       Number(each.getAttribute("opacity")) < 1).length;
     const list = [...figures[0].querySelectorAll("select")].find((each) => each.name.startsWith("pick_"));
@@ -106,10 +104,74 @@ def test_drawn_figures_fit_a_phone_and_can_be_used_by_the_keyboard(page):
     const numbers = figures[0].querySelector("details.numbers");
     numbers.open = true;
     await new Promise((done) => setTimeout(done, 50));
-    return [figures.length, wide, faint() > 0, numbers.querySelectorAll("tr").length,
+    return [figures.length, faint() > 0, numbers.querySelectorAll("tr").length,
       document.documentElement.scrollWidth <= innerWidth];"""
-    count, wide, highlighted, rows, fits = run_in(page, script, width=390)
-    assert count >= 3 and wide == [] and highlighted and rows > 2 and fits
+    count, highlighted, rows, fits = run_in(page, script, width=390)
+    assert count >= 3 and highlighted and rows > 2 and fits
+
+
+# Per figure what is wrong with it: wider than its column, labels outside of it, a name that is not its question.
+MEASURED = """for (const each of document.querySelectorAll("details")) each.open = true;
+    const wrong = [];
+    for (const figure of document.querySelectorAll("figure.plot")) {
+      const box = (await drawn(figure)).getBoundingClientRect(), svg = figure.querySelector("svg.marks");
+      const question = figure.querySelector("figcaption").textContent, all = svg.getBoundingClientRect();
+      if (all.right > box.right + 1) wrong.push([question, "wide", all.right - box.right]);
+      if (!svg.getAttribute("aria-label").startsWith(question)) wrong.push([question, svg.getAttribute("aria-label")]);
+      for (const each of svg.querySelectorAll("text")) {
+        const own = each.getBoundingClientRect();
+        if (each.textContent && (own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > all.bottom + 1))
+          wrong.push([question, each.textContent]);
+      }
+    }
+    return [document.querySelectorAll("figure.plot").length, wrong];"""
+
+
+@pytest.mark.parametrize("width", (1440, 390))
+def test_no_figure_is_wider_than_its_column_and_each_is_named_by_its_question(page, designs, width):
+    found = run_in(page, MEASURED, width)
+    assert isinstance(found, list), found
+    count, wrong = found
+    assert count >= 10 and wrong == []
+    count, wrong = run_in(designs, MEASURED, width)
+    assert count >= 6 and wrong == []
+
+
+@pytest.fixture(scope="module")
+def designs(tmp_path_factory):
+    """The page of a sweep over one key, with effects of a factor of 20."""
+    levels, policies = ("0.5 TB/s", "1 TB/s", "20 TB/s"), ("base", "ep")
+    points = []
+    for at, (level, policy) in enumerate(product(levels, policies)):
+        rate = float(level.split()[0]) * (1e6 + 1e5 * at)
+        values = {"throughput": rate, "energy": 1e-3 * (1 + at), "cost": 3e4 + at}
+        axes = {"policy": policy, "system.d2d.bandwidth": level}
+        band = (0.7 * rate, 1.2 * rate)
+        points.append(Candidate(at, axes, values, values, "event", at > 2, True, ("hbm", 0.5), band, "", "m"))
+    spec = ExploreSpec(objectives=["throughput", "energy", "cost"])
+    found = Exploration("made", spec, tuple(points), 6, {}, 0, True, (), ("physical",), (), {"m": ((1,), 1)})
+    folder = tmp_path_factory.mktemp("designs")
+    (folder / "index.html").write_text(render_points(found, [], folder), encoding="utf-8")
+    return folder / "index.html"
+
+
+def test_a_click_on_the_legend_highlights_in_every_figure(page):
+    script = """for (const each of document.querySelectorAll("details")) each.open = true;
+    const figures = [...document.querySelectorAll("figure.plot")].slice(0, 2);
+    for (const figure of figures) await drawn(figure);
+    click(figures[0].querySelector(".role-legend-label text"));
+    await new Promise((done) => setTimeout(done, 500));
+    return figures.map((figure) => [...figure.querySelectorAll("g.mark-rect path")].some((each) =>
+      Number(each.getAttribute("opacity")) < 1));"""
+    assert run_in(page, script, 1440) == [True, True]
+
+
+def test_the_front_of_three_objectives_has_no_line_and_one_key_has_a_band_a_policy(designs):
+    text = designs.read_text(encoding="utf-8")
+    specs = [json.loads(each) for each in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+    marks = [[layer["mark"]["type"] for layer in spec.get("spec", spec)["layer"]] for spec in specs]
+    assert marks[0][:2] == ["area", "line"] and specs[0]["description"].startswith("How does d2d.bandwidth change")
+    assert all("line" not in each for each in marks[1:]) and all("curves" not in spec["datasets"] for spec in specs)
 
 
 # ---- contrast

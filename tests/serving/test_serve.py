@@ -417,7 +417,7 @@ def test_keys_that_are_told_as_unread_change_no_measure(name):
     assert keys_of(load_serving(other).unread) == set(changes)
     before, after = ar.serve(given), ar.serve(other)
     assert before.measures == after.measures
-    assert any(" not read: " in note for note in after.notes)
+    assert any(" no effect: " in note for note in after.notes)
 
 
 def test_a_file_with_axes_tells_its_trace_its_machine_and_axes_that_do_nothing(tmp_path):
@@ -431,6 +431,6 @@ def test_a_file_with_axes_tells_its_trace_its_machine_and_axes_that_do_nothing(t
     notes = plan.notes(rows)
     assert [note for note in notes if "hbm.capacity: 8 TB is taken as given" in note]
     assert [note for note in notes if "is read as mooncake: times are in ms" in note]
-    assert [note for note in notes if note.startswith("scheduler.prefill_every is not read: ")]
+    assert [note for note in notes if note.startswith("scheduler.prefill_every has no effect: ")]
     idle = [note.partition(" has no effect here: ") for note in notes]
     assert [name for name, found, _ in idle if found] == ["slo.ttft"]

@@ -389,7 +389,7 @@ def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
     for at in (file, tmp_path / "out" / "manifest.yaml"):
         assert main(["sweep", str(at), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
         assert "assumptions.overlap" in capsys.readouterr().err
-        assert "assumptions.overlap is not read: " in (tmp_path / "out" / "files.html").read_text(encoding="utf-8")
+        assert "assumptions.overlap has no effect: " in (tmp_path / "out" / "files.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", ["ablate", "optimum", "why", "compare"])
@@ -410,6 +410,6 @@ def test_every_command_that_reads_an_experiment_tells_what_it_does_not_read(comm
     out = [] if command == "why" else ["--out", str(tmp_path / "out")]
     assert main([command, *more[command], *out]) == 0
     told = capsys.readouterr().err
-    assert "system.llc.ways is not read: llc: segments" in told
-    assert "system.hbm.latency is not read: `archsim sweep`" in told
-    assert not out or "llc.ways is not read" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "system.llc.ways has no effect: llc: segments" in told
+    assert "system.hbm.latency has no effect: `archsim sweep`" in told
+    assert not out or "llc.ways has no effect" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

@@ -462,7 +462,7 @@ def test_check(capsys):
         ("traffic/kimi-k2.yaml", "traffic preset of kimi-k2"),
         (
             "models/olmoe-1b-7b.yaml",
-            "model\n  6.9 billion parameters (1.2 used by a token), KV cache of 131.1 kB a token in BF16",
+            "model\n  6.9 billion parameters (1.2 used per token), KV cache of 131.1 kB per token in BF16",
         ),
         ("systems/dojo.yaml", "system: 25 dies, 5 × 5 mesh\n  links: 1.5 TB/s, 200 ns per link"),
     ],
@@ -655,7 +655,7 @@ def test_a_model_without_geometry_is_valid_and_says_what_is_missing():
 
 def test_check_tells_what_a_model_holds(tmp_path):
     model = load_model("deepseek-v3")
-    told = "671.0 billion parameters (36.6 used by a token), KV cache of 70.3 kB a token in BF16"
+    told = "671.0 billion parameters (36.6 used per token), KV cache of 70.3 kB per token in BF16"
     assert summary(model).endswith(told)
     bare = model.model_copy(update={"attention": None})
     assert summary(bare).endswith("Only its experts are counted in memory, as the file does not give attention.")

@@ -71,7 +71,7 @@ def test_energy_parts_sum_and_throughput_is_a_ratio(compared):
     assert rate.ratio == pytest.approx(found.rows[1]["tokens_per_s"] / found.rows[0]["tokens_per_s"])
     energy = {each.name: each.a for each in found.quantities if each.group == "energy"}
     parts = sum(value for name, value in energy.items() if name.startswith("of it: "))
-    assert parts == pytest.approx(energy["energy a token"])
+    assert parts == pytest.approx(energy["energy per token"])
 
 
 def test_the_page_says_who_is_faster_and_what_differs(compared):
@@ -159,7 +159,7 @@ def written(folder, given):
 def test_a_sweep_of_drawn_machines_prints_and_draws_their_distribution(tmp_path, capsys):
     report = tmp_path / "report"
     assert main(["sweep", written(tmp_path, experiment()), "--out", str(report), "--jobs", "1"]) == 0
-    assert "drawn machines" in capsys.readouterr().out
+    assert "sampled machines" in capsys.readouterr().out
     (row,) = csv.DictReader((report / "wafers.csv").read_text().splitlines())
     plan = load_planned(experiment())
     selection = select(plan)

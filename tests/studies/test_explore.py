@@ -332,7 +332,7 @@ def test_objectives_over_worlds_rank_by_risk(tmp_path):
                "explore.samples=16", "explore.drawn_designs=3", "explore.budgets=[]", "engine=analytical"],
     )  # fmt: skip
     found = explore(plan, spec, tmp_path / "out", 1, unwatched)
-    assert len(found.points) == 3 and "16 worlds" in " ".join(found.notes)
+    assert len(found.points) == 3 and "16 samples" in " ".join(found.notes)
     for point in found.points:
         assert point.values[risks[0]] < point.values["throughput"] * 1.05 and 0 < point.values[risks[1]] < 1
     assert csv_of(found) and amount(risks[1], 0.97) == "97 %" or amount(risks[1], 0.97) == "97%"
@@ -539,7 +539,7 @@ def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objecti
     llc, *hbm = break_evens(_found(objective))
     assert (llc.axis, llc.before, llc.after) == ("llc", *LLC)
     assert (
-        re.match(r"pays below hbm 4 TB/s.* 2 TB/s \(2 of 3 .*0 to \+5.0.% .*\+1.0.%$", llc.sentence) and llc.paying == 2
+        re.match(r"is worth it below hbm 4 TB/s.* 2 TB/s \(2 of 3 .*0 to \+5.0.% .*\+1.0.%$", llc.sentence) and llc.paying == 2
     )
     assert [each.sentence.startswith("pays everywhere") for each in hbm] == [True, True]
 
@@ -552,7 +552,7 @@ def test_an_axis_without_an_order_has_no_above_and_below():
         for each in found.points
     ]
     told = break_evens(Exploration(**{**vars(found), "points": tuple(points)}))[0].sentence
-    assert told.startswith("pays with policy ep or allo (2 of 3 pairs of designs): ")
+    assert told.startswith("is worth it with policy ep or allo (2 of 3 pairs of designs): ")
 
 
 def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
@@ -569,7 +569,7 @@ def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
 def test_the_answer_names_what_matters_and_the_break_evens():
     found = _found()
     assert "hbm (2." in what_matters(found) and "between 1 TB/s and 4 TB/s" in what_matters(found)
-    assert what_pays(break_evens(found)) == "Changing llc from 32 MiB to 64 MiB pays below hbm 4 TB/s, up to 2 TB/s"
+    assert what_pays(break_evens(found)) == "Changing llc from 32 MiB to 64 MiB is worth it below hbm 4 TB/s, up to 2 TB/s"
 
 
 def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():

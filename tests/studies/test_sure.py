@@ -46,7 +46,7 @@ def runs_of(experiment):
 
 def test_an_answer_has_an_interval_an_order_and_what_it_hangs_on(found):
     (place,) = found.places
-    assert re.match(r"ep\b.* 100.% .*\b32 worlds\b", place.sentence)
+    assert re.match(r"ep\b.* 100.% .*\b32 samples\b", place.sentence)
     assert place.headline.sure
     low, middle, high = place.headline.ratio
     assert 1 < low < middle < high
@@ -196,14 +196,14 @@ def test_run_and_compare_with_samples_say_the_sentence(tmp_path, monkeypatch, ca
     assert main(["run", file, "--policy", "ep", "--samples", "16"]) == 0
     assert "90 %" in capsys.readouterr().out
     assert main(["compare", "base", "ep", "--in", file, "--samples", "16", "--out", "compared"]) == 0
-    assert "of 16 worlds" in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert "of 16 samples" in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_a_block_is_worth_it_in_a_share_of_the_worlds(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = file_of(toy(engine="analytical", policies=["ep", "allo"]), tmp_path)
     assert main(["compare", "--without", "allocator", "--in", file, "--samples", "16", "--jobs", "1"]) == 0
-    assert " of 16 worlds. In 90 % of " in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert " of 16 samples. In 90 % of " in capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
@@ -214,7 +214,7 @@ def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
     least = 2 * len({each.name for each in place.indices})
     assert 16 < least <= 32, "as many draws as the runs read"
     assert not unknown.indices and not unknown.measurements
-    assert re.search(rf"\b16 worlds\b.*--samples {least}\b", unknown.unknown)
+    assert re.search(rf"\b16 samples\b.*--samples {least}\b", unknown.unknown)
     print_sure(few)
     assert f"--samples {least} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "sure.html").read_text()

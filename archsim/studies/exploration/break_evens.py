@@ -15,7 +15,7 @@ from archsim.base import sums
 from archsim.report.units import between, signed_percent
 from archsim.specs.explore import OBJECTIVES, sense_of
 from archsim.studies.exploration.candidates import Candidate, Exploration
-from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, _quantities, effects, levels_of_axis
+from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, as_quantities, effects, levels_of_axis
 
 PRICED = ("throughput", "time")  # objectives that are held against the price
 NOTHING = 1e-3  # gains over price below this share are none
@@ -63,6 +63,9 @@ def break_evens(found: Exploration) -> list[BreakEven]:
     return said
 
 
+WORTH = "is worth it"
+
+
 def what_matters(found: Exploration) -> str:
     """The axes by their effect on the first objective, in words; empty without any."""
     every = effects([point for point in found.points if point.allowed], found.spec.objectives[0])
@@ -82,10 +85,11 @@ def what_matters(found: Exploration) -> str:
 
 def what_pays(steps: Sequence[BreakEven]) -> str:
     """The steps with a named break-even, then those that pay nowhere, in words; empty without any."""
-    named = [step for step in steps if step.sentence.startswith(("pays above", "pays below", "pays with"))]
+    known = tuple(f"{WORTH} {where}" for where in ("above", "below", "with"))
+    named = [step for step in steps if step.sentence.startswith(known)]
     never = [step for step in steps if not step.paying]
     parts = [(each, each.sentence.partition(" (")[0]) for each in named[:SAID]]
-    parts += [(each, "pays nowhere") for each in never[: SAID - len(parts)]]
+    parts += [(each, f"{WORTH} nowhere") for each in never[: SAID - len(parts)]]
     return ". ".join(f"Changing {each.axis} from {each.before} to {each.after} {where}" for each, where in parts)
 
 
@@ -107,7 +111,7 @@ def _others(point: Candidate, axis: str) -> Iterator[str]:
 
 
 def _sentence(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str:
-    """``pays in 27 of 81 pairs of designs: with hbm.bandwidth from 4 TB/s; …``."""
+    """``is worth it in 27 of 81 pairs of designs: with hbm.bandwidth from 4 TB/s; …``."""
     gains, prices = ([getattr(pair, name) for pair in pairs] for name in ("gain", "price"))
     objective = found.spec.objectives[0]
     name = objective if objective in OBJECTIVES else f"({objective})"
@@ -115,11 +119,11 @@ def _sentence(pairs: Sequence[DesignPair], found: Exploration, axis: str) -> str
     numbers = f"{name}{better} {_between(gains)}{f' for price {_between(prices)}' if any(prices) else ''}"
     paying = sums.sum(pair.pays for pair in pairs)
     if paying in (0, len(pairs)):
-        return f"pays {'everywhere' if paying else 'nowhere'}: {numbers}"
+        return f"{WORTH} {'everywhere' if paying else 'nowhere'}: {numbers}"
     where = next(
         filter(None, (_threshold(pairs, other, found) for other in found.axes if other not in (axis, MODEL))), ""
     )
-    return f"pays {f'{where} ' if where else ''}({paying} of {len(pairs)} pairs of designs): {numbers}"
+    return f"{WORTH} {f'{where} ' if where else ''}({paying} of {len(pairs)} pairs of designs): {numbers}"
 
 
 def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> str:
@@ -132,7 +136,7 @@ def _threshold(pairs: Sequence[DesignPair], axis: str, found: Exploration) -> st
         return ""
     yes = [level for level in levels if True in pays[level]]
     values = list({point.axes[axis] for point in found.points})
-    ordered = len(levels) > 2 and _quantities(values) is not None
+    ordered = len(levels) > 2 and as_quantities(values) is not None
     if ordered and len(levels) > len(yes) > 0 and yes == levels[-len(yes) :]:
         return f"above {axis} {levels[-len(yes) - 1]}, from {yes[0]}"
     if ordered and len(levels) > len(yes) > 0 and yes == levels[: len(yes)]:

@@ -56,7 +56,7 @@ def explore(
     if judge.draws:
         if is_drawn(plan):
             raise errors.ArchsimError(
-                "explore.objectives: a risk over worlds and machines that are drawn cannot be separated. Give the "
+                "explore.objectives: a risk over samples and machines that are drawn cannot be separated. Give the "
                 "design a fixed wafer, or take the objective itself"
             )
         with watching() as watcher:
@@ -172,7 +172,7 @@ def of_designs(plan: SweepPlan, ran: _Cheap) -> tuple[_Cheap, dict[int, float]]:
     points.sort(key=lambda point: point.index)
     rows = {point.index: _yielding(ran.rows[point.index], yields, point.index) for point in points}
     notes = (
-        f"{made} machines were drawn of every design; its throughput is the mean of all that were made, with 0 for "
+        f"{made} machines were sampled of every design; its throughput is the mean of all that were made, with 0 for "
         "scrapped ones, and all else is that of its median machine",
     )
     return _Cheap(points, rows, ran.dropped, (*ran.notes, *notes)), yields
@@ -197,7 +197,7 @@ def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, wat
         return _Cheap([plan.point(index) for index in selection.kept], rows, dict(selection.dropped.by_constraint))
     if is_drawn(plan):
         raise errors.ArchsimError(
-            f"{plan.combinations:,} points, those of drawn machines included, are more than explore.analytical_runs "
+            f"{plan.combinations:,} points, those of sampled machines included, are more than explore.analytical_runs "
             f"({spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
         )
     runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
@@ -246,15 +246,15 @@ def _drawn(
         ran = ran[nearest(costs[ran], pareto(costs[ran]), spec.drawn_designs)]
     chosen = [points[at] for at in ran]
     runs = maker.runs([point._replace(engine=ANALYTICAL) for point in chosen])
-    watcher.phase(f"{len(runs):,} designs in {spec.samples:,} worlds")
+    watcher.phase(f"{len(runs):,} designs in {spec.samples:,} samples")
     worlds = Worlds(runs, spec.samples, spec.seed)
     folder.mkdir(parents=True, exist_ok=True)
     found = propagate(runs, worlds, folder, maker.traces, jobs, watcher)
     for point, each in zip(chosen, found, strict=True):
         judge.slower[point.index] = each.ns / each.value_ns
     said = (
-        f"risks are those of {spec.samples:,} worlds (archsim sure), the same for all designs, of the {len(chosen):,} "
-        f"of {len(points):,} designs on and nearest to the front; a probability counts half a world more on either side"
+        f"risks are those of {spec.samples:,} samples (archsim sure), the same for all designs, of the {len(chosen):,} "
+        f"of {len(points):,} designs on and nearest to the front; a probability counts half a sample more on either side"
     )
     return chosen, (*notes, said)
 

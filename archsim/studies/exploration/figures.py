@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from archsim.report import plots
+from archsim.report.figures import policy_colours
 from archsim.report.units import amount, objective_unit, scales_of, unit_of_objective
 from archsim.report.units import unit_of as unit_shown
 from archsim.specs import explore
 from archsim.studies.exploration.candidates import Candidate, Exploration
-from archsim.studies.exploration.levels import MOST_LEVELS, effects, levels_of_axis
+from archsim.studies.exploration.levels import MODEL, MOST_LEVELS, as_quantities, effects, levels_of_axis
 
 MOST_DOTS = 3000  # of designs off the front; of more, every n-th
 
@@ -29,8 +30,8 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Point
         for point in found.points
         if point.model == model and point.allowed and all(0 < point.values[name] < math.inf for name in (across, up))
     ]
-    if not shown:
-        return None
+    if not shown or any(len({point.values[name] for point in shown}) == 1 < len(shown) for name in (across, up)):
+        return None  # nothing, or all on one line, as the cost of samples of one design
     off = [point for point in shown if not point.front]
     every = max(1, math.ceil(len(off) / MOST_DOTS))
     front = sorted((point for point in shown if point.front), key=lambda point: point.values[across])
@@ -54,7 +55,9 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Point
         question=f"Which designs are best by {up} and {across}?{of_model} "
         f"{len(front)} of {len(shown)} are on the front{drawn}",
         rows=rows, x=x, y=y, zero=False, low="low" if bands else "", high="high" if bands else "",
-        curves=[{"line": "front", "x": p.values[across] / x_worth, "y": p.values[up] / y_worth} for p in front],
+        curves=[  # of more objectives, neighbours by two of them are none on the front
+            {"line": "front", "x": p.values[across] / x_worth, "y": p.values[up] / y_worth} for p in front
+        ] if len(found.spec.objectives) == 2 else [],
         colours=plots.Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), size=34,
         tips=(("design", "design"), ("values", "values"), ("limit", "limited by"), ("point", "point"),
               ("engine", "engine")),
@@ -91,6 +94,40 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
     ) if rows else None  # fmt: skip
 
 
+def over_key(found: Exploration, objective: str) -> plots.Points | None:
+    """An objective over the one key that was varied, a line with its band for each policy; None where several keys or
+    systems were varied, or the key's values are no quantities.
+    """
+    usable = [point for point in found.points if point.allowed and 0 < point.values[objective] < math.inf]
+    varied = [axis for axis in found.axes if axis not in (MODEL, "policy")]
+    if len(varied) != 1 or len(found.models) > 1 or not usable:
+        return None
+    (key,) = varied
+    numbers = as_quantities(list(dict.fromkeys(point.axes[key] for point in usable)))
+    if numbers is None or len(numbers) < 2:
+        return None
+    unit = max(numbers.values(), key=lambda each: each.number * each.worth)
+    y, worth = _axis("y", objective, [point.values[objective] for point in usable])
+    bands = objective == "throughput" and all(point.band for point in usable)
+    rows = []
+    for point in usable:
+        number = numbers[point.axes[key]]
+        policy, text = point.axes.get("policy", objective), amount(objective, point.values[objective])
+        row: dict[str, Any] = {"x": number.number * number.worth / unit.worth, "y": point.values[objective] / worth}
+        row |= {"policy": policy, "key": point.axes[key], "value": text, "point": point.index}
+        if bands and point.band:
+            row |= {"low": point.band[0] / worth, "high": point.band[1] / worth}
+        rows.append(row)
+    return plots.Points(
+        question=f"How does {axis_label(key)} change {objective}?", rows=sorted(rows, key=lambda row: row["x"]),
+        x=plots.PlotAxis("x", f"{axis_label(key)}, {unit.unit}".rstrip(", "), ",.4~r"),
+        y=y._replace(log=False, format=",.4~r"),
+        lines=True, dots=True, low="low" if bands else "", high="high" if bands else "",
+        colours=policy_colours(row["policy"] for row in rows),
+        tips=(("policy", "policy"), ("key", axis_label(key)), ("value", objective), ("point", "point")),
+    )  # fmt: skip
+
+
 def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     """The axes by their effect on an objective: from the lowest to the highest geometric mean of a level, over that of
     all points. Effects within twice their error have the colour of ``not beyond its error``.
@@ -98,18 +135,19 @@ def tornado(points: Sequence[Candidate], objective: str) -> plots.Bars | None:
     rows = []
     for each in effects([point for point in points if point.allowed], objective):
         known = math.isfinite(each.error)
-        error = f"standard error of their ratio {each.error:.1%}" if known else "one design a level: error not known"
+        error = f"standard error of their ratio {each.error:.1%}" if known else "one design per value: error not known"
         higher = explore.sense_of(objective) == "max"
         for begin, end, better in ((each.below, 1.0, not higher), (1.0, each.above, higher)):
             kind = ("better" if better else "worse") if each.shown else "not beyond its error"
+            label = f"{each.least} to {each.most}" if end > 1 or each.above == 1 else ""  # once, at the right end
             rows.append({
                 "axis": axis_label(each.axis), "begin": begin, "value": end, "kind": kind, "error": error,
-                "label": f"{each.least} to {each.most}", "least": f"{each.least}: {each.below:.3g}×",
+                "label": label, "least": f"{each.least}: {each.below:.3g}×",
                 "most": f"{each.most}: {each.above:.3g}×",
             })  # fmt: skip
     return plots.Bars(
         question=f"Which axis matters most for {objective}?", rows=rows, y="axis", begin="begin", reference=1.0,
-        x=plots.PlotAxis("value", f"mean {objective} of a level, over the mean of all designs, ×", log=True),
+        x=plots.PlotAxis("value", f"mean {objective} of a value, over the mean of all designs, ×", log=True),
         colours=plots.Colours("kind", {"better": "--p4", "worse": "--p7", "not beyond its error": "--p0"}),
         tips=(("axis", "axis"), ("least", "lowest"), ("most", "highest"), ("error", "error")),
     ) if rows else None  # fmt: skip

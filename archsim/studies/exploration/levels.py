@@ -46,7 +46,7 @@ def levels_of_axis(points: Sequence[Candidate], axis: str) -> list[AxisLevel]:
     """The levels of an axis, in the order of their values if these are quantities, else in order of appearance."""
     written = np.array([point.axes[axis] for point in points])
     names = list(dict.fromkeys(written.tolist()))
-    found = _quantities(names)
+    found = as_quantities(names)
     if found is None:
         return [AxisLevel(name, written == name) for name in names]
     values = {name: each.number * each.worth for name, each in found.items()}
@@ -96,7 +96,7 @@ def _standard_error(logs: np.ndarray, levels: Iterable[np.ndarray]) -> float:
     return float(np.sqrt(squares / freedom))
 
 
-def _quantities(names: Sequence[str]) -> dict[str, quantities.WrittenNumber] | None:
+def as_quantities(names: Sequence[str]) -> dict[str, quantities.WrittenNumber] | None:
     """Level → what is written there; None unless all are quantities of one dimension."""
     found = {name: each for name in names if (each := quantities.as_written(name.replace(",", ""))) is not None}
     return found if len(found) == len(names) and len({each.dimension.name for each in found.values()}) == 1 else None

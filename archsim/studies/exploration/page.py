@@ -23,7 +23,7 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.answers import EqualDesigns, budget_of, collapse_sentence, merge_equal, wanted_designs
 from archsim.studies.exploration.break_evens import BreakEven, break_evens, what_matters, what_pays
 from archsim.studies.exploration.candidates import Candidate, Exploration
-from archsim.studies.exploration.figures import scatter, strips, tornado
+from archsim.studies.exploration.figures import over_key, scatter, strips, tornado
 from archsim.studies.exploration.levels import MODEL
 from archsim.studies.exploration.sweep_view import view_of
 from archsim.studies.wafers_page import section_of, write_distributions
@@ -116,6 +116,7 @@ def figures_of(found: Exploration) -> dict[str, Any]:
         "parts": in_part(found.layers),
         "part_note": PART_NOTE,
         "senses": {name: explore.sense_of(name) for name in names},
+        "over_key": over_key(found, names[0]),
         "scatters": [
             figure for model in found.models for up, across in pairs if (figure := scatter(found, across, up, model))
         ],

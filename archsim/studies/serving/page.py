@@ -231,7 +231,7 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
         lines_of("How many requests a second are served within the limits?", good if len(loaded) > 1 else [*good, done],
                  offered, "requests a second", dots=True),
         lines_of("What does speed for a user cost in throughput? (Pareto-optimal loads)", lines, "tokens/s of a user",
-                 "output tokens/s of a device", dots=True),
+                 "output tokens/s per device", dots=True),
     ]  # fmt: skip
 
 
@@ -319,7 +319,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 SHOWN = (
     ("goodput_per_s", "goodput /s"), ("requests_per_s", "requests /s"), ("within_slo", "within limits"),
-    ("output_tokens_per_s_device", "tokens/s a device"), ("tokens_per_s_user", "tokens/s a user"),
+    ("output_tokens_per_s_device", "tokens/s per device"), ("tokens_per_s_user", "tokens/s per user"),
     ("ttft_mean_ms", "TTFT ms"), ("ttft_p99_ms", "TTFT p99 ms"), ("tpot_mean_ms", "TPOT ms"),
     ("itl_p99_ms", "ITL p99 ms"), ("kv_peak", "KV peak"),
 )  # fmt: skip
@@ -361,7 +361,7 @@ def _order(row: Mapping[str, Any]) -> tuple:
 
 def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN) -> list[str]:
     """The cells of a row: its ``keys``, the columns ``shown``, and why it was refused or is saturated."""
-    values = ["–" if row[name] is None else f"{row[name]:,.3g}" for name, _ in shown]
+    values = ["–" if row[name] is None else significant(row[name]) for name, _ in shown]
     note = row["refused"] or ", ".join(key for key in ("saturated", "unsteady") if row[key])
     if row["rejected"]:
         note = ", ".join(filter(None, [note, f"{row['rejected']:,} rejected"]))

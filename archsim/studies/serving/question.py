@@ -286,6 +286,6 @@ def file_of(asked: Asked, offer: Offer, engine: str, dtypes: PrecisionSpec) -> d
 
 def describe_limits(asked: Asked) -> str:
     """``a first token within 2 s and a token every 50 ms``."""
-    said = {"ttft": "a first token within {}", "tpot": "a token every {}", "e2e": "all of the answer within {}"}
+    said = {"ttft": "a first token within {}", "tpot": "one token every {}", "e2e": "all of the answer within {}"}
     each = [said[name].format(format_quantity(time_ns(name, value), TIME)) for name, value in asked.slo.items()]
     return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)

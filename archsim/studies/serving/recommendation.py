@@ -134,14 +134,14 @@ def answer(found: Recommendation) -> str:
     best, asked = found.best, found.asked
     rate = asked.rate or best.rate_per_s
     end = {
-        THROUGHPUT: "serves most", PRICE: "is the cheapest", ENERGY: "takes the least energy",
+        THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
     }[asked.objective]  # fmt: skip
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
         f"({best.sizes}, {_describe_precision(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens in a step. It answers {_rate(rate)} requests a second with "
-        f"{describe_limits(asked)} for {WITHIN:.0%} of them. Of {found.configurations} configurations, it {end} with a "
-        f"probability of {best.probability:.0%}."
+        f"{best.choice.max_num_batched_tokens:,} tokens per step. It answers {_rate(rate)} requests per second with "
+        f"{describe_limits(asked)} for {WITHIN:.0%} of them. With a probability of {best.probability:.0%}, {end} of "
+        f"{found.configurations} configurations."
     )
 
 
@@ -186,7 +186,7 @@ def why(found: Recommendation) -> Iterator[str]:
     )  # fmt: skip
     preempted = {0: "no request is preempted", 1: "1 request is preempted"}
     yield (
-        f"At {'the asked rate' if asked.rate else f'{LOADED:.0%} of that rate'}, the mean TTFT is "
+        f"At {'the requested rate' if asked.rate else f'{LOADED:.0%} of that rate'}, the mean TTFT is "
         f"{measures.ttft.mean:,.0f} ms and the mean TPOT {measures.tpot.mean:.1f} ms. The KV cache is at most "
         f"{measures.kv_peak:.0%} full, and "
         f"{preempted.get(measures.preemptions, f'{measures.preemptions:,} requests are preempted')}."
@@ -216,9 +216,9 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
     what = f"{NAMES[other.kind.engine]} on {gpus} ({other.sizes}, {other.kind.precision})"
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
-    serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests a GPU in the simulation"
+    serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
     if asked.objective == PRICE:
-        serves += f" at {other.usd_per_million:.2f} USD a million tokens"
+        serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 
 

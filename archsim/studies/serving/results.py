@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
-from archsim.report.units import listed
+from archsim.report.units import listed, significant
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
@@ -54,7 +54,7 @@ class Searched(Shown, list[ConfigurationResult]):
         return table_of(self).to_pandas()
 
 
-COLUMNS = ("highest rate /s", "goodput /s", "requests /s", "tokens/s a device", "TTFT p50 ms", "TPOT p50 ms", "KV")
+COLUMNS = ("highest rate /s", "goodput /s", "requests /s", "tokens/s per device", "TTFT p50 ms", "TPOT p50 ms", "KV")
 
 
 class EqualConfigurations(NamedTuple):
@@ -135,7 +135,7 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
     choice = group.choices[0]
     yield answer(serving, found)
     yield (
-        f"At the load of the file, the best configuration ({choice.name}) has a goodput of {best.goodput_per_s:.3f} "
+        f"At the load of the file, the best configuration ({choice.name}) has a goodput of {significant(best.goodput_per_s, 2)} "
         f"requests/s on {choice.devices} devices: {best.within_slo:.1%} of its requests "
         f"{_within_limits(serving.spec.slo)}."
     )
@@ -177,8 +177,8 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
         assert m is not None
         user = number(m.tokens_per_s_user, ".1f")
         yield (
-            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s a device and "
-            f"{user} tokens/s a user."
+            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per device and "
+            f"{user} tokens/s per user."
         )
 
 

@@ -179,7 +179,7 @@ class OfRate(PartOfSearch):
 
     def summary(self, row: Mapping[str, Any]) -> str:
         """See `Job.summary`."""
-        return f"{row['highest_rate']:.3f} requests/s within the limits at most"
+        return f"{significant(row['highest_rate'])} requests/s within the limits at most"
 
     def simulate(self, workspace: Workspace) -> Record:
         """Find the rate by serving the requests at many."""

@@ -26,14 +26,14 @@ def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
     """Every configuration, by the speed that a user sees and the throughput of a device."""
     if not groups:
         return []
-    users = "tokens/s of a user", "output tokens/s of a device"
+    users = "tokens/s of a user", "output tokens/s per device"
     points = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups]
     on_front = set(page.front(points))
     rows = [
         {
             "user": user, "device": device, "configuration": each.name,
             "kind": "most goodput" if at == 0 else "no other is better in both" if at in on_front else "others",
-            "goodput": f"{each.measures.goodput_per_s:.3g}",
+            "goodput": significant(each.measures.goodput_per_s),
         }
         for at, (each, (user, device)) in enumerate(zip(groups, points, strict=True)) if user == user
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     for each in groups[:MOST_ON_PAGE]:
         numbers = runs.flat(each.measures)
         rate = each.highest_rate
-        shown = ["–" if numbers[name] is None else f"{numbers[name]:,.3g}" for name, _ in page.SHOWN]
+        shown = ["–" if numbers[name] is None else significant(numbers[name]) for name, _ in page.SHOWN]
         rows.append([each.name, "–" if rate is None else f"{rate:.2f}", *shown, str(len(each.choices))])
     context = {
         "model": serving.model.name, "system": serving.system.name, "points": len(found), "answer": said,

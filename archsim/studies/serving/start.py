@@ -136,7 +136,7 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         "#!/usr/bin/env bash",
         f"# {first.model.name}: {_number_of(len(engines), 'engine')} on {_number_of(hosts, 'host')} of {of_host} GPUs. "
         f"Clients ask port {ROUTER_PORT}{' of the first host' * (hosts > 1)}.",
-        f"# The checkpoint has products in {first.precision.products}"
+        f"# The checkpoint has GEMMs in {first.precision.products}"
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
         + "; set MODEL to it.",
         f"MODEL=${{MODEL:-{checkpoint_of(first.model)}}}",
@@ -170,9 +170,9 @@ MODEL = "$MODEL"
 _DP_ATTENTION = ("--enable-dp-attention", "--dp-size")  # of SGLang before sgl-project/sglang#41818
 _VERSIONS = {
     "vllm": "it needs vLLM 0.11 or later (0.12 for an engine of several hosts), vllm-router and nixl for pools, nginx "
-            "for several engines alike",
+            "for several identical engines",
     "sglang": "it needs SGLang 0.5 or later, with sglang-router for several engines",
-    "trtllm": "it needs TensorRT-LLM 1.0 or later, nginx for several engines alike, mpirun for one of several hosts",
+    "trtllm": "it needs TensorRT-LLM 1.0 or later, nginx for several identical engines, mpirun for one of several hosts",
 }  # fmt: skip
 _TOOLS = {"vllm": ("vllm",), "sglang": ("sglang",), "trtllm": ("trtllm-serve",)}
 

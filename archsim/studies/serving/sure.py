@@ -148,7 +148,7 @@ class ServedSure(Shown):
         return f"{HEADLINES[self.judged][1]} of {self.pairs[0].faster} over that of {self.pairs[0].slower}"
 
     def __repr__(self) -> str:
-        return f"ServedSure({self.name!r}, {self.samples} worlds: {self.sentence})"
+        return f"ServedSure({self.name!r}, {self.samples} samples: {self.sentence})"
 
     def table(self) -> Table:
         """One row for each run, with ``_p05``, ``_p50`` and ``_p95`` beside every headline."""
@@ -287,7 +287,7 @@ def find_sure(
     draws = draws_of(sorted({each.draws_as for each in every.values()}), samples)
     worlds = {run.key: [_world(run, off[run.key], draws, at) for at in range(samples)] for run in runs}
     asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
-    watcher.phase(f"{samples} worlds: {len(asked):,} runs of the requests")
+    watcher.phase(f"{samples} samples: {len(asked):,} runs of the requests")
     failures: list[str] = []
     records = sweep.complete(
         list(asked.values()), store.RecordStore(folder / FOLDER), SharedProgress(watcher, len(asked)), failures,
@@ -413,20 +413,20 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
         for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
     )  # fmt: skip
     if not pairs:
-        return f"In {samples} worlds: {headlines}"
+        return f"In {samples} samples: {headlines}"
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]
         low, high = written_ends(each.ratio)
         return (
-            f"{first.name} has {what} in {percent(first.best)} of {samples} worlds. It is {each.ratio.p50:.2f}× better "
-            f"than {each.slower}, and {low}× to {high}× in 90 % of the worlds. Its {headlines}"
+            f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× better "
+            f"than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
         )
     closest = ties[0]
     tied = listed([first.name, *(each.slower for each in ties)])
     return (
         f"{tied} are a tie: {first.name} is better than {closest.slower} in {percent(closest.probability)} of "
-        f"{samples} worlds and worse in {percent(closest.reverse)}. Fewer than {percent(SURE)} decide nothing. "
+        f"{samples} samples and worse in {percent(closest.reverse)}. Fewer than {percent(SURE)} decide nothing. "
         f"{first.name} has {headlines}"
     )
 
@@ -461,7 +461,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
         "tornado": tornado_of(found.indices, found.explained_told), "explained": found.explained_told,
         "pairs": [
             (each.faster, each.slower, each.ratio, written_range(each.ratio),
-             f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of worlds"
+             f"better in {percent(each.probability)}, worse in {percent(each.reverse)} of samples"
              if each.sure else "a tie")
             for each in found.pairs
         ],

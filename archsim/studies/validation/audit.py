@@ -104,9 +104,9 @@ def _audit_table(section: str, table: TableOrigin) -> tuple[int, list[Finding]]:
 def _why(table: TableOrigin) -> str:
     """Why a point that stands apart is kept."""
     if isinstance(table, MoeTable) and table.distribution != BALANCED:
-        return "routing drawn anew at every point"
+        return "routing sampled anew at every point"
     if isinstance(table, GemmTable) and len(table.shapes) >= LEAST_SHAPES_TO_KRIGE:
-        return "other shapes stand apart there, too"  # the fit replaces it where they do not
+        return "other shapes are outliers there, too"  # the fit replaces it where they do not
     return "several sweeps agree" if len(table.sweeps) > 1 else "measured once, kept"
 
 
@@ -164,14 +164,14 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
     lines = [
         "# Audit of shipped calibrations",
         "",
-        "Which measured points stand apart? `archsim calibrate --validate --audit --out docs/audit.md` writes this",
+        "Which measured points are outliers? `archsim calibrate --validate --audit --out docs/audit.md` writes this",
         "page. It leaves out every point of every table in turn and compares it with its neighbours.",
         "`archsim calibrate --validate --audit` prints the points and tables by name.",
         "",
         f"- A point is *apart* if it lies outside the span of its neighbours by more than {APART:g} times the spread",
         f"  of its table, and by more than {LEAST:.0%}. Of transfers, a whole table is apart if its held-out error is",
         f"  {APART:g} times that of the median table. `archsim calibrate` leaves out fused layers that are apart,",
-        "  unless several sweeps measured them or their routing was drawn.",
+        "  unless several sweeps measured them or their routing was sampled.",
         "- A table is *dominated* if it should be faster than another one, because it has fewer bits or a newer",
         f"  version of the kernel, but takes at least {SLOWER:g} times as long. `archsim serve` does not use fused",
         f"  layers that take {NOT_SERVED:g} times as long as those of more bits.",

@@ -141,10 +141,10 @@ def _sentence(what: str, version: str, judge: str, details: list[str]) -> str:
     )
     if judge:
         return (
-            f"{what} of {version} ({named}): the calibration has no table of it; judged by that of {judge}, so errors "
+            f"{what} of {version} ({named}): the calibration has no table of it; tested by that of {judge}, so errors "
             f"include the difference between the two"
         )
-    return f"{what} of {version} ({named}): the calibration has no table for it; not judged"
+    return f"{what} of {version} ({named}): the calibration has no table for it; not tested"
 
 
 def _choices(

@@ -201,7 +201,7 @@ def _curves(experts: pd.DataFrame) -> plots.Points | None:
             list(zip(once["m"], once["predicted_us"], strict=True)),
             list(zip(ordered["m"], ordered["measured_us"], ordered["error"], strict=True)),
         )
-    return times_over("How well is the time of an expert's product predicted?", sets, "M, rows")
+    return times_over("How well is the time of an expert's GEMM predicted?", sets, "M, rows")
 
 
 def _fold(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
