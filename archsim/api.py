@@ -348,6 +348,7 @@ def sweep(
     watcher: Watcher | None = None,
     scheduler: str | None = None,
     *,
+    samples: int = 0,
     overrides: Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
@@ -358,7 +359,9 @@ def sweep(
 
     out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
     None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
-    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. overrides: as of `load`.
+    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. samples: worlds in which
+    the runs that the page's first sentences name get a range, with ``out``; the command has 32. overrides: as of
+    `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
@@ -378,7 +381,7 @@ def sweep(
     else:
         with failures_on_page(selection.plan.experiment.name, Path(out)):
             results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
-        write_sweep_report(selection, Path(out))
+        write_sweep_report(selection, Path(out), samples, jobs, watcher)
     return results.with_page(partial(_report, selection, jobs))
 
 
@@ -660,6 +663,7 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
 
 def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:
     """Run what a manifest holds, as the command that made it."""
+    from archsim.report.report import samples_in
     from archsim.specs.serving_files import Serving
 
     found = load(manifest)
@@ -670,7 +674,7 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
         if isinstance(found, Serving):
             serve_plan(manifest, out=out, around=False, watcher=watcher, jobs=jobs)
         else:
-            sweep(found, out, jobs, watcher)
+            sweep(found, out, jobs, watcher, samples=samples_in(manifest.parent))
 
 
 # ``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays.

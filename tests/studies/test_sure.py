@@ -189,6 +189,36 @@ def test_a_sweep_with_samples_says_the_sentence_and_writes_it(tmp_path, monkeypa
     assert text["sure"]["places"][0]["told"] in (tmp_path / "swept" / "index.html").read_text()
 
 
+def test_a_sweep_gives_the_runs_that_it_names_a_range(tmp_path, monkeypatch, capsys):
+    """By default; the ends are those of `ar.sure`, whose engine and worlds are others. 0 samples leave them out."""
+    monkeypatch.chdir(tmp_path)
+    file = file_of(toy(policies=["base", "ep", "allo"]), tmp_path)
+    assert main(["sweep", file, "--jobs", "1", "--out", "swept"]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ").split())
+    (told,) = json.loads((tmp_path / "swept" / "ranges.json").read_text())["pairs"]
+    assert (told["faster"], told["slower"]) == ("ep", "base") or told["slower"] == "allo"
+    assert told["ratio_p05"] < told["ratio"] < told["ratio_p95"] or told["tie"]
+    rows = ar.Results.load(tmp_path / "swept").runs.rows
+    named = {told["faster_run"], told["slower_run"]}
+    for row in rows:
+        assert (row["tokens_per_s_p05"] is not None) == (row["run"] in named)
+        if row["run"] in named:
+            assert (
+                row["tokens_per_s_p05"] < row["tokens_per_s"] * 1.02
+                and row["tokens_per_s"] < row["tokens_per_s_p95"] * 1.02
+            )
+    header = (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
+    assert header.endswith("tokens_per_s_p05,tokens_per_s_p95,speedup_vs_ep_p05,speedup_vs_ep_p95")
+    assert ar.verify("swept", jobs=1).moved == ()
+    assert "32 worlds" in printed or not told["tie"]
+    sure = ar.sure(toy(policies=[told["faster"], told["slower"]]), 32, jobs=1).places[0].samples
+    ends = np.quantile(sure[told["slower"]] / sure[told["faster"]], (0.05, 0.95))
+    assert [told["ratio_p05"], told["ratio_p95"]] == pytest.approx(list(ends), rel=0.1)
+    assert main(["sweep", file, "--jobs", "1", "--out", "swept", "--samples", "0"]) == 0
+    assert not (tmp_path / "swept" / "ranges.json").exists()
+    assert "p05" not in (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
+
+
 @pytest.mark.nightly
 def test_run_and_compare_with_samples_say_the_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
