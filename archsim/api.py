@@ -479,6 +479,7 @@ def sure(
     watcher: Watcher | None = None,
     overrides: Overrides = (),
     scheduler: str | None = None,
+    seed: int = 0,
 ) -> Sure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
     drawn, the same for all policies, batches and systems.
@@ -489,7 +490,8 @@ def sure(
 
     samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; runs kept there are not simulated
     again. system, model, policy, batch, assumptions: of the experiment; None: all of them. jobs: parallel processes
-    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs.
+    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs. seed:
+    which worlds are drawn.
 
     Raises ArchsimError for too few samples; otherwise as `sweep`.
 
@@ -505,8 +507,8 @@ def sure(
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
-        return find_sure(selection, samples, None, jobs, watcher, scheduler)
-    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler)
+        return find_sure(selection, samples, None, jobs, watcher, scheduler, seed)
+    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler, seed)
 
 
 def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) -> ExperimentSpec | SweepPlan:

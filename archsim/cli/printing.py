@@ -250,7 +250,7 @@ def print_sure(found) -> None:
                 by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
                 table.add_row(each.faster, each.slower, order_sentence(each), *by)
             console().print(table)
-        print_causes(place.indices, place.unknown)
+        print_causes(place.indices, place.unknown, place.explained_told)
         for said in place.advice:
             print(said)
         print(place.sentence)
