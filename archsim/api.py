@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
-    from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.library import Source
     from archsim.search.compare import OptionComparison
     from archsim.search.deployments import DeploymentComparison, ServedWhy
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.library import Source
     from archsim.studies.ablation import Ablation
     from archsim.studies.checking import Checked
     from archsim.studies.comparison import Comparison
@@ -350,6 +350,7 @@ def sweep(
     watcher: Watcher | None = None,
     scheduler: str | None = None,
     *,
+    samples: int = 0,
     overrides: Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
@@ -360,7 +361,9 @@ def sweep(
 
     out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
     None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
-    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. overrides: as of `load`.
+    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. samples: worlds in which
+    the runs that the page's first sentences name get a range, with ``out``; the command has 32. overrides: as of
+    `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
@@ -380,7 +383,7 @@ def sweep(
     else:
         with failures_on_page(selection.plan.experiment.name, Path(out)):
             results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
-        write_sweep_report(selection, Path(out))
+        write_sweep_report(selection, Path(out), samples, jobs, watcher)
     return results.with_page(partial(_report, selection, jobs))
 
 
@@ -478,6 +481,7 @@ def sure(
     watcher: Watcher | None = None,
     overrides: Overrides = (),
     scheduler: str | None = None,
+    seed: int = 0,
 ) -> Sure | ServedSure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
     drawn, the same for all policies, batches and systems. Of a file of ``ar.serve``: as ``ar.serve_sure``.
@@ -488,7 +492,8 @@ def sure(
 
     samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; runs kept there are not simulated
     again. system, model, policy, batch, assumptions: of the experiment; None: all of them. jobs: parallel processes
-    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs.
+    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs. seed:
+    which worlds are drawn.
 
     Raises ArchsimError for too few samples; otherwise as `sweep`.
 
@@ -507,8 +512,8 @@ def sure(
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
-        return find_sure(selection, samples, None, jobs, watcher, scheduler)
-    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler)
+        return find_sure(selection, samples, None, jobs, watcher, scheduler, seed)
+    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler, seed)
 
 
 def _is_deployment(source: Any) -> bool:
@@ -728,6 +733,7 @@ def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Wa
 
 def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> None:
     """Run what a manifest holds, as the command that made it."""
+    from archsim.report.report import samples_in
     from archsim.specs.serving_files import Serving
 
     found = load(manifest)
@@ -738,7 +744,7 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
         if isinstance(found, Serving):
             serve_plan(manifest, out=out, around=False, watcher=watcher, jobs=jobs)
         else:
-            sweep(found, out, jobs, watcher)
+            sweep(found, out, jobs, watcher, samples=samples_in(manifest.parent))
 
 
 # ``ar.place``, ``ar.worth`` and ``ar.block_worth``: a placement of experts, and whether it or a block pays.

@@ -177,11 +177,14 @@ def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help=told, **below(parser, OUTPUT))
 
 
-def add_samples(parser: argparse.ArgumentParser, default: int | None = None) -> None:
-    """``--samples`` of worlds in which numbers with a range are drawn."""
-    told = f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer"
+def add_samples(parser: argparse.ArgumentParser, default: int | None = None, told: str = "") -> None:
+    """``--samples`` of worlds in which numbers with a range are drawn. ``told``: what happens without it, where it may
+    be 0, too.
+    """
+    kind = worlds_or_none if told else worlds
+    told = told or (f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer")
     parser.add_argument(
-        "--samples", type=worlds, default=default, metavar="N",
+        "--samples", type=kind, default=default, metavar="N",
         help=f"Draw all numbers that have a range N times, and say how sure the answer is ({told}).",
         **below(parser, EFFORT),
     )  # fmt: skip
@@ -211,6 +214,11 @@ def worlds(text: str) -> int:
     if value < 16:
         raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them is a sample")
     return value
+
+
+def worlds_or_none(text: str) -> int:
+    """0, or a whole number from 16."""
+    return 0 if text == "0" else worlds(text)
 
 
 def natural(text: str) -> int:

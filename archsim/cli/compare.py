@@ -105,9 +105,7 @@ def _print_sure(args: argparse.Namespace, found, chosen, folder) -> None:
     from archsim.studies.sure import sure_of_sides
 
     inside = None if args.inside is None else load_side(args.inside, args.overrides)
-    sides = {
-        name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)
-    }
+    sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)}
     named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
     with study(folder) as watching:
         sure = sure_of_sides(named, args.samples, folder, None, watching)

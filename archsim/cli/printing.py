@@ -250,7 +250,7 @@ def print_sure(found) -> None:
                 by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
                 table.add_row(each.faster, each.slower, order_sentence(each), *by)
             console().print(table)
-        print_causes(place.indices, place.unknown)
+        print_causes(place.indices, place.unknown, place.explained_told)
         for said in place.advice:
             print(said)
         print(place.sentence)
@@ -262,7 +262,7 @@ def print_served_sure(found) -> None:
     from archsim.report.units import interval, percent
     from archsim.studies.serving.sure import HEADLINES
 
-    table = grid("", title=f"in {found.samples} worlds: median (5 % to 95 %)", numbers=("best in",))
+    table = grid("", title=f"in {found.samples} samples: median (5 % to 95 %)", numbers=("best in",))
     for unit, name in HEADLINES.values():
         table.add_column(f"{name} {unit}".strip(), justify="right")
     for option in found.options:

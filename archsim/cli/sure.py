@@ -14,6 +14,10 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser, "The experiment, or a file of `archsim serve`")
     arguments.add_chosen(parser, "all of them")
     arguments.add_samples(parser, _SAMPLES)
+    parser.add_argument(
+        "--seed", type=arguments.natural, default=0, metavar="N", help="Draw other worlds (default: 0).",
+        **arguments.below(parser, arguments.EFFORT),
+    )  # fmt: skip
     arguments.add_report(parser, "reports/NAME-sure")
     arguments.add_jobs(parser)
     parser.add_argument(
@@ -49,7 +53,7 @@ def run_sure(args: argparse.Namespace) -> int:
         from archsim.studies.sure import sure_into
 
         selected = select(planned, watching.phase)
-        found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler)
+        found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler, args.seed)
     args.result = found.plain()
     print_sure(found)
     print(f"report: {folder / 'sure.html'}")
@@ -65,9 +69,7 @@ def _run_deployment(args: argparse.Namespace) -> int:
     folder = report_folder(arguments.stem_of(args.file), args.out, "sure")
     print_compiling("serving")
     with study(folder) as watching:
-        found = ar.sure(
-            args.file, args.samples, folder, overrides=args.overrides, watcher=watching, jobs=args.jobs
-        )
+        found = ar.sure(args.file, args.samples, folder, overrides=args.overrides, watcher=watching, jobs=args.jobs)
     args.result = found.plain()
     print_served_sure(found)
     print(f"report: {folder / 'sure.html'}")

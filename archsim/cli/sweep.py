@@ -25,7 +25,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser, "The experiment, or the manifest.yaml of a report")
     arguments.add_report(parser, "reports/NAME")
     arguments.add_jobs(parser)
-    arguments.add_samples(parser)
+    arguments.add_samples(parser, told="default: 32 quick ones, of the runs that the first sentence names; 0: none")
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
@@ -77,16 +77,20 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         print_replaced(folder, plan.given())
         from archsim.studies.comparison import failures_on_page, write_sweep_report
         from archsim.studies.sure import sure_into
+        from archsim.uncertainty.ranges import WORLDS
 
         with failures_on_page(plan.experiment.name, folder):
             results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
         sure = None
-        if args.samples is not None:
+        if args.samples:
             sure = sure_into(selection, args.samples, folder, args.jobs, watching, args.scheduler)
         sample = "running a sample on both engines, " if plan.sweep.axes else ""
         watching.phase(f"{sample}writing the page")
-        report = write_sweep_report(selection, folder)
+        worlds = WORLDS if args.samples is None else min(args.samples, WORLDS)
+        report = write_sweep_report(selection, folder, worlds, args.jobs, watching)
     args.result = results.runs.rows
+    if report.answer:
+        print(report.answer)
     _print_results(selection, results, folder)
     if sure is not None:
         args.result = {"rows": results.runs.rows, "sure": sure.plain()}

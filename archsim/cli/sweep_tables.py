@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archsim.specs.plan import Point
 from archsim.cli.printing import console, grid, natural_width, print_fitting
 
-_LISTED, _BEST, _MOST_ITERATIONS = 20, 10, 6
+_LISTED, _BEST = 20, 10
 _OF_RUNS = ("system", "model", "batch", "assumptions")
 _OWN_COLUMN = ("model", "workload.batch", "policy")  # axes that tables of points have a column for anyway
 _GB = 1e9
@@ -99,7 +99,6 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
 
     In a narrow terminal, without columns of one value.
     """
-    from archsim.report.answers import iteration_sentence
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows
@@ -108,23 +107,9 @@ def print_speedups(results: Results, policies: Iterable[str]) -> None:
     if natural_width(table) > console().width:
         varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]
         table = _speedups(rows, varying or ["model"], policies, reference)
-    for whole in dict.fromkeys(map(iteration_sentence, _at_most(rows))):
-        if whole:
-            print(whole)
     if reference:
         print(f"Decode throughput of MoE layers relative to {reference}:")
     console().print(table)
-
-
-def _at_most(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of every system, model and assumptions the run with the shortest whole iteration at the largest batch."""
-    found: dict[tuple, Mapping[str, Any]] = {}
-    for row in rows:
-        if row.get("iteration_ns"):
-            place = row["system"], row["model"], row["assumptions"]
-            best = found.get(place, row)
-            found[place] = min(best, row, key=lambda each: (-each["batch"], each["iteration_ns"]))
-    return list(found.values())[:_MOST_ITERATIONS]
 
 
 def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies: Iterable[str], reference: str | None):
@@ -133,7 +118,9 @@ def _speedups(rows: Iterable[Mapping[str, Any]], names: Sequence[str], policies:
     for row in rows:
         throughput = row["tokens_per_s"]
         speedup = row[f"speedup_vs_{reference}"] if reference else None
-        shown = f"{speedup:.2f}×" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
+        low, high = (row.get(f"speedup_vs_{reference}_{end}") for end in ("p05", "p95"))
+        spread = f" ({low:.2f}–{high:.2f})" if low and high and low != high else ""
+        shown = f"{speedup:.2f}×{spread}" if speedup else f"{throughput:,.0f} tokens/s" if throughput else "–"
         cells.setdefault(tuple(str(row[name]) for name in names), {})[row["policy"]] = shown
     for combination, by_policy in cells.items():
         table.add_row(*combination, *by_policy.values())

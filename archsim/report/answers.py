@@ -21,11 +21,14 @@ _FIRST = "physical"  # the set of assumptions that a page begins with, where it 
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest policy of a place at a batch; ``gain``: over ep, None without one."""
+    """The fastest policy of a place at a batch; ``gain``: over ep, None without one; ``ties``: pairs of
+    `Report.ranges` in which another policy may be as fast.
+    """
 
     batch: int
     run: Row
     gain: float | None
+    ties: tuple[Row, ...] = ()
 
 
 def headline(report: Report) -> str:
@@ -48,7 +51,7 @@ def sentences(report: Report) -> list[str]:
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
-    told = _won(by_system) if len(report.policies) > 1 else _alone(by_system)
+    told = _won(by_system, report.ranges.get("samples", 0)) if len(report.policies) > 1 else _alone(by_system)
     whole = [said for place in last.values() if (said := iteration_sentence(place))]
     return [
         " ".join([*whole, *_faster_systems(by_system), *told])
@@ -102,8 +105,33 @@ def winners(report: Report, place: Panel) -> list[Winner]:
         if not (close := fastest(each)):
             continue
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
-        found.append(Winner(batch, best, best["speedup_vs_ep"]))
+        pairs = report.ranges.get("pairs", ())
+        ties = tuple(pair for pair in pairs if pair["tie"] and pair["faster_run"] == best["run"])
+        found.append(Winner(batch, best, best["speedup_vs_ep"], ties))
     return found
+
+
+def in_question(report: Report) -> list[list[Row]]:
+    """The runs that the sentences compare at every batch of the headline's places: the fastest first, then the best
+    that is not as fast (`CLOSE`) and ep. Those that decide what is said come first: the least and the largest gain over
+    ep, then the closest races.
+    """
+    found: list[tuple[float, float, list[Row]]] = []
+    for place in report.places():
+        if place.assumptions != headline(report):
+            continue
+        for win in winners(report, place):
+            runs = [run for run in report.at(place) if run["batch"] == win.batch]
+            close = [run["run"] for run in fastest(runs)]
+            rate = {run["run"]: run["throughput_tokens_per_s"] or 0.0 for run in runs}
+            others = fastest(run for run in runs if run["run"] not in close)
+            asked = {run["run"]: run for run in [win.run, *others[:1], *(r for r in runs if r["policy"] == "ep")]}
+            if len(asked) > 1:
+                lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
+                found.append((win.gain or 0.0, lead, list(asked.values())))
+    gains = [gain for gain, _, _ in found]
+    found.sort(key=lambda each: (each[0] not in (min(gains), max(gains)), each[1]))
+    return [runs for _, _, runs in found]
 
 
 # What a policy is called where a sentence compares with it.
@@ -112,12 +140,42 @@ _EP = "expert parallelism (ep)"
 _EVERY = MappingProxyType({2: "both", 3: "all three", 4: "all four", 5: "all five", 6: "all six"})
 
 
-def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
+def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int = 0) -> list[str]:
     """``On dojo, allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) at batch 8,192. At batch
     64, ep is the fastest.`` The policy that wins most often on a system is the rule. Where others win at whole batches
     or for whole models, these are named. Other places are exceptions; if they are half of all, there is no rule.
-    Systems with the same rule and models share a sentence.
+    Systems with the same rule and models share a sentence. Where worlds say that another may be as fast, there is no
+    winner, but a tie.
     """
+    ties = [(place, win) for found in by_system.values() for place, wins in found.items() for win in wins if win.ties]
+    tied = _tied(ties, worlds, len(by_system) > 1)
+    sure = {
+        system: {place: left for place, found in places.items() if (left := [win for win in found if not win.ties])}
+        for system, places in by_system.items()
+    }
+    return [*_won_surely({system: places for system, places in sure.items() if places}, worlds), *tied]
+
+
+def _tied(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> list[str]:
+    """``With deepseek-v3 at batch 16,384, base and allo are a tie: base is 1.09× as fast as allo (0.98× to 1.14× in
+    90 % of 32 worlds).``
+    """
+    said = []
+    for place, win in ties[:_MOST_PLACES]:
+        where = f"With {place.model}{f' on {place.system}' if several else ''} at batch {win.batch:,}"
+        each = win.ties[0]
+        low, high = (factor(each[end]) for end in ("ratio_p05", "ratio_p95"))
+        names = listed([win.run["policy"], *(pair["slower"] for pair in win.ties)])
+        said.append(
+            f"{where}, {names} are a tie: {win.run['policy']} is {factor(each['ratio'])} as fast as {each['slower']} "
+            f"({low} to {high} in {percent(0.9)} of {worlds} worlds)."
+        )
+    if len(ties) > _MOST_PLACES:
+        said.append(f"The order is a tie in {len(ties) - _MOST_PLACES} more places.")
+    return said
+
+
+def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int) -> list[str]:
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for system, places in by_system.items():
         counted = Counter(win.run["policy"] for found in places.values() for win in found)
@@ -136,22 +194,22 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
         at = f" at batch {batches[0]:,}" if len(batches) == 1 else ""
         others = [(place, win) for place, win in every if win.run["policy"] != rule]
         if not others:
-            said.append(f"On {where}, {_decodes(rule, models, every)}{at}.")
+            said.append(f"On {where}, {_decodes(rule, models, every, worlds)}{at}.")
         elif at_batches := _whole_batches(by_policy):
-            told = [f"On {where}, {_decodes(rule, models, by_policy[rule])} at {at_batches.pop(rule)}."]
+            told = [f"On {where}, {_decodes(rule, models, by_policy[rule], worlds)} at {at_batches.pop(rule)}."]
             for policy, named in at_batches.items():
                 by = _by(policy, by_policy[policy])
                 told.append(f"At {named}, {policy} is the fastest{f',{by}' if by else ''}.")
             said.append(" ".join(told))
         elif sum(len({place.model for place, _ in found}) for found in by_policy.values()) == len(models):
             told = [
-                _decodes(policy, dict.fromkeys(place.model for place, _ in found), found)
+                _decodes(policy, dict.fromkeys(place.model for place, _ in found), found, worlds)
                 for policy, found in by_policy.items()
             ]
             said.append(f"On {where}{at}, {'; '.join(told)}.")
         elif len(others) * 2 < len(every):
             exceptions = _exceptions(others, len(every), several)
-            said.append(f"On {where}, {_decodes(rule, models, by_policy[rule])}. {exceptions}")
+            said.append(f"On {where}, {_decodes(rule, models, by_policy[rule], worlds)}. {exceptions}")
         else:
             ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
             told = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
@@ -162,10 +220,16 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
     return said
 
 
-def _decodes(policy: str, models: Iterable[str], wins: Iterable[tuple[Panel, Winner]]) -> str:
-    """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep)``."""
+def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Winner]], worlds: int) -> str:
+    """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) (1.10× to 1.38× in 90 % of 32
+    worlds)``.
+    """
     gains = [win.gain for _, win in wins if win.gain is not None]
     how = "the fastest" if policy == "ep" or not gains else f"{between(gains, factor)} faster than {_EP}"
+    known = [win.run for _, win in wins if win.run.get("speedup_vs_ep_p05") is not None]
+    if known and policy != "ep":
+        low, high = min(run["speedup_vs_ep_p05"] for run in known), max(run["speedup_vs_ep_p95"] for run in known)
+        how += f" ({factor(low)} to {factor(high)} in {percent(0.9)} of {worlds} worlds)"
     return f"{_EP if policy == 'ep' else policy} decodes {listed(models)} {how}"
 
 

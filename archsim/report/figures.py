@@ -64,19 +64,23 @@ def of_column(
     worth: float = 1.0,
     log: bool = False,
 ) -> Bars | None:
-    """Bars of a column for every run, with whiskers where the rows have ``COLUMN_low`` and ``COLUMN_high``. ``worth``:
-    of the unit of the title. None where no run has a value.
+    """Bars of a column for every run, with whiskers where the rows have ``COLUMN_low`` and ``COLUMN_high``, or the
+    central 90 % of worlds. ``worth``: of the unit of the title. None where no run has a value.
     """
     known = [row for row in rows if row.get(column) is not None]
     if not known:
         return None
     low, high = f"{column}_low", f"{column}_high"
     spread = all(row.get(low) is not None and row.get(high) is not None for row in known)
+    if any(row.get(f"{column}_p05") is not None for row in known):
+        low, high, spread = f"{column}_p05", f"{column}_p95", True
+        title += "; a line: the central 90 % of worlds, of runs that the first sentence names"
     several = len({row["batch"] for row in known}) > 1
     shown = []
     for row in known:
         label = write(row[column])
-        more = {"low": row[low] / worth, "high": row[high] / worth} if spread else {}
+        ends = [row[column] if row[each] is None else row[each] for each in (low, high)] if spread else []
+        more = {"low": ends[0] / worth, "high": ends[1] / worth} if spread else {}
         more |= {"begin": 1.0} if log else {}
         shown.append(run_names(row, several) | {"value": row[column] / worth, "label": label} | more)
     return Bars(
@@ -241,7 +245,9 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
 
 def energy(rows: Sequence[Row]) -> Bars | None:
     """Energy a token, with its range."""
-    return of_column(rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant)
+    return of_column(
+        rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant
+    )
 
 
 def limits(rows: Sequence[Row]) -> Bars | None:

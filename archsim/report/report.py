@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,20 @@ from archsim.specs.library import MANIFEST, MANIFEST_KEY
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 
+RANGES = "ranges.json"  # beside results: pairs of runs in worlds
 MANY_SYSTEMS = 4  # with more, figures show one of those that differ only in the executor
+
+
+def ranges_in(folder: Path) -> Mapping[str, Any]:
+    """What worlds say of some runs of a report (`archsim.studies.ranges`); {} without."""
+    file = folder / RANGES
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found
+
+
+def samples_in(folder: Path) -> int:
+    """How many worlds the ranges of a report are of; 0 without."""
+    return int(ranges_in(folder).get("samples", 0))
 
 
 class Panel(NamedTuple):
@@ -42,7 +56,7 @@ class Report:
     results. ``made``: version, seeds, digests; ``assumptions``: by label; ``runs``: in the order of assumption sets,
     systems, models, batches and policies; ``dies``, ``links``, ``pairs`` and ``steps``: key of a run → its rows of
     these tables; ``frames``: see `archsim.runs.results.Results`; ``own``: columns of a user's functions and executions
-    that hold numbers.
+    that hold numbers; ``ranges``: what worlds say of some runs (`archsim.studies.ranges`), {} without.
 
     Raises SpecError for the manifest, and ArchsimError for files that are missing or inconsistent, or of an older
     archsim.
@@ -75,6 +89,7 @@ class Report:
             table.by("run") for table in (results.dies, results.links, results.pairs, results.steps)
         )
         self.frames = results.frames
+        self.ranges = ranges_in(folder)
         self._at: dict[Panel, list[Row]] = {}
         for run in self.runs:
             self._at.setdefault(place_of(run), []).append(run)

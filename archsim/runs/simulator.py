@@ -162,6 +162,14 @@ class Simulator:
             del self._outcomes[next(iter(self._outcomes))]
         return found
 
+    def times(self, run: Run) -> tuple[float, float]:
+        """ns of decode and of prefill; nothing else is measured, and nothing kept."""
+        if energy.limited(run.system):
+            outcome = self._within_limits(run)
+        else:
+            outcome = self._replay(run, energy.FULL).run()
+        return outcome.decode_ns, outcome.prefill_ns
+
     def warm_up(self, run: Run) -> None:
         """Compile the run's kernels by running its first request for one decode step."""
         source, spec = self._source(run.demand), run.demand

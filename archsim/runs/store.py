@@ -67,7 +67,7 @@ PAGE = "index.html"
 PARTIAL = "results.partial.csv"
 # Written from all runs once the last has finished; removed when outdated.
 _PAGES = (PAGE, "results.html", "assumptions.html", "files.html", "glossary.html")
-_OF_SAMPLES = ("sure.html", "sure.csv", "sure.json")
+_OF_SAMPLES = ("sure.html", "sure.csv", "sure.json", "ranges.json")
 _MADE_LAST = (
     CSV, PARQUET, "dies.csv", "links.csv", "pairs.csv", STEPS, FRAMES, "timings.csv", "comparison.json", *_PAGES,
     *_OF_SAMPLES,

@@ -213,7 +213,9 @@ def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str |
     common = set.intersection(*map(set, own.values()))
     if not common:
         told = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())
-        raise errors.SpecError(f"the sides have no model in common: {told}. Give --model, or experiments that share one")
+        raise errors.SpecError(
+            f"the sides have no model in common: {told}. Give --model, or experiments that share one"
+        )
     first = next(side.experiment for side in sides if side.experiment is not None)
     return next(each for each in first.models if each.name in common)
 
@@ -224,6 +226,7 @@ def _refuse_limits(found: Sequence[Machine], limits: Limits, requests: Requests)
     curves = [(each, used, used.nominal(requests.output)) for each in found for used in each.used]
     if any(curve.at(at, limits.ttft_ns).any() for _, _, curve in curves):
         return
+
     def over(curve: Any) -> float:
         return max(float(curve.tpot_ns[0, 0] / at[0]), float(curve.ttft_ns[0, 0] / limits.ttft_ns))
 
@@ -275,6 +278,7 @@ def _in_worlds(
 
 def _by_place(first: Used, used: Used, factors: np.ndarray) -> np.ndarray:
     """Factors of another way, at the same requests a device."""
+
     def each(of: Used) -> np.ndarray:
         return np.log([batch.batch / of.way.engine.dies for batch in of.batches])
 
@@ -378,5 +382,3 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> l
     )
     found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     return found
-
-

@@ -10,7 +10,7 @@ from typing import Any
 from archsim.base import errors
 from archsim.base.quantities import as_written
 from archsim.search import options
-from archsim.search.options import Limits, Requests, Side
+from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
 
 
@@ -58,7 +58,9 @@ def compare_options(
         from archsim.search.deployments import SAMPLES, compare_deployments
 
         changes = [*overrides]
-        changes += [f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value]
+        changes += [
+            f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value
+        ]
         if question.rate:
             changes.append(f"requests.arrivals.rate={str(question.rate).removesuffix('/s')}/s")
         return compare_deployments(

@@ -77,11 +77,12 @@ class SlowestSpec(fields.Spec):
 
 
 class CommandSpec(fields.Spec):
-    """What one command measures. ``of``: in words."""
+    """What one command measures. ``of``: in words; ``simulated``: what else tells it of a die that does not exist."""
 
     run: str = Field(min_length=1)
     minutes: Annotated[float, quantities.number(0.1, 100_000)]
     of: str = Field(min_length=1)
+    simulated: str = "them from a simulation of the die"
 
 
 class UncertaintySpec(fields.Spec):

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
+from archsim.report.answers import sentences
 from archsim.report.page import PAGES, write_report
 from archsim.report.rendering import rendered
+from archsim.report.report import Report
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.engine_comparison import (
     ENGINES,
@@ -29,6 +31,7 @@ from archsim.runs.notes import die_of, result_notes, traffic_notes
 from archsim.runs.plan import Selection
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.page import write_points_page
+from archsim.studies.ranges import write_ranges
 
 if TYPE_CHECKING:
     import pandas
@@ -93,16 +96,22 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SweepReport:
-    """``page``: its path; ``notes``: caveats of the results; ``sample``: None if no run is analytical."""
+    """``page``: its path; ``notes``: caveats of the results; ``sample``: None if no run is analytical; ``answer``: the
+    first paragraph of the page, '' where nothing was decoded.
+    """
 
     page: Path
     notes: tuple[str, ...]
     sample: Comparison | None
+    answer: str = ""
 
 
-def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
+def write_sweep_report(
+    selection: Selection, folder: Path, samples: int = 0, jobs: int | None = None, watcher: sweep.Watcher | None = None
+) -> SweepReport:
     """Run a sample of the analytical runs on both engines; write the page beside the results in ``folder``: every run
-    with its dies and links (few runs, no axes), or points over their axes.
+    with its dies and links (few runs, no axes), or points over their axes. ``samples``: worlds in which runs that the
+    first sentences name get a range; 0: none.
     """
     plan, found = selection.plan, None
     if analytical := [number for number in selection.kept if plan.point(number).engine == "analytical"]:
@@ -111,8 +120,10 @@ def write_sweep_report(selection: Selection, folder: Path) -> SweepReport:
     rows = read_parquet(folder / results.PARQUET, columns.RUN_COLUMNS).rows
     if not plan.sweep.axes and store.keeps_details(plan, len(selection)):
         experiment = plan.experiment
+        left_out = write_ranges(selection, folder, samples, jobs, watcher or sweep.Unwatched())
         notes = (*notes_of(rows, experiment.systems), *traffic_notes(experiment.workload), *experiment.unread)
-        return SweepReport(write_report(folder), notes, found)
+        answer = next(iter(sentences(Report(folder))), "")
+        return SweepReport(write_report(folder), (*notes, *left_out), found, answer)
     numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
     page, notes = write_points_page(plan, numbered, selection.dropped.by_constraint, folder)
     return SweepReport(page, notes, found)

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from archsim.base import errors, files, sums
+from archsim.report.units import TIME_UNITS, percent, scaled, significant
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
 from archsim.runs.sweep import Unwatched, Watcher
 from archsim.specs import experiment, plan, uncertainty
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.studies import sure_answer, sure_files
 from archsim.uncertainty.estimate import (
     Expansion,
@@ -63,17 +65,19 @@ def find_sure(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
+    seed: int = 0,
 ) -> sure_answer.Sure:
     """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
-    finds them; ``scheduler``: as of `propagate`. Raises ArchsimError for too few samples; FailedRuns.
+    finds them; ``scheduler``: as of `propagate`; ``seed``: another one draws other worlds. Raises ArchsimError for too
+    few samples; FailedRuns.
     """
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(selection, samples, Path(made), jobs, watcher, scheduler)
+            return find_sure(selection, samples, Path(made), jobs, watcher, scheduler, seed)
     runs, point = selection.runs(), selection.plan.point(selection.kept[0])
 
     name, traces = selection.plan.experiment.name, selection.maker.traces
-    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched(), scheduler)
+    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched(), scheduler, seed)
 
 
 def sure_of_sides(
@@ -111,11 +115,12 @@ def _answer(
     jobs: int | None,
     watcher: Watcher,
     scheduler: str | None = None,
+    seed: int = 0,
 ) -> sure_answer.Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
     refuse_few(samples)
     files.own_folder(folder)
-    worlds = Worlds(runs, samples)
+    worlds = Worlds(runs, samples, seed)
     every = planned(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
     found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
@@ -127,8 +132,9 @@ def _answer(
     if any(option.economics for place in places for option in place.options):
         others += economics_of(Coefficients())
     return sure_answer.Sure(
-        name, samples, places, (*named.values(), *others), tuple(exact), tuple(sure_answer._notes(runs, found, worlds))
-    )
+        name, samples, places, (*named.values(), *others), tuple(exact),
+        (*sure_answer._notes(runs, found, worlds), *(note for place in places for note in place.off_centre)),
+    )  # fmt: skip
 
 
 def sure_into(
@@ -138,9 +144,10 @@ def sure_into(
     jobs: int | None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
+    seed: int = 0,
 ) -> sure_answer.Sure:
     """Like `find_sure`, but also writes the page and the tables to the folder."""
-    found = find_sure(selection, samples, folder, jobs, watcher, scheduler)
+    found = find_sure(selection, samples, folder, jobs, watcher, scheduler, seed)
     sure_files.write_sure(found, folder)
     return found
 
@@ -195,7 +202,7 @@ def _place(
     further = tuple(pair(faster, slower, ns) for faster, slower in combinations(names[1:], 2))
     ties = [each for each in pairs if not each.sure]
     rest = [each for each in pairs if each.sure]
-    headline = next(iter(rest or pairs), None)
+    headline = max(ties, key=lambda each: each.ratio.width) if ties else next(iter(rest), None)  # what is open
     shares = fastest_shares(ns)
     options = tuple(_option(name, found[name], shares[name], worlds) for name in names)
     values = ns[headline.slower] / ns[headline.faster] if headline else ns[names[0]]
@@ -217,11 +224,53 @@ def _place(
     rates = {name: expand(draws, float(np.mean(each)) / each) for name, each in clean.items()}
     rates = {name: _scale(each, 1 / float(np.mean(ns[name]))) for name, each in rates.items()}
     measured = measurements(expansion, rates, draws, values, named)
+    system = found[names[0]].run.system
+    no_die = "" if system.launch == "gpu" else system.compute.calibration or DEFAULT_CALIBRATION
+    measured = tuple(replace(each, no_die=no_die) for each in measured)
+    off_centre = tuple(_off_centre(of, options, ns, rates, draws, named))
     found_indices = _with_layers(indices(expansion, draws, by_draws), by_draws, values)
     return sure_answer.ComparedOptions(
         of=of, options=options, pairs=pairs, headline=headline, sentence=sentence, indices=found_indices,
-        measurements=measured, samples=ns, further=further, unknown="", timed=timed,
+        measurements=measured, samples=ns, further=further, unknown="", timed=timed, off_centre=off_centre,
     )  # fmt: skip
+
+
+_CENTRAL = 0.25  # of the worlds: a value beyond it, on either side, is not in their middle
+_SHIFTED = 0.02  # of the time: a median that is closer agrees with the plain run
+
+
+def _off_centre(
+    of: Mapping[str, Any],
+    options: Sequence[sure_answer.Option],
+    ns: Mapping[str, np.ndarray],
+    rates: Mapping[str, Expansion],
+    draws: Mapping[str, np.ndarray],
+    named: Mapping[str, Quantity],
+) -> Iterable[str]:
+    """Why the plain run of an option is not in the middle of its worlds: the number whose value in the file is farthest
+    from the middle of its range, by what that does to the throughput. ``rates``: over the mean, as of `expand`.
+    """
+    shares = np.linspace(0.0005, 0.9995, 1000)
+    at = {each.draws_as: float((each.distribution.at(shares) < each.value).mean()) for each in named.values()}
+    known = [name for name in draws if name in at]
+    for option in options:
+        over = option.value_ns / option.ns.p50
+        share = float((ns[option.name] < option.value_ns).mean())
+        if abs(over - 1) < _SHIFTED or _CENTRAL <= share <= 1 - _CENTRAL or not known:
+            continue
+        expansion = rates[option.name]
+        nominal = np.array([[at.get(name, 0.5) for name in expansion.names]])
+        shifts = {name: float(expansion.of(nominal, [name])[0]) - float(expansion.coefficients[0]) for name in known}
+        first = max(known, key=lambda name: shifts[name] * (1 if over < 1 else -1))
+        key = next(each for each in named.values() if each.draws_as == first)
+        side, value = "less" if over < 1 else "more", f"{significant(key.value)} {key.unit}".strip()
+        plain, middle = scaled(option.value_ns, TIME_UNITS), scaled(option.ns.p50, TIME_UNITS)
+        low, high = significant(key.distribution.low), significant(key.distribution.high)
+        yield (
+            f"{sure_answer.named(of)}: {option.name} takes {plain} as simulated, which is {side} than in "
+            f"{percent(max(share, 1 - share))} of its worlds (median {middle}). Most of that is {key.key}: its value, "
+            f"{value}, is above {percent(at[first])} of its range ({low} to {high})."
+        )
 
 
 def _what_is_timed(found: InWorlds) -> str:

@@ -55,6 +55,7 @@ class Measurement:
     names: tuple[str, ...]
     narrowed: Interval
     worth: float
+    no_die: str = ""  # of a die that nobody can measure, the part that its laws are of; '': the die is there
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ class ComparedOptions:
     further: tuple[OptionPair, ...] = ()  # the others against each other
     unknown: str = ""  # why there are no indices and measurements
     timed: str = "time of decode"  # what the times are of
+    off_centre: tuple[str, ...] = ()  # why plain runs are not in the middle of their worlds
+
+    @property
+    def explained_told(self) -> str:
+        """``the time of ep over that of base``: what the indices are of."""
+        if self.headline is None:
+            return f"the {self.timed} of {self.options[0].name}"
+        return f"the time of {self.headline.slower} over that of {self.headline.faster}"
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -81,12 +90,17 @@ class ComparedOptions:
 
     @property
     def name(self) -> str:
-        return ", ".join(f"batch {value:,}" if key == "batch" else str(value) for key, value in self.of.items())
+        return named(self.of)
 
     @property
     def ratio(self) -> Interval:
         """The ratio of the headline. With a single option, its time."""
         return self.options[0].ns if self.headline is None else self.headline.ratio
+
+
+def named(of: Mapping[str, Any]) -> str:
+    """``dojo, deepseek-v3, batch 4,096``: what options share."""
+    return ", ".join(f"batch {value:,}" if key == "batch" else str(value) for key, value in of.items())
 
 
 @dataclass(frozen=True)
@@ -167,6 +181,7 @@ def ends_of(name: str, found: Interval | None) -> dict[str, float | None]:
 def _plain(place: ComparedOptions) -> dict[str, Any]:
     return {
         "of": dict(place.of), "told": place.sentence, "unknown": place.unknown, "timed": place.timed,
+        "explained": place.explained_told,
         "options": [_row(place, each) for each in place.options],
         "pairs": [
             {"faster": each.faster, "slower": each.slower, "probability": each.probability, "reverse": each.reverse,
@@ -202,18 +217,27 @@ def order_of_options(
         by = f"{rest[0].ratio.p50:.2f}×"
         sure = f"{by} faster than {rest[0].slower}, and {low}× to {high}× in 90 % of the samples"
     if not ties:
-        most = f"{names[0]} is the fastest in {percent(options[0].fastest)} of {samples} samples"
+        most = f"{names[0]} is the fastest in {share_told(options[0].fastest, samples)}"
         return f"{most}. It is {sure}."
-    closest = ties[0]
+    closest = max(ties, key=lambda each: each.ratio.width)
     tied = listed([names[0], *(each.slower for each in ties)])
     if max(closest.probability, closest.reverse) < _NEVER:
         said = f"{tied} are a tie: {names[0]} and {closest.slower} take the same time in all {samples} samples."
     else:
         said = (
-            f"{tied} are a tie: {names[0]} is faster than {closest.slower} in {percent(closest.probability)} of "
-            f"{samples} samples and slower in {percent(closest.reverse)}."
+            f"{tied} are a tie: {names[0]} is faster than {closest.slower} in "
+            f"{share_told(closest.probability, samples)} and slower in {percent(closest.reverse)}."
         )
     return f"{said} {names[0]} is {sure}." if rest else said
+
+
+def share_told(share: float, worlds: int) -> str:
+    """``88 % of 256 worlds (± 4 points)``: with two standard errors, of a share that is drawn in towards the middle by
+    two worlds on each side, so that one of 0 or 1 has an error, too (Agresti and Coull, 1998).
+    """
+    near = (share * worlds + 2) / (worlds + 4)
+    error = 2 * float(np.sqrt(near * (1 - near) / (worlds + 4)))
+    return f"{percent(share)} of {worlds} worlds (± {max(1, round(100 * error))} points)"
 
 
 def written_range(ratio: Interval) -> str:
@@ -257,6 +281,11 @@ def narrowing_sentence(each: Measurement, before: str, after: str, narrows: bool
     """What a measurement would narrow an interval to; ``before``, ``after``: as written."""
     minutes = f"{each.command.minutes:g} minute{'' if each.command.minutes == 1 else 's'}"
     what = f"narrow {before} to {after}" if narrows else f"hardly narrow {before}, but could change which is the best"
+    if each.no_die:
+        return (
+            f"There is no such die to measure. On a similar part, such as {each.no_die}, `{each.command.run}` takes "
+            f"{minutes}; else take {each.command.simulated}. Known exactly, {listed(each.names)} would {what}."
+        )
     return f"Measuring {each.command.of} takes {minutes} (`{each.command.run}`). It would {what}."
 
 

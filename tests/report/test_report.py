@@ -119,6 +119,15 @@ def test_a_page_begins_with_three_sentences(tmp_path):
         "38\N{NO-BREAK SPACE}% multiplying.",
         "At batch 16,384, a step of deepseek-v3 under ep takes 2.50× as long as the roofline allows.",
     ]
+    runs = {row["policy"]: row for row in Report(tmp_path).runs if row["batch"] == 8192}
+    pair = {"faster": "allo", "slower": "ep", "faster_run": runs["allo"]["run"], "slower_run": runs["ep"]["run"],
+            "ratio": 1.5, "ratio_p05": 0.9, "ratio_p95": 1.6, "tie": True}  # fmt: skip
+    (tmp_path / "ranges.json").write_text(json.dumps({"samples": 32, "pairs": [pair]}))
+    assert sentences(Report(tmp_path))[0] == (
+        "On dojo, allo decodes deepseek-v3 1.50× faster than expert parallelism (ep) at batch 4,096. At batch 16,384, "
+        "ep is the fastest. With deepseek-v3 at batch 8,192, allo and ep are a tie: allo is 1.50× as fast as ep "
+        "(0.900× to 1.60× in 90\N{NO-BREAK SPACE}% of 32 worlds). These numbers hold under the assumption set physical."
+    )
     page = first_page(tmp_path)
     assert page.index('class="answer"') < page.index('class="plot"') < page.index('class="go"') < page.index("<details")
     assert page[: page.index("<details")].count('class="plot"') == 1

@@ -17,10 +17,11 @@ from archsim.cli.main import main
 from archsim.cli.printing import print_sure
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
-from archsim.studies.sure import measurements
-from archsim.studies.sure_answer import advice_sentences, measurement_sentence
+from archsim.studies.sure import _off_centre, measurements
+from archsim.studies.sure_answer import advice_sentences, measurement_sentence, order_of_options, share_told
 from archsim.uncertainty import worlds
-from archsim.uncertainty.estimate import Interval, expand, indices
+from archsim.uncertainty.estimate import Interval, OptionPair, expand, indices, interval
+from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.uncertainty.worlds import Worlds, quantities_of
 
 TRAFFIC = "traffic: 8"  # of the shipped widths
@@ -189,6 +190,40 @@ def test_a_sweep_with_samples_says_the_sentence_and_writes_it(tmp_path, monkeypa
     assert text["sure"]["places"][0]["told"] in (tmp_path / "swept" / "index.html").read_text()
 
 
+def test_a_sweep_gives_the_runs_that_it_names_a_range(tmp_path, monkeypatch, capsys):
+    """By default; the ends are those of `ar.sure`, whose engine and worlds are others. 0 samples leave them out."""
+    monkeypatch.chdir(tmp_path)
+    file = file_of(toy(engine="analytical"), tmp_path)
+    assert main(["sweep", file, "--jobs", "1", "--out", "swept"]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ").split())
+    (told,) = json.loads((tmp_path / "swept" / "ranges.json").read_text())["pairs"]
+    assert told["ratio_p05"] < told["ratio"] < told["ratio_p95"] or told["tie"]
+    rows = ar.Results.load(tmp_path / "swept").runs.rows
+    named = {told["faster_run"], told["slower_run"]}
+    for row in rows:
+        assert (row["tokens_per_s_p05"] is not None) == (row["run"] in named)
+        if row["run"] in named:
+            assert (
+                row["tokens_per_s_p05"] < row["tokens_per_s"] * 1.02
+                and row["tokens_per_s"] < row["tokens_per_s_p95"] * 1.02
+            )
+    header = (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
+    assert header.endswith("tokens_per_s_p05,tokens_per_s_p95,speedup_vs_ep_p05,speedup_vs_ep_p95")
+    assert "32 worlds" in printed or not told["tie"]
+    sure = ar.sure(toy(engine="analytical"), 32, jobs=1).places[0].samples
+    ends = np.quantile(sure[told["slower"]] / sure[told["faster"]], (0.05, 0.95))
+    assert [told["ratio_p05"], told["ratio_p95"]] == pytest.approx(list(ends), rel=0.1)
+    assert main(["sweep", file, "--jobs", "1", "--out", "swept", "--samples", "0"]) == 0
+    assert not (tmp_path / "swept" / "ranges.json").exists()
+    assert "p05" not in (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
+
+
+@pytest.mark.nightly
+def test_a_report_with_ranges_is_the_same_again(tmp_path):
+    ar.sweep(TOY, tmp_path / "swept", jobs=1, samples=32)
+    assert ar.verify(tmp_path / "swept", jobs=1).moved == ()
+
+
 @pytest.mark.nightly
 def test_run_and_compare_with_samples_say_the_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -256,11 +291,47 @@ def test_measured_transfers_are_drawn_and_one_factor_slows_them():
 def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
-    same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0012)
+    same = SimpleNamespace(command=command, narrowed=place.ratio, worth=0.0012, no_die="")
     said = measurement_sentence(same, place).replace("\N{NO-BREAK SPACE}", " ")
     assert re.search(r"reads of your HBM .*\b5 minutes \(`measure memory`\).* 0.1 %", said)
-    less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0)
+    less = SimpleNamespace(command=command, narrowed=Interval(1.28, 1.3, 1.34), worth=0.0, no_die="")
     assert measurement_sentence(less, place).endswith(" 1.270–1.350 to 1.280–1.340.")
+    command.simulated = "them from a simulator"
+    nowhere = SimpleNamespace(**vars(less) | {"no_die": "h100", "names": ("system.hbm.bandwidth",)})
+    said = measurement_sentence(nowhere, place)
+    assert re.search(r"h100.*`measure memory`.*a simulator.*system\.hbm\.bandwidth .* to 1\.280–1\.340", said)
+
+
+def test_the_pair_that_is_open_is_explained():
+    """Of two ties the wider one, not the pair that is sure; a share of worlds is told with its error."""
+    ties = [
+        OptionPair("a", "b", Interval(0.999, 1.0, 1.001), 0.2, 0.1),
+        OptionPair("a", "c", Interval(0.9, 1.1, 1.3), 0.8, 0.2),
+    ]
+    rest = [OptionPair("a", "d", Interval(1.2, 1.3, 1.4), 1.0, 0.0)]
+    said = order_of_options(["a", "b", "c", "d"], ties, rest, [], 256, "time").replace("\N{NO-BREAK SPACE}", " ")
+    assert "a is faster than c in 80 % of 256 worlds (± 5 points)" in said and "1.30× faster than d" in said
+    assert share_told(1.0, 64).endswith("(± 4 points)") and share_told(0.9, 256).endswith("(± 4 points)")
+
+
+def test_another_seed_draws_other_worlds():
+    runs = runs_of(TOY)
+    first, again, other = (Worlds(runs, 16, seed).draws["system.hbm.efficiency"] for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_a_plain_run_off_its_median_says_which_number_is():
+    """A time of 1 / efficiency, which is 0.9 of 0.6 to 0.95; another number decides nothing."""
+    keys = {"system.hbm.efficiency": (0.6, 0.9, 0.95), "system.hbm.latency": (1.0, 1.5, 2.0)}
+    named = {key: Quantity(key, ends[1], "", "made up", Distribution("uniform", *ends)) for key, ends in keys.items()}
+    draws = {key: np.random.default_rng(at).random(256) for at, key in enumerate(named)}
+    ns = 1e6 / named["system.hbm.efficiency"].distribution.at(draws["system.hbm.efficiency"])
+    option = SimpleNamespace(name="ep", value_ns=1e6 / 0.9, ns=interval(ns))
+    rates = {"ep": expand(draws, float(np.mean(ns)) / ns)}
+    (said,) = _off_centre({"system": "die"}, [option], {"ep": ns}, rates, draws, named)
+    assert re.search(r"less than in 8\d.% of its worlds.* system\.hbm\.efficiency: .* above 86.% ", said)
+    middle = SimpleNamespace(name="ep", value_ns=float(np.median(ns)), ns=interval(ns))
+    assert list(_off_centre({"system": "die"}, [middle], {"ep": ns}, rates, draws, named)) == []
 
 
 def test_only_what_narrows_or_could_decide_is_advised(found):

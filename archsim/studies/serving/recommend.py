@@ -191,6 +191,7 @@ def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
     return sorted(kept, key=_by_rate)
 
 
+ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate that is asked
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 
@@ -239,8 +240,8 @@ def _compare(
     limits = [limits_of(kinds[each.kind].serving) for each in finalists]
     nominal = [curve.highest(limit) for curve, limit in zip(curves, limits, strict=True)]
     drawn = drawn_rates(kinds, finalists, curves)
-    counts = [_instances(asked, kinds[each.kind].offer, each, rate)
-              for each, rate in zip(finalists, nominal, strict=True)]  # fmt: skip
+    counts = [_instances(asked, kinds[each.kind].offer, each, float(np.quantile(rates, 1 - ENOUGH_WORLDS)))
+              for each, rates in zip(finalists, drawn, strict=True)]  # fmt: skip
     scores = np.stack([
         _score(asked, kinds[each.kind].offer, each, drawn[at], nominal[at], costs[at])
         for at, each in enumerate(finalists)
@@ -264,6 +265,7 @@ def _compare(
             kind, choice, rate_per_s=rate, low=low, high=high, probability=float(probability[at]), upkeep=costs[at],
             usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
             limited=curves[at].shares_at(nominal[at], limits[at]),
+            meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(rows[at].rate_per_s >= asked.rate for at in order):
@@ -284,7 +286,9 @@ def _compare(
 
 
 def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
-    """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs."""
+    """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs. ``rate``: of one, which it
+    reaches in `ENOUGH_WORLDS` of all draws.
+    """
     if tried.choice.prefill:
         return tried.choice.instances
     most = offer.devices // tried.choice.parallel.ranks

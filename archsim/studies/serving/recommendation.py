@@ -50,6 +50,7 @@ class Recommended:
     upkeep: Upkeep  # J an output token and W a GPU, under load
     usd_per_million: float  # USD of a million output tokens; nan: the price of a GPU is unknown
     limited: np.ndarray  # float64[TIMES] shares of requests within each limit, at slightly more than its rate
+    meets: float = 1.0  # share of the draws in which it meets the asked rate; 1 without one
 
     @property
     def devices(self) -> int:
@@ -71,7 +72,7 @@ class Recommended:
             "max_num_batched_tokens": choice.max_num_batched_tokens, "rate_per_s": self.rate_per_s,
             "rate_low_per_s": self.low, "rate_high_per_s": self.high, "probability": self.probability,
             "usd_per_million_output_tokens": self.usd_per_million, "j_per_output_token": self.upkeep.j_per_token[0],
-            "w_per_gpu": self.upkeep.w_per_gpu[0], "sizes": self.sizes,
+            "w_per_gpu": self.upkeep.w_per_gpu[0], "sizes": self.sizes, "meets_rate": self.meets,
         }  # fmt: skip
 
 
@@ -80,7 +81,7 @@ COLUMNS = {
     "tp": INTEGER, "dp": INTEGER, "ep": INTEGER, "expert_tp": INTEGER, "max_num_seqs": INTEGER,
     "max_num_batched_tokens": INTEGER, "rate_per_s": REAL, "rate_low_per_s": REAL, "rate_high_per_s": REAL,
     "probability": REAL, "usd_per_million_output_tokens": REAL, "j_per_output_token": REAL, "w_per_gpu": REAL,
-    "sizes": TEXT,
+    "sizes": TEXT, "meets_rate": REAL,
 }  # fmt: skip
 
 
@@ -132,14 +133,18 @@ LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 def answer(found: Recommendation) -> str:
     """One sentence."""
     best, asked = found.best, found.asked
-    rate = asked.rate or best.rate_per_s
+    low, high = _rate(best.low), _rate(best.high)
+    spread = f"{low} to {high} in 80 % of what a real system may be"
+    rate = f"{_rate(best.rate_per_s)} requests per second ({spread})"
+    if asked.rate:
+        rate = f"{_rate(asked.rate)} requests per second in {best.meets:.0%} of what a real system may be"
     end = {
         THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
     }[asked.objective]  # fmt: skip
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
         f"({best.sizes}, {_describe_precision(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens per step. It answers {_rate(rate)} requests per second with "
+        f"{best.choice.max_num_batched_tokens:,} tokens per step. It answers {rate} with "
         f"{describe_limits(asked)} for {WITHIN:.0%} of them. With a probability of {best.probability:.0%}, {end} of "
         f"{found.configurations} configurations."
     )

@@ -1,0 +1,97 @@
+"""Ranges on the first page of a sweep: runs that its sentences name, in a few worlds (`archsim.uncertainty.ranges`).
+
+``ranges.json`` has the pairs that are compared; the table of runs gets the central 90 % of throughput and of the
+speed-up over ep, empty for runs that no sentence names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archsim.base.errors import ArchsimError
+from archsim.base.files import write_text
+from archsim.base.host import available_cores
+from archsim.base.tables import REAL, Table
+from archsim.report.answers import in_question
+from archsim.report.report import RANGES, Report
+from archsim.runs.plan import Selection
+from archsim.runs.results import CSV, PARQUET, Results, Row, seal
+from archsim.runs.sweep import Watcher
+from archsim.uncertainty.estimate import interval, pair
+from archsim.uncertainty.ranges import quick_worlds, tie
+
+MOST_RUNS = 18  # that get a range: with short runs of three layers, 10 s of a core
+COLUMNS = tuple(f"{name}_{end}" for name in ("tokens_per_s", "speedup_vs_ep") for end in ("p05", "p95"))
+
+
+def write_ranges(
+    selection: Selection, folder: Path, samples: int, jobs: int | None, watcher: Watcher
+) -> tuple[str, ...]:
+    """Draw the worlds, and write what they say beside the results of ``folder``; returns why runs have no range, if
+    they have none. 0 samples: nothing has a range.
+    """
+    (folder / RANGES).unlink(missing_ok=True)
+    asked: list[list[Row]] = []
+    for group in in_question(Report(folder)) if samples else ():
+        if sum(map(len, asked)) + len(group) <= MOST_RUNS:
+            asked.append(group)
+    if not asked:
+        return ()
+    rows = {row["run"]: row for group in asked for row in group}
+    runs = [run for run in selection.runs() if run.key in rows]
+    watcher.phase(f"ranges of {len(runs)} runs in {samples} worlds")
+    try:
+        found = quick_worlds(
+            runs, [rows[run.key] for run in runs], selection.maker.traces, samples, jobs or available_cores()
+        )
+    except ArchsimError as error:
+        return (f"No run has a range, as one of its worlds cannot run: {error}",)
+    ns = {each.run.key: each.ns for each in found}
+    pairs = [_pair(group[0], other, ns, samples) for group in asked for other in group[1:]]
+    text = json.dumps({"samples": samples, "pairs": pairs}, ensure_ascii=False, indent=1, allow_nan=False)
+    write_text(folder / RANGES, text + "\n")
+    _write_columns(folder, {key: cells for group in asked for key, cells in _cells(group, ns).items()})
+    return ()
+
+
+def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:
+    """Two runs of a place: how much as fast the first is as the second, and whether that is sure."""
+    found = pair(faster["run"], slower["run"], ns)
+    value = faster["throughput_tokens_per_s"] / slower["throughput_tokens_per_s"]
+    named = {name: faster[name] for name in ("assumptions", "system", "model", "batch")}
+    return named | {
+        "faster": faster["policy"], "slower": slower["policy"], "faster_run": faster["run"],
+        "slower_run": slower["run"], "ratio": value, "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
+        "ratio_p95": found.ratio.p95, "probability": found.probability, "reverse": found.reverse,
+        "tie": tie(found, samples),
+    }  # fmt: skip
+
+
+def _cells(group: Sequence[Row], ns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Run → `COLUMNS`, of the runs of a place."""
+    ep = next((row for row in group if row["policy"] == "ep"), None)
+    found: dict[str, dict[str, float]] = {}
+    for row in group:
+        own = float(row["decode_ns"]) / ns[row["run"]]
+        values = {"tokens_per_s": row["tokens_per_s"] * own} if row["tokens_per_s"] else {}
+        if ep is not None:
+            values["speedup_vs_ep"] = row["speedup_vs_ep"] * own / (float(ep["decode_ns"]) / ns[ep["run"]])
+        ends = {name: interval(value) for name, value in values.items()}
+        found[row["run"]] = {
+            f"{name}_{end}": getattr(each, end) for name, each in ends.items() for end in ("p05", "p95")
+        }
+    return found
+
+
+def _write_columns(folder: Path, cells: Mapping[str, Mapping[str, float]]) -> None:
+    runs = Results.load(folder).runs
+    rows = tuple({**row, **dict.fromkeys(COLUMNS), **cells.get(row["run"], {})} for row in runs.rows)
+    table = Table({**runs.columns, **dict.fromkeys(COLUMNS, REAL)}, rows)
+    table.write_parquet(folder / PARQUET)
+    table.write_csv(folder / CSV)
+    seal(folder, CSV)
