@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from archsim.cli import arguments, heartbeat
+
+if TYPE_CHECKING:
+    from archsim.search.deployments import ServedWhy
+    from archsim.studies.why import Why
 
 _WORST = 10
 
@@ -53,7 +58,9 @@ def run_why(args: argparse.Namespace) -> int:
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
-    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen)
+    found = cast("Why", ar.why(
+        experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen
+    ))  # fmt: skip
     args.result = found
     print_notes((*found.notes, *experiment.unread))
     if given:
@@ -70,7 +77,8 @@ def run_why(args: argparse.Namespace) -> int:
         print(found.clock)
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
-        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen)
+        helped = cast("Why", ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen))
+        args.result = helped
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
         print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
@@ -83,7 +91,7 @@ def _run_deployment(args: argparse.Namespace) -> int:
     from archsim.cli.printing import console, grid, print_compiling, print_notes
 
     print_compiling("serving")
-    found = ar.why(args.file, args.overrides, told=heartbeat.doing)
+    found = cast("ServedWhy", ar.why(args.file, args.overrides, told=heartbeat.doing))
     args.result = found.as_json()
     print(found.sentence)
     table = grid("with", numbers=("mean TTFT", "mean TPOT", "goodput"))

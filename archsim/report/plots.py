@@ -391,12 +391,11 @@ class Bars(Figure):
             bar["x2"] = {"field": self.begin}
         layers: list[dict[str, Any]] = [{"mark": {"type": "bar", "cursor": "pointer"}, "encoding": bar}]
         if self.low:
-            ends = {"y": name, "x": {"field": self.low, "type": "quantitative"}, "x2": {"field": self.high}}
             rule = {"type": "errorbar", "ticks": {"size": 8, "color": "--ink"}, "rule": {"color": "--ink"}}
-            both = {
+            both: dict[str, Any] = {
                 "y": name,
                 "x": {"field": self.low, "type": "quantitative", "title": self.x.title},
-                "x2": ends["x2"],
+                "x2": {"field": self.high},
             }
             layers.append({"mark": rule, "encoding": both})
         if self.reference is not None:

@@ -37,13 +37,13 @@ def answer(found: OptionComparison) -> str:
     order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
     first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])
     said = []
-    for one, other in pairs:
-        by_all, by_price = found.pair(one, other, "machines"), found.pair(one, other, "usd")
-        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(one, other, found.equal))]
+    for at, other in pairs:
+        by_all, by_price = found.pair(at, other, "machines"), found.pair(at, other, "usd")
+        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(at, other, found.equal))]
         more = "".join(f", {ratio(each)} {UNITS[name]}" for name, each in third)
         said.append(
-            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and {ratio(by_price)} as many "
-            f"{UNITS['usd']}"
+            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and {ratio(by_price)} as "
+            f"many {UNITS['usd']}"
         )
     begin = f"{_begin(found)}{sides[first].side.told} serves {'; '.join(said)}."
     turns = list(_turns(found, *pairs[0]))
@@ -146,7 +146,8 @@ def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int
     begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
     sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of worlds"
     return (
-        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} and "
+        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a "
+        f"user{spread} and "
         f"{found.sides[slow].side.told} below{sure}."
     )
 
@@ -154,7 +155,7 @@ def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int
 def machines_for(each: Compared, rate: float, output: float, samples: int) -> int:
     """Machines that serve so many requests a second in SURE of the worlds."""
     one = each.rates[1:] if samples else each.rates
-    least = float(np.percentile(one, WORLDS_OF_A_SIZE)) / each.side.count / output
+    least = float(np.percentile(one, WORLDS_OF_A_SIZE)) / each.side.machines / output
     return ceil(rate / max(least, NEVER) * (1 - 1e-9))
 
 
@@ -168,7 +169,7 @@ def _size(found: OptionComparison) -> str:
         if each.rates[0] <= NEVER:
             continue
         count = machines_for(each, rate, found.requests.output, found.samples)
-        usd = count * each.usd[0] / each.side.count
+        usd = count * each.usd[0] / each.side.machines
         told.append(f"{count} {each.side.name} ({prefixed(usd)} USD)")
     worlds = f" in {SURE:.0%} of worlds" if found.samples else ""
     return f" {rate:g} requests a second{worlds} take {' or '.join(told)}."
@@ -196,7 +197,8 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         a, b = found.sides[:2]
         ratio_ = float(np.median(a.rates / b.rates))
         yield (
-            f"Per dollar, both serve as much if {a.side.told} costs {prefixed(b.usd[0] * ratio_)} USD; it is estimated at "
+            f"Per dollar, both serve as much if {a.side.told} costs {prefixed(b.usd[0] * ratio_)} USD; it is "
+            f"estimated at "
             f"{prefixed(a.usd[0])} USD, and {b.side.told} at {prefixed(b.usd[0])} USD."
         )
 
@@ -206,7 +208,8 @@ def _edge(found: OptionComparison, each: Compared) -> str:
     at = next(at for at, used in enumerate(each.machine.used) if used is each.chosen)
     curve, used, limit = each.frontier.curves[at], each.chosen, found.limits.tpot_ns
     if curve.tpot_ns[0, -1] < limit:
-        return f"{each.side.name} is held by memory, not by the limit: its largest batch takes {_ms(curve.tpot_ns[0, -1])}."
+        longest = _ms(curve.tpot_ns[0, -1])
+        return f"{each.side.name} is held by memory, not by the limit: its largest batch takes {longest}."
     sizes = np.log([one.batch for one in used.batches])
     keeps = [
         float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row)), sizes))) for row in curve.tpot_ns[1:]

@@ -1,4 +1,5 @@
-"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds; and
+"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds;
+and
 what the time of one goes to.
 """
 

@@ -40,7 +40,8 @@ def compare_options(
     sides: Sequence[Side], question: Question, pinned: Mapping[str, Any], overrides: Sequence[str] = (),
     jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
 ) -> Any:  # fmt: skip
-    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget that
+    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget
+    that
     is not known, and for sides that cannot be compared.
     """
     equal, vary = question.equal or "machines", question.vary or {}

@@ -362,7 +362,8 @@ def machine_of(
     side: Side, base: ExperimentSpec, requests: Requests, limits: Limits, pinned: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None, jobs: int = 1, among: Sequence[Way] = (),
 ) -> Machine:  # fmt: skip
-    """The ways to use a side's machine that serve most at some limit. ``pinned``: as in `ways_of`, and ``batch``; ``among``: ways of a variant of its design,
+    """The ways to use a side's machine that serve most at some limit. ``pinned``: as in `ways_of`, and ``batch``;
+    ``among``: ways of a variant of its design,
     of which alone those of the machine are looked at. Raises SpecError for a dense model, and where no way can be used.
     """
     model = base.models[0]

@@ -60,7 +60,7 @@ class Side(NamedTuple):
     """A side as it was named. One of ``system`` and ``experiment`` is given, or neither for a deployment."""
 
     name: str  # of the machine, or of the file
-    count: int  # machines
+    machines: int  # how many of it
     kind: str  # SYSTEM, or of `archsim.specs.file_kinds`
     source: Any  # name, path or mapping
     system: SystemSpec | None = None
@@ -69,7 +69,7 @@ class Side(NamedTuple):
     @property
     def told(self) -> str:
         """``8 gb200_nvl72``."""
-        return f"{self.count} {self.name}" if self.count > 1 else self.name
+        return f"{self.machines} {self.name}" if self.machines > 1 else self.name
 
 
 def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> Limits:

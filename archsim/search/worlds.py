@@ -1,4 +1,5 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and what a machine costs.
+"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and what a machine
+costs.
 
 Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
 the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of

@@ -15,7 +15,7 @@ import numpy as np
 
 from archsim.base.errors import FailedRuns
 from archsim.runs import pool
-from archsim.runs.run import Job, Record, Run, Workspace, _simulator
+from archsim.runs.run import Job, Record, Run, Workspace
 from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.worlds import FAST, InWorlds, Worlds, _layers, _of_traffic, _over_layers, _over_traffic
 from archsim.workload import Trace
@@ -69,7 +69,7 @@ class ShortRun(Job):
 
     def simulate(self, workspace: Workspace) -> Record:
         """The record: its row has the times of decode and prefill, ns."""
-        decode_ns, prefill_ns = workspace.of(_simulator).times(self.run)
+        decode_ns, prefill_ns = workspace.of(self.run.simulator).times(self.run)
         row = {"decode_ns": decode_ns, "prefill_ns": prefill_ns}
         return {"run": self.key, "row": row, "host": {"wall_s": 0.0}}
 
