@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
+from archsim.report.units import significant
 from archsim.specs.plan import SweepPlan
 
 if TYPE_CHECKING:

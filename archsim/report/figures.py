@@ -241,7 +241,9 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
 
 def energy(rows: Sequence[Row]) -> Bars | None:
     """Energy a token, with its range."""
-    return of_column(rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant)
+    return of_column(
+        rows, "energy_per_token_j", "How much energy does a token take?", "energy per token, J", significant
+    )
 
 
 def limits(rows: Sequence[Row]) -> Bars | None:

@@ -569,7 +569,8 @@ def prefill_told(synthetic: SyntheticSpec) -> str:
         return f"Every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens."
     whose = "each model's preset" if like == OF_MODEL else f"the preset {like}"
     return (
-        f"Every request begins with a prefill, whose length is sampled from {whose}. `prompt_tokens: N` sets one length, "
+        f"Every request begins with a prefill, whose length is sampled from {whose}. `prompt_tokens: N` sets one "
+        f"length, "
         "and `prompt_tokens: 0` leaves the prefill out."
     )
 

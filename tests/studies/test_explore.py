@@ -539,9 +539,10 @@ def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objecti
     llc, *hbm = break_evens(_found(objective))
     assert (llc.axis, llc.before, llc.after) == ("llc", *LLC)
     assert (
-        re.match(r"is worth it below hbm 4 TB/s.* 2 TB/s \(2 of 3 .*0 to \+5.0.% .*\+1.0.%$", llc.sentence) and llc.paying == 2
+        re.match(r"is worth it below hbm 4 TB/s.* 2 TB/s \(2 of 3 .*0 to \+5.0.% .*\+1.0.%$", llc.sentence)
+        and llc.paying == 2
     )
-    assert [each.sentence.startswith("pays everywhere") for each in hbm] == [True, True]
+    assert [each.sentence.startswith("is worth it everywhere") for each in hbm] == [True, True]
 
 
 def test_an_axis_without_an_order_has_no_above_and_below():
@@ -569,7 +570,9 @@ def test_an_objective_with_a_price_in_it_is_taken_as_it_is():
 def test_the_answer_names_what_matters_and_the_break_evens():
     found = _found()
     assert "hbm (2." in what_matters(found) and "between 1 TB/s and 4 TB/s" in what_matters(found)
-    assert what_pays(break_evens(found)) == "Changing llc from 32 MiB to 64 MiB is worth it below hbm 4 TB/s, up to 2 TB/s"
+    assert (
+        what_pays(break_evens(found)) == "Changing llc from 32 MiB to 64 MiB is worth it below hbm 4 TB/s, up to 2 TB/s"
+    )
 
 
 def test_a_budget_that_no_design_keeps_is_told_with_what_there_is():

@@ -15,7 +15,7 @@ from archsim.base import errors, files, host, tables, units
 from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.plots import Points
 from archsim.report.rendering import rendered
-from archsim.report.units import carried, interval, percent
+from archsim.report.units import carried, interval, percent, significant
 from archsim.runs import results, sweep
 from archsim.runs import store as cache
 from archsim.runs.run import Record, Workspace

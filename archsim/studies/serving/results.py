@@ -135,7 +135,8 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
     choice = group.choices[0]
     yield answer(serving, found)
     yield (
-        f"At the load of the file, the best configuration ({choice.name}) has a goodput of {significant(best.goodput_per_s, 2)} "
+        f"At the load of the file, the best configuration ({choice.name}) has a goodput of "
+        f"{significant(best.goodput_per_s, 2)} "
         f"requests/s on {choice.devices} devices: {best.within_slo:.1%} of its requests "
         f"{_within_limits(serving.spec.slo)}."
     )
@@ -177,7 +178,8 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
         assert m is not None
         user = number(m.tokens_per_s_user, ".1f")
         yield (
-            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per device and "
+            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per "
+            f"device and "
             f"{user} tokens/s per user."
         )
 

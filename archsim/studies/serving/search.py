@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
+from archsim.report.units import significant
 from archsim.runs import store as cache
 from archsim.runs.run import Job, Record, Workspace
 from archsim.runs.store import RecordStore

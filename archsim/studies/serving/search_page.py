@@ -7,6 +7,7 @@ from pathlib import Path
 
 from archsim.base.files import own_folder, write_text
 from archsim.report.plots import Colours, PlotAxis, Points
+from archsim.report.units import significant
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import configuration, page, runs
 from archsim.studies.serving.results import (

@@ -417,7 +417,8 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
         each = rest[0]
         low, high = written_ends(each.ratio)
         return (
-            f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× better "
+            f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× "
+            f"better "
             f"than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
         )
     closest = ties[0]
