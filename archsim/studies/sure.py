@@ -168,8 +168,7 @@ def _estimate(point: plan.Point, every: Sequence[Run], samples: int) -> str:
     seconds = sums.sum(ns[run.engine, run.workload.layers] for run in every) / 1e9
     fast = sums.sum(run.engine == FAST for run in every)
     return (
-        f"simulating {samples} samples, which takes {fast:,} runs on the analytical engine and "
-        f"{len(every) - fast:,} on "
+        f"simulating {samples} samples, which take {fast:,} runs on the analytical engine and {len(every) - fast:,} on "
         f"others, about {errors.spoken(max(seconds, 1))} of processor time"
     )
 

@@ -542,7 +542,7 @@ def test_a_step_pays_where_the_objective_gains_more_than_the_price_grows(objecti
         re.match(r"is worth it below hbm 4 TB/s.* 2 TB/s \(2 of 3 .*0 to \+5.0.% .*\+1.0.%$", llc.sentence)
         and llc.paying == 2
     )
-    assert [each.sentence.startswith("pays everywhere") for each in hbm] == [True, True]
+    assert [each.sentence.startswith("is worth it everywhere") for each in hbm] == [True, True]
 
 
 def test_an_axis_without_an_order_has_no_above_and_below():

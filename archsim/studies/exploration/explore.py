@@ -254,8 +254,8 @@ def _drawn(
         judge.slower[point.index] = each.ns / each.value_ns
     said = (
         f"risks are those of {spec.samples:,} samples (archsim sure), the same for all designs, of the {len(chosen):,} "
-        f"of {len(points):,} designs on and nearest to the front; a probability counts half a sample more on either "
-        f"side"
+        f"of {len(points):,} designs on and nearest to the front; a probability counts half a sample more "
+        f"on either side"
     )
     return chosen, (*notes, said)
 

@@ -178,8 +178,8 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
         assert m is not None
         user = number(m.tokens_per_s_user, ".1f")
         yield (
-            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per device "
-            f"and "
+            f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per "
+            f"device and "
             f"{user} tokens/s per user."
         )
 

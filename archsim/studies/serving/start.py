@@ -172,8 +172,7 @@ _VERSIONS = {
     "vllm": "it needs vLLM 0.11 or later (0.12 for an engine of several hosts), vllm-router and nixl for pools, nginx "
             "for several identical engines",
     "sglang": "it needs SGLang 0.5 or later, with sglang-router for several engines",
-    "trtllm": "it needs TensorRT-LLM 1.0 or later, nginx for several identical engines, mpirun for one of several "
-    "hosts",
+    "trtllm": "it needs TensorRT-LLM 1.0 or later, nginx for identical engines, mpirun for one of several hosts",
 }  # fmt: skip
 _TOOLS = {"vllm": ("vllm",), "sglang": ("sglang",), "trtllm": ("trtllm-serve",)}
 
