@@ -69,14 +69,15 @@ def counts_of(claims: Sequence[Claims]) -> VerdictCounts:
 
 
 def largest_misses(claims: Sequence[Claims]) -> list[tuple[Claims, JudgedClaim]]:
-    """The rows that are farthest from the published value, measured in the effect: the error of the worst null model. A
-    ratio would mean nothing for a gain near 0.
+    """The rows that are farthest from the published value, measured in it, or in the error of the worst null model
+    where that is larger: a ratio would mean nothing for a gain near 0.
     """
 
     def far(found: tuple[Claims, JudgedClaim]) -> float:
         judged = found[1]
-        effect = max(filter(math.isfinite, map(judged.error, judged.nulls.values())), default=0.0)
-        return judged.error(judged.simulated) / effect if effect else 0.0
+        scales = [judged.error(null) for null in judged.nulls.values()] + [abs(judged.nearest(judged.simulated) or 0.0)]
+        scale = max(filter(math.isfinite, scales), default=0.0)
+        return judged.error(judged.simulated) / scale if scale else 0.0
 
     missed = [(each, judged) for each in claims for judged in each.of("missed")]
     missed = [each for each in missed if math.isfinite(far(each))]
