@@ -12,7 +12,7 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import sms_share
 from archsim.engine.moves import vector_bytes
 from archsim.iteration import memory
-from archsim.iteration.layers import EXPERTS, ONCE
+from archsim.iteration.layers import EXPERTS, ONCE, has_experts
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import Batches, iteration_times
@@ -301,7 +301,7 @@ def slots_of_rank(serving: Serving, parallel: ParallelSpec) -> int:
 
 def refuse_on_wafer(serving: Serving) -> None:
     """Raise SpecError for what was measured on GPUs alone."""
-    if not serving.has_traffic:
+    if not serving.has_traffic and has_experts(serving.model):
         raise SpecError(
             f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {serving.system.name} runs experts "
             "by the engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"

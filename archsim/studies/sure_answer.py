@@ -237,7 +237,7 @@ def share_told(share: float, worlds: int) -> str:
     """
     near = (share * worlds + 2) / (worlds + 4)
     error = 2 * float(np.sqrt(near * (1 - near) / (worlds + 4)))
-    return f"{percent(share)} of {worlds} worlds (± {max(1, round(100 * error))} points)"
+    return f"{percent(share)} of {worlds} samples (± {max(1, round(100 * error))} points)"
 
 
 def written_range(ratio: Interval) -> str:

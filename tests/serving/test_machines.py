@@ -111,3 +111,24 @@ def test_an_iteration_below_the_roofline_is_a_broken_law(system, faster, clause)
     broken = list(below_roofline(replace(laws, by=by), engine.calibration, engine.precision))
     scaled = isinstance(engine.calibration, MachineCalibration)
     assert any(clause in each for each in broken) == (scaled or faster == "gemm")
+
+
+def test_a_dense_model_is_served_on_a_wafer_by_ranks_of_its_mesh():
+    """With SRAM as the memory that keeps weights: a token reads 2 x 7.5e9 B / 32 of a rank, and passes its mesh."""
+    dies = {"bandwidth": "21 PB/s", "capacity": "1 GB", "latency": "2 ns", "stacks_on_carrier": 1}
+    serving = {
+        "model": "llama-3.1-8b", "precision": {"products": "bf16", "kv": "bf16"}, "engine": "none",
+        "parallel": {"attention": {"tp": 32}}, "scheduler": {"max_num_seqs": 1, "max_num_batched_tokens": 1024},
+        "requests": {"concurrency": 1, "input": {"fixed": 512}, "output": {"fixed": 2}, "count": 1},
+    }  # fmt: skip
+    wafer = {"like": "dojo", "name": "sram", "mesh": {"x": 8, "y": 4}, "hbm": dies}
+    fast, slow = (
+        times_ms(load_serving(serving | {"system": wafer | {"hbm": dies | {"bandwidth": each}}}))[1]
+        for each in ("21 PB/s", "1 TB/s")
+    )
+    assert slow > max(fast, 2 * 7.5e9 / 32 / 1e12 * 1e3)
+    links = wafer | {"d2d": {"bandwidth": "1.5 TB/s", "hop_latency": "2 us"}}
+    later = times_ms(load_serving(serving | {"system": links}))[1]
+    assert later > fast + 64 * 2 * 10 * (
+        2e-3 - 0.5e-3
+    )  # 64 all-reduces cross ten hops, there and back (500 ns off carrier)
