@@ -155,7 +155,7 @@ def _print_measures(outcome) -> None:
         "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
         "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
         "output per device": f"{measures.output_tokens_per_s_device:,.0f} tokens/s",
-        "output a user": f"{number(measures.tokens_per_s_user, '.1f')} tokens/s",
+        "output per user": f"{number(measures.tokens_per_s_user, '.1f')} tokens/s",
         "KV cache": f"{measures.kv_mean:.1%} in use on average, {measures.kv_peak:.1%} at most",
         "prefix cache": f"{measures.prefix_hits:.1%} of the prompt tokens",
         "preemptions": f"{measures.preemptions:,}",

@@ -406,8 +406,12 @@ class Bars(Figure):
                 }
             )
         text = {"y": name, "x": {"field": "end", "type": "quantitative"}, "text": {"field": self.label}}
-        halo = {"stroke": "--page", "strokeWidth": 4, "strokeJoin": "round"}  # no line strikes through a label
-        layers += [
+        halo: dict[str, Any] = {
+            "stroke": "--page",
+            "strokeWidth": 4,
+            "strokeJoin": "round",
+        }  # no line strikes through a label
+        texts: list[dict[str, Any]] = [
             {
                 "transform": [{"filter": "isValid(datum.end)"}],
                 "mark": {"type": "text", "align": "left", "dx": 5, "color": "--ink", "aria": not under} | under,
@@ -415,7 +419,7 @@ class Bars(Figure):
             }
             for under in (halo, {})
         ]
-        return layers
+        return [*layers, *texts]
 
     def print_height_in(self, rows: Sequence[Row]) -> float:
         panels: dict[Any, dict[str, None]] = {}

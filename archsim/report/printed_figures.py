@@ -15,7 +15,7 @@ from archsim.report.figures import OF_RUNS, shares_below
 from archsim.report.plots import Bars, Colours, Figure, PlotAxis, Points
 from archsim.runs.results import PARQUET, Results
 
-MOST_BARS = 120  # of a panel that can be read in print
+MOST_BARS = 120  # of a model on a system that can be read in print
 
 ABOUT: Mapping[str, str] = MappingProxyType({
     "iteration": "time of a whole decode iteration, part after part",
@@ -76,10 +76,12 @@ def _of_runs(name: str, folder: Path) -> Figure:
     drawn = OF_RUNS[name](Results.load(folder).runs.rows)
     assert drawn is not None, "is one of names_of"
     if isinstance(drawn, Bars) and not drawn.begin:
-        panels = Counter(place for place, _ in {(row["place"], row["name"]) for row in drawn.rows})
-        if max(panels.values()) > MOST_BARS:
+        names = ("assumptions", "system", "model")
+        bars = {(tuple(row[name] for name in names), row["place"], row["name"]) for row in drawn.rows}
+        runs = max(Counter(of for of, _, _ in bars).values())
+        if runs > MOST_BARS:
             raise errors.ArchsimError(
-                f"{folder}: {max(panels.values())} runs in one panel, of which up to {MOST_BARS} can be read. Of a "
+                f"{folder}: {runs} runs of one model and system, of which up to {MOST_BARS} can be read. Of a "
                 "`sweep:` take its front, or draw results.parquet yourself"
             )
     return drawn

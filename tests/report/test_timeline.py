@@ -225,7 +225,7 @@ def test_an_unknown_figure_or_format_is_refused_with_those_there_are(tmp_path, n
 
 
 def test_more_bars_than_can_be_read_are_refused(tmp_path):
-    with pytest.raises(ArchsimError, match="runs in one panel"):
+    with pytest.raises(ArchsimError, match="122 runs"):
         write_figure(_report(tmp_path, MOST_BARS // 2 + 1), "gain", tmp_path / "a.pdf")
 
 

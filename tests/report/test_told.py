@@ -64,7 +64,7 @@ def test_an_exploration_has_a_folder_of_its_own(here, capsys):
 
 
 def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
-    note = "The 12 requests are drawn with replacement from the 5 of the trace, by workload.seed."
+    note = "The 12 requests are sampled with replacement from the 5 of the trace, by workload.seed."
     assert sweep("--set", "workload.trace.synthetic.requests=5") == 0
     assert f"note: {note}" in capsys.readouterr().err
     assert note in Page((here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")).text
