@@ -69,7 +69,7 @@ def judge(tmp_path, capsys):
 
 def test_what_is_judged_by_another_versions_table_is_reported(judge):
     _, notes, cases, page = judge({"gemm": gemm()}, {"gemm": gemm(version="2.9", factor=1.12)}, "--quick")
-    note = "GEMM of torch 2.9 (bf16): the calibration has no table of it; judged by that of torch 2.8"
+    note = "GEMM of torch 2.9 (bf16): the calibration has no table of it; tested by that of torch 2.8"
     assert f"note: {note}" in notes and note in page
     assert set(cases["version"]) == {"2.9"} and set(cases["table"]) == {"torch 2.8"}
 
@@ -117,8 +117,8 @@ def test_what_no_table_judges_is_reported(judge):
     )
     assert "No law reads fused MoE own bf16 balanced of torch 2.8 (12 points)" in notes
     assert "No law reads p2p uni of cuda 12.8 (2 points)" in notes
-    assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not judged" in notes
-    assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not judged" in notes
+    assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not tested" in notes
+    assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not tested" in notes
     assert set(cases["what"]) == {"GEMM"} and "GEMM of" not in notes
 
 
@@ -213,7 +213,7 @@ def test_copies_of_another_version_are_judged_by_the_law_there_is(judge):
     sizes = [2**e for e in range(12, 28)]
     out, notes, _, _ = judge({"p2p": copies(sizes)}, {"p2p": copies(sizes, version="13.0")}, "--quick")
     assert (
-        "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; judged by that of cuda 12.8"
+        "p2p of cuda 13.0 (intra_node ce uni 1): the calibration has no table of it; tested by that of cuda 12.8"
         in notes
     )
     assert "p2p cuda 13.0 intra_node ce uni  cuda 12.8" in out

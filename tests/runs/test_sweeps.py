@@ -413,7 +413,7 @@ def test_a_dry_run_of_a_million_points_looks_at_a_sample_of_them(tmp_path, monke
     file = file_of(tmp_path, f"  grid: {axes}\n  where: hbm.bandwidth > d2d.bandwidth\n")
     assert main(["sweep", str(file), "--dry-run", "--set", "policies=[base]", "--set", "assumptions=physical"]) == 0
     said = capsys.readouterr().out
-    assert "400,000 points" in said and "200 points were drawn and checked" in said
+    assert "400,000 points" in said and "200 points were sampled and checked" in said
     about, error = map(int, re.search(r"Of these, (\d+)% ± (\d+)% would run", said).groups())
     assert abs(about - 50) <= 2 * error and len(looked_at) < 1000
 

@@ -477,7 +477,7 @@ def test_parts_of_a_point_sum_to_what_is_simulated_and_tell_derivatives():
 
     pool = pool_of(case, host)
     simulated = means(pool)
-    assert found == pytest.approx(simulated, rel=0.01)
+    assert found == pytest.approx(simulated, rel=0.015)  # the schedule follows the constants
     more = pool.table.host.copy()
     more[0] += 0.1 * NS_PER_MS
     slopes = (means(pool._replace(table=pool.table._replace(host=more))) - simulated) / 0.1

@@ -67,7 +67,7 @@ def test_steps_multiply_to_the_whole(made):
 def test_page_and_table_contain_every_effect(made):
     _, folder, found = made
     page = write_ablation(found, "tiny", folder / "out").read_text(encoding="utf-8")
-    assert page.count('<figure class="plot">') == len(found.waterfalls) and "The chain closes" in page
+    assert page.count('<figure class="plot"') == len(found.waterfalls) and "The chain closes" in page
     rows = list(csv.DictReader((folder / "out" / "ablation.csv").open(encoding="utf-8")))
     assert len(rows) == len(found.waterfalls) * (len(found.links) + 1)  # and endpoints as measured
     last = [row for row in rows if row["place"] == str(len(found.links) + 1)]

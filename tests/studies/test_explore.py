@@ -255,7 +255,7 @@ def test_an_effect_between_single_designs_is_not_certain():
     one_each = designs([1.0, 1.1], [{"llc": "1"}, {"llc": "2"}])
     (llc,) = effects(one_each, "throughput")
     assert llc.error == np.inf and not llc.shown
-    assert {row["error"].partition(":")[0] for row in tornado(one_each, "throughput").rows} == {"one design a level"}
+    assert {row["error"].partition(":")[0] for row in tornado(one_each, "throughput").rows} == {"one design per value"}
     axes = [{"llc": each} for each in ("1", "1", "2", "2", "3")]
     (pooled,) = effects(designs([1.0, 2.0, 1.0, 2.0, 2.0], axes), "throughput")  # 3 is within what 1 and 2 vary
     assert pooled.most == "3" and not pooled.shown
@@ -319,7 +319,7 @@ def test_without_event_runs_the_front_is_that_of_the_estimates(file, tmp_path, c
                  "--out", str(tmp_path), "--jobs", "1"]) == 0  # fmt: skip
     printed = " ".join(capsys.readouterr().out.split())
     assert "analytical" in printed and "; 0 of " in printed
-    assert "no event runs were asked for" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "no event runs were requested" in (tmp_path / "index.html").read_text(encoding="utf-8")
     rows = list(csv.DictReader((tmp_path / "front.csv").open(encoding="utf-8")))
     assert rows and {row["front"] for row in rows} == {"1"}
 
