@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from archsim.runs.plan import Selection
     from archsim.runs.results import Results
     from archsim.runs.sweep import Watcher
-    from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.library import Source
     from archsim.search.compare import OptionComparison
     from archsim.search.deployments import DeploymentComparison, ServedWhy
+    from archsim.specs.experiment import ExperimentSpec
+    from archsim.specs.library import Source
     from archsim.studies.ablation import Ablation
     from archsim.studies.checking import Checked
     from archsim.studies.comparison import Comparison
@@ -871,7 +871,9 @@ def block_worth(
     if report is None:
         draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
         found = judge(block, fewer, *draws)
-    return found if samples is None else in_worlds(found, sure(fewer, samples, jobs=jobs, watcher=watcher))
+    return (
+        found if samples is None else in_worlds(found, cast("Sure", sure(fewer, samples, jobs=jobs, watcher=watcher)))
+    )
 
 
 # ``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation.

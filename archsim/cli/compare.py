@@ -24,7 +24,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         ("--tpot", "TIME", "Limit of the time per output token, such as 50ms."),
         ("--ttft", "TIME", "Limit of the time to first token, such as 2s."),
         ("--rate", "N", "Requests a second that must be served: how many machines of each side do that."),
-        ("--equal", "WHAT", "Budget for which sides are compared: machines, devices, usd, w or mm2 (default: machines)."),
+        ("--equal", "WHAT", "Budget of the comparison: machines, devices, usd, w or mm2 (default: machines)."),
     ):  # fmt: skip
         parser.add_argument(name, metavar=metavar, help=told, **arguments.below(parser, OPTIONS))
     parser.add_argument(
@@ -105,9 +105,7 @@ def _print_sure(args: argparse.Namespace, found, chosen, folder) -> None:
     from archsim.studies.sure import sure_of_sides
 
     inside = None if args.inside is None else load_side(args.inside, args.overrides)
-    sides = {
-        name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)
-    }
+    sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)}
     named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
     with study(folder) as watching:
         sure = sure_of_sides(named, args.samples, folder, None, watching)

@@ -65,9 +65,7 @@ def _run_deployment(args: argparse.Namespace) -> int:
     folder = report_folder(arguments.stem_of(args.file), args.out, "sure")
     print_compiling("serving")
     with study(folder) as watching:
-        found = ar.sure(
-            args.file, args.samples, folder, overrides=args.overrides, watcher=watching, jobs=args.jobs
-        )
+        found = ar.sure(args.file, args.samples, folder, overrides=args.overrides, watcher=watching, jobs=args.jobs)
     args.result = found.plain()
     print_served_sure(found)
     print(f"report: {folder / 'sure.html'}")

@@ -42,7 +42,7 @@ def run_why(args: argparse.Namespace) -> int:
     from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
     from archsim.runs.results import damage_told
-    from archsim.studies.why import run_that_matters, sentence
+    from archsim.studies.why import Why, run_that_matters, sentence
 
     chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     given = args.step is not None or args.layer is not None
@@ -54,6 +54,7 @@ def run_why(args: argparse.Namespace) -> int:
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
     found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen)
+    assert isinstance(found, Why)
     args.result = found
     print_notes((*found.notes, *experiment.unread))
     if given:
@@ -71,6 +72,7 @@ def run_why(args: argparse.Namespace) -> int:
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
         args.result = helped = ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen)
+        assert isinstance(helped, Why)
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
         print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
@@ -81,9 +83,11 @@ def _run_deployment(args: argparse.Namespace) -> int:
     """Where the time of a deployment goes, and what doubling each rate would change."""
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
+    from archsim.search.deployments import ServedWhy
 
     print_compiling("serving")
     found = ar.why(args.file, args.overrides, told=heartbeat.doing)
+    assert isinstance(found, ServedWhy)
     args.result = found.as_json()
     print(found.sentence)
     table = grid("with", numbers=("mean TTFT", "mean TPOT", "goodput"))

@@ -1,4 +1,4 @@
-"""Compares options: the frontier of every side within the limits, its range in many worlds, and where the order turns."""
+"""Compares options: the frontier of every side within limits, its range in many worlds, and where the order turns."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Compared:
 
     def amount(self, equal: str) -> np.ndarray | float:
         """How much of a budget all machines are."""
-        system, count = self.machine.system, self.side.count
+        system, count = self.machine.system, self.side.machines
         if equal == "usd":
             return self.usd
         watts = self.batch.watts * self.chosen.way.engines
@@ -91,7 +91,7 @@ class OptionComparison(Shown):
     @cached_property
     def over_grid(self) -> tuple[np.ndarray, ...]:
         """float64[1 + world, limit] tokens/s of all machines of each side."""
-        return tuple(each.side.count * each.frontier.at(self.grid, self.limits.ttft_ns) for each in self.sides)
+        return tuple(each.side.machines * each.frontier.at(self.grid, self.limits.ttft_ns) for each in self.sides)
 
     def pair(self, one: int, other: int, equal: str) -> OptionPair:
         """How many times as much the one side serves as the other, at the limit."""
@@ -105,9 +105,9 @@ class OptionComparison(Shown):
         """Where the order of two sides turns, in ns a token."""
         a, b = self.sides[one], self.sides[other]
         with np.errstate(divide="ignore", invalid="ignore"):
-            amounts = [each.amount(equal) for each in (a, b)]
+            amounts, rates = [each.amount(equal) for each in (a, b)], (self.over_grid[one], self.over_grid[other])
             each = [rate / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
-                    for rate, amount in zip((self.over_grid[one], self.over_grid[other]), amounts, strict=True)]  # fmt: skip
+                    for rate, amount in zip(rates, amounts, strict=True)]  # fmt: skip
             ratio = each[0] / each[1]
         return crossing_of(self.grid, ratio[0], ratio[1:])
 
@@ -128,15 +128,15 @@ class OptionComparison(Shown):
         for each in self.sides:
             for used, curve in zip(each.machine.used, each.frontier.curves, strict=True):
                 for at, batch in enumerate(used.batches):
-                    rate = curve.tokens_per_s[:, at] * each.side.count
+                    rate = curve.tokens_per_s[:, at] * each.side.machines
                     low, high = np.quantile(rate[1:], (0.05, 0.95)) if self.samples else (rate[0], rate[0])
                     rows.append({
-                        "side": each.side.told, "way": used.way.told, "engines": used.way.engines * each.side.count,
+                        "side": each.side.told, "way": used.way.told, "engines": used.way.engines * each.side.machines,
                         "batch": batch.batch, "tpot_ms": float(curve.tpot_ns[0, at] / 1e6),
                         "ttft_ms": float(curve.ttft_ns[0, at] / 1e6), "tokens_per_s": float(rate[0]),
                         "tokens_per_s_p05": float(low), "tokens_per_s_p95": float(high),
                         "tokens_per_s_per_usd": float(rate[0] / each.usd[0]),
-                        "tokens_per_j": float(rate[0] / (each.side.count * used.way.engines * max(batch.watts, 1e-9))),
+                        "tokens_per_j": float(rate[0] / max(each.side.machines * used.way.engines * batch.watts, 1e-9)),
                     })  # fmt: skip
         kinds = {"side": TEXT, "way": TEXT, "engines": INTEGER, "batch": INTEGER}
         return Table({name: kinds.get(name, REAL) for name in rows[0]}, tuple(rows))
@@ -174,8 +174,8 @@ def compare_machines(
     pinned: Mapping[str, Any] | None = None, samples: int = SAMPLES, jobs: int = 1,
     say: Callable[[str], None] = lambda text: None, designs: Sequence[Any] = (), varied: Varied | None = None,
 ) -> OptionComparison:  # fmt: skip
-    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises SpecError for sides without
-    a common model, and for limits that no side keeps.
+    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises
+    SpecError for sides without a common model, and for limits that no side keeps.
     """
     bases = [machines.base_of(side, _common_model(sides, model)) for side in sides]
     of = bases[0].models[0]
@@ -207,13 +207,16 @@ def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str |
                 if str(getattr(model, "name", model)) not in names:
                     raise errors.SpecError(f"{side.name} has {', '.join(names)}, and not {model}: no common model")
         return model
-    own = {side.name: [each.name for each in side.experiment.models] for side in sides if side.experiment is not None}
+    own = {f"{'ABCDEFGH'[at % 8]} ({side.name})": [each.name for each in side.experiment.models]
+           for at, side in enumerate(sides) if side.experiment is not None}  # fmt: skip
     if not own:
         raise errors.SpecError("machines serve a model: give --model NAME, such as --model deepseek-v3")
     common = set.intersection(*map(set, own.values()))
     if not common:
         told = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())
-        raise errors.SpecError(f"the sides have no model in common: {told}. Give --model, or experiments that share one")
+        raise errors.SpecError(
+            f"the sides have no model in common: {told}. Give --model, or experiments that share one"
+        )
     first = next(side.experiment for side in sides if side.experiment is not None)
     return next(each for each in first.models if each.name in common)
 
@@ -224,6 +227,7 @@ def _refuse_limits(found: Sequence[Machine], limits: Limits, requests: Requests)
     curves = [(each, used, used.nominal(requests.output)) for each in found for used in each.used]
     if any(curve.at(at, limits.ttft_ns).any() for _, _, curve in curves):
         return
+
     def over(curve: Any) -> float:
         return max(float(curve.tpot_ns[0, 0] / at[0]), float(curve.ttft_ns[0, 0] / limits.ttft_ns))
 
@@ -249,12 +253,11 @@ def _in_worlds(
     estimates = [_estimates(each, requests) for each in found]
     offs = []
     for each, design, at in zip(found, designs, estimates, strict=True):
-        used = each.used[0]
-        batch = used.batches[len(used.batches) // 2].batch
-        scenario = machines.scenario_of(each.base, used.way, batch, requests, at.context)
-        own = [worlds.off_of(machines.scenario_of(each.base, one.way, one.batches[0].batch, requests, at.context), design)
-               for one in each.used[1:]]  # fmt: skip
-        offs.append([worlds.off_of(scenario, design), *own])
+        ways = [(used.way, used.batches[0].batch) for used in each.used]
+        offs.append([
+            worlds.off_of(machines.scenario_of(each.base, way, batch, requests, at.context), design)
+            for way, batch in ways
+        ])  # fmt: skip
     drawn = worlds.draws([off for own in offs for off in own], samples)
     frontiers = []
     for each, at, own in zip(found, estimates, offs, strict=True):
@@ -275,6 +278,7 @@ def _in_worlds(
 
 def _by_place(first: Used, used: Used, factors: np.ndarray) -> np.ndarray:
     """Factors of another way, at the same requests a device."""
+
     def each(of: Used) -> np.ndarray:
         return np.log([batch.batch / of.way.engine.dies for batch in of.batches])
 
@@ -311,11 +315,11 @@ def _compared(machine: Machine, found: Frontier, limits: Limits, requests: Reque
         if size != batch:
             batch = size
             simulated, file = _simulated(machine, machine.used[best], batch, requests)
-    rates = machine.side.count * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
+    rates = machine.side.machines * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
     own = sum(build_costs(machine.system).usd.values())
     usd = np.concatenate([[own], worlds.prices(machine.system, samples)]) if samples else np.array([own])
     file = file.model_copy(update={"name": machines.re_named(machine.side.name)})
-    return Compared(machine, frontier, machine.used[best], simulated, ratio, rates, machine.side.count * usd, file)
+    return Compared(machine, frontier, machine.used[best], simulated, ratio, rates, machine.side.machines * usd, file)
 
 
 def _limit(limits: Limits) -> np.ndarray:
@@ -363,20 +367,18 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> l
             found.append(f"Nothing was measured on {system.name}: laws of another GPU are scaled by nominal rates")
         if each.machine.refused:
             found.append(
-                f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, such "
-                f"as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
+                f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, "
+                f"such as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
             )
     if len(sides) > 1:
         same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
         if other:
             found.append(
-                f"{listed(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws are "
-                f"independent" + (f"; {listed(same)} are the same" if same else "")
+                f"{listed(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws "
+                f"are independent" + (f"; {listed(same)} are the same" if same else "")
             )
     found.append(
         "Prices are of making the machines (archsim hardware cost), and hosts take no time where their file says none"
     )
     found += [f"{model.name} is approximate: {each}" for each in model.approximate]
     return found
-
-

@@ -1,5 +1,5 @@
-"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds; and
-what the time of one goes to.
+"""What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds;
+and what the time of one goes to.
 """
 
 from __future__ import annotations
@@ -266,9 +266,7 @@ def why_deployment(
 
 
 def _change(before: Measures, after: Measures, name: str) -> float:
-    one, other = (
-        each.goodput_per_s if name == "goodput" else getattr(each, name).mean for each in (before, after)
-    )
+    one, other = (each.goodput_per_s if name == "goodput" else getattr(each, name).mean for each in (before, after))
     return float(other / one - 1) if one and one == one and other == other else 0.0
 
 
@@ -286,11 +284,12 @@ def _shares(outcome: Outcome) -> dict[str, float]:
         at = int(np.clip(round(np.log2(max(decodes * built.pool.ranks, 1))), 0, outcome.served.experts.shape[-1] - 1))
         experts = np.exp(outcome.served.experts[-1][0, at]["log_ns"]) if "log_ns" in (
             outcome.served.experts.dtype.names or ()) else None  # fmt: skip
-    found = iteration_times(built.laws, batch, experts_ns=experts, host_ns=host.iteration_ns + decodes * host.sequence_ns)
+    found = iteration_times(
+        built.laws, batch, experts_ns=experts, host_ns=host.iteration_ns + decodes * host.sequence_ns
+    )
     total = float(found.total_ns[0])
     shares = {cause: float(ns[0]) / total for cause, ns in found.ns.items() if float(ns[0])}
     return dict(sorted(shares.items(), key=lambda each: -each[1]))
-
 
 
 def write_deployments(found: DeploymentComparison, folder: Path) -> Path:

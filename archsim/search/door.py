@@ -10,7 +10,7 @@ from typing import Any
 from archsim.base import errors
 from archsim.base.quantities import as_written
 from archsim.search import options
-from archsim.search.options import Limits, Requests, Side
+from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
 
 
@@ -40,8 +40,8 @@ def compare_options(
     sides: Sequence[Side], question: Question, pinned: Mapping[str, Any], overrides: Sequence[str] = (),
     jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
 ) -> Any:  # fmt: skip
-    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget that
-    is not known, and for sides that cannot be compared.
+    """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget
+    that is not known, and for sides that cannot be compared.
     """
     equal, vary = question.equal or "machines", question.vary or {}
     if equal not in options.EQUALS:
@@ -58,7 +58,9 @@ def compare_options(
         from archsim.search.deployments import SAMPLES, compare_deployments
 
         changes = [*overrides]
-        changes += [f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value]
+        changes += [
+            f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value
+        ]
         if question.rate:
             changes.append(f"requests.arrivals.rate={str(question.rate).removesuffix('/s')}/s")
         return compare_deployments(

@@ -40,7 +40,7 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
     """Tokens a second over tokens a second of a user, a line and whiskers of 90 % of the worlds for each side; the
     limit is a line, where one is given.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     shown = np.unique(np.linspace(0, len(found.grid) - 1, 28).astype(int))
     for each, rates in zip(found.sides, found.over_grid, strict=True):
         amount = each.amount(equal)
@@ -73,7 +73,7 @@ def _rows(found: OptionComparison):
     for each in found.sides:
         skip = each.rates[1:] if found.samples else each.rates
         low, high = np.quantile(skip, (0.05, 0.95))
-        batch, count = each.batch, each.side.count
+        batch, count = each.batch, each.side.machines
         yield (
             each.side.told, each.chosen.way.told, f"{batch.batch:,}", units.scaled(batch.ns, units.TIME_UNITS),
             f"{units.prefixed(float(np.median(skip)))} ({units.prefixed(float(low))} to {units.prefixed(float(high))})",

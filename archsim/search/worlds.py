@@ -1,4 +1,4 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and what a machine costs.
+"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and prices.
 
 Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
 the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.search.machines import Batch, Estimates, Used, Way, experiment_of, run_of, timed
@@ -23,7 +24,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.worlds import SystemQuantity, draws_of, drawn, economics_of, quantities_of, value_of
+from archsim.uncertainty.worlds import SystemQuantity, drawn, draws_of, economics_of, quantities_of, value_of
 
 # Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
 _REST: Mapping[str, tuple[str, ...]] = {
