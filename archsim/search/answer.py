@@ -204,7 +204,7 @@ def reasons(found: OptionComparison) -> Iterator[str]:
             yield _edge(found, each)
         if abs(each.simulated - 1) > 0.01:
             yield f"The event engine takes {each.simulated:.2f} times the estimate, which the rates include."
-    if len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
+    if found.varied is None and len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
         a, b = found.sides[:2]
         ratio_ = float(np.median(a.rates / b.rates))
         yield (

@@ -194,8 +194,8 @@ def compare_machines(
         say(f"{machine.side.name}: simulating what was chosen")
         compared.append(_compared(machine, frontier, limits, requests, samples))
     return OptionComparison(
-        tuple(compared), of, limits, requests, equal, samples, tuple(_notes(compared, requests, of)), grid,
-        varied,
+        tuple(compared), of, limits, requests, equal, samples,
+        tuple(_notes(compared, requests, of, varied is not None)), grid, varied,
     )  # fmt: skip
 
 
@@ -349,7 +349,7 @@ def _simulated(machine: Machine, used: Used, batch: int, requests: Requests) -> 
     return timed(simulator.record(run)["row"], batch), file
 
 
-def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> list[str]:
+def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, variants: bool) -> list[str]:
     found = []
     if requests.prompts:
         found.append(
@@ -370,7 +370,9 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> l
                 f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, "
                 f"such as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
             )
-    if len(sides) > 1:
+    if variants:
+        found.append("All values are of one design, which share their draws")
+    elif len(sides) > 1:
         same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
         if other:
             found.append(
