@@ -877,9 +877,9 @@ def block_worth(
     if report is None:
         draws = [sweep(drawn(fewer, at), None, jobs, watcher).runs.rows for at in range(DRAWS)]
         found = judge(block, fewer, *draws)
-    if samples is None:
-        return found
-    return in_worlds(found, cast("Sure", sure(fewer, samples, jobs=jobs, watcher=watcher)))
+    return (
+        found if samples is None else in_worlds(found, cast("Sure", sure(fewer, samples, jobs=jobs, watcher=watcher)))
+    )
 
 
 # ``ar.serve``: requests over time on a deployment; a search of configurations; a measurement beside the simulation.

@@ -24,7 +24,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         ("--tpot", "TIME", "Limit of the time per output token, such as 50ms."),
         ("--ttft", "TIME", "Limit of the time to first token, such as 2s."),
         ("--rate", "N", "Requests a second that must be served: how many machines of each side do that."),
-        ("--equal", "WHAT", "Budget on which sides are equal: machines, devices, usd, w or mm2 (default: machines)."),
+        ("--equal", "WHAT", "Budget of the comparison: machines, devices, usd, w or mm2 (default: machines)."),
     ):  # fmt: skip
         parser.add_argument(name, metavar=metavar, help=told, **arguments.below(parser, OPTIONS))
     parser.add_argument(

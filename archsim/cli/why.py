@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
-    from archsim.search.deployments import ServedWhy
-    from archsim.studies.why import Why
+    pass
 
 _WORST = 10
 
@@ -47,7 +46,7 @@ def run_why(args: argparse.Namespace) -> int:
     from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
     from archsim.runs.results import damage_told
-    from archsim.studies.why import run_that_matters, sentence
+    from archsim.studies.why import Why, run_that_matters, sentence
 
     chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     given = args.step is not None or args.layer is not None
@@ -58,9 +57,8 @@ def run_why(args: argparse.Namespace) -> int:
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
-    found = cast("Why", ar.why(
-        experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen
-    ))  # fmt: skip
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen)
+    assert isinstance(found, Why)
     args.result = found
     print_notes((*found.notes, *experiment.unread))
     if given:
@@ -77,8 +75,8 @@ def run_why(args: argparse.Namespace) -> int:
         print(found.clock)
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
-        helped = cast("Why", ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen))
-        args.result = helped
+        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen)
+        assert isinstance(helped, Why)
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
         print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
@@ -89,9 +87,11 @@ def _run_deployment(args: argparse.Namespace) -> int:
     """Where the time of a deployment goes, and what doubling each rate would change."""
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
+    from archsim.search.deployments import ServedWhy
 
     print_compiling("serving")
-    found = cast("ServedWhy", ar.why(args.file, args.overrides, told=heartbeat.doing))
+    found = ar.why(args.file, args.overrides, told=heartbeat.doing)
+    assert isinstance(found, ServedWhy)
     args.result = found.as_json()
     print(found.sentence)
     table = grid("with", numbers=("mean TTFT", "mean TPOT", "goodput"))

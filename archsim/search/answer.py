@@ -12,6 +12,7 @@ from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import listed, percent, prefixed, significant
 from archsim.search.compare import NEVER, PLATEAU, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
+from archsim.search.machines import MOST_BATCH
 from archsim.uncertainty.estimate import SURE, OptionPair
 
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
@@ -25,25 +26,25 @@ def answer(found: OptionComparison) -> str:
         return _over_key(found)
     able = [each for each in sides if each.rates[0] > NEVER]
     if len(sides) == 1 or len(able) == 1:
-        one = able[0]
-        rates = one.rates[1:] if found.samples else one.rates
+        alone = able[0]
+        rates = alone.rates[1:] if found.samples else alone.rates
         low, high = np.quantile(rates, (0.05, 0.95))
         unable = [each.side.told for each in sides if each not in able]
         cannot = f", and {listed(unable)} cannot keep that" if unable else ""
         return (
-            f"{_begin(found)}{one.side.told} serves {prefixed(float(np.median(rates)))} tokens per second "
+            f"{_begin(found)}{alone.side.told} serves {prefixed(float(np.median(rates)))} tokens per second "
             f"({prefixed(float(low))} to {prefixed(float(high))}){cannot}.{_size(found)}"
         )
     order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
     first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])
     said = []
-    for at, other in pairs:
-        by_all, by_price = found.pair(at, other, "machines"), found.pair(at, other, "usd")
-        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(at, other, found.equal))]
+    for one, other in pairs:
+        by_all, by_price = found.pair(one, other, "machines"), found.pair(one, other, "usd")
+        third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(one, other, found.equal))]
         more = "".join(f", {ratio(each)} {UNITS[name]}" for name, each in third)
         said.append(
-            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and {ratio(by_price)} as "
-            f"many {UNITS['usd']}"
+            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and "
+            f"{ratio(by_price)} as many {UNITS['usd']}"
         )
     begin = f"{_begin(found)}{sides[first].side.told} serves {'; '.join(said)}."
     turns = list(_turns(found, *pairs[0]))
@@ -106,16 +107,27 @@ def key_crossing(found: OptionComparison) -> tuple[float, str, str] | None:
 
 
 def _begin(found: OptionComparison) -> str:
-    return f"{found.limits.told}, " if found.limits.told else "With batches as large as memory allows, "
+    return (
+        f"{found.limits.told}, "
+        if found.limits.told
+        else f"With batches as large as memory and {MOST_BATCH:,} requests a rank allow, "
+    )
 
 
 def ratio(each: OptionPair) -> str:
     """``0.6 × (0.5–0.8)``, and whether it is a tie."""
-    low, middle, high = (significant(value, 2) for value in each.ratio)
+    low, middle, high = (_times(value) for value in each.ratio)
+    if not each.probability and not each.reverse:
+        return f"{middle} × (a tie: the same in all worlds)"
     tie = ""
     if max(each.probability, each.reverse) < SURE:
         tie = f", a tie: ahead in {percent(each.probability)} of worlds"
     return f"{middle} ×" if low == high and not tie else f"{middle} × ({low}–{high}{tie})"
+
+
+def _times(value: float) -> str:
+    """Two decimals near 1, two digits elsewhere."""
+    return f"{value:.2f}" if 0.1 <= value < 10 else significant(value, 2)
 
 
 def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
@@ -146,9 +158,8 @@ def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int
     begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
     sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of worlds"
     return (
-        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a "
-        f"user{spread} and "
-        f"{found.sides[slow].side.told} below{sure}."
+        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} "
+        f"and {found.sides[slow].side.told} below{sure}."
     )
 
 
@@ -193,13 +204,12 @@ def reasons(found: OptionComparison) -> Iterator[str]:
             yield _edge(found, each)
         if abs(each.simulated - 1) > 0.01:
             yield f"The event engine takes {each.simulated:.2f} times the estimate, which the rates include."
-    if len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
+    if found.varied is None and len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
         a, b = found.sides[:2]
         ratio_ = float(np.median(a.rates / b.rates))
         yield (
             f"Per dollar, both serve as much if {a.side.told} costs {prefixed(b.usd[0] * ratio_)} USD; it is "
-            f"estimated at "
-            f"{prefixed(a.usd[0])} USD, and {b.side.told} at {prefixed(b.usd[0])} USD."
+            f"estimated at {prefixed(a.usd[0])} USD, and {b.side.told} at {prefixed(b.usd[0])} USD."
         )
 
 
@@ -208,8 +218,8 @@ def _edge(found: OptionComparison, each: Compared) -> str:
     at = next(at for at, used in enumerate(each.machine.used) if used is each.chosen)
     curve, used, limit = each.frontier.curves[at], each.chosen, found.limits.tpot_ns
     if curve.tpot_ns[0, -1] < limit:
-        longest = _ms(curve.tpot_ns[0, -1])
-        return f"{each.side.name} is held by memory, not by the limit: its largest batch takes {longest}."
+        largest = _ms(float(curve.tpot_ns[0, -1]))
+        return f"{each.side.name} is held by its largest batch, not by the limit: a token takes {largest} there."
     sizes = np.log([one.batch for one in used.batches])
     keeps = [
         float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row)), sizes))) for row in curve.tpot_ns[1:]

@@ -1,5 +1,4 @@
-"""Compares options: the frontier of every side within the limits, its range in many worlds, and where the order
-turns."""
+"""Compares options: the frontier of every side within limits, its range in many worlds, and where the order turns."""
 
 from __future__ import annotations
 
@@ -106,12 +105,9 @@ class OptionComparison(Shown):
         """Where the order of two sides turns, in ns a token."""
         a, b = self.sides[one], self.sides[other]
         with np.errstate(divide="ignore", invalid="ignore"):
-            amounts = [each.amount(equal) for each in (a, b)]
-            rates = (self.over_grid[one], self.over_grid[other])
-            each = [
-                rate / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
-                for rate, amount in zip(rates, amounts, strict=True)
-            ]
+            amounts, rates = [each.amount(equal) for each in (a, b)], (self.over_grid[one], self.over_grid[other])
+            each = [rate / (amount[:, None] if isinstance(amount, np.ndarray) else amount)
+                    for rate, amount in zip(rates, amounts, strict=True)]  # fmt: skip
             ratio = each[0] / each[1]
         return crossing_of(self.grid, ratio[0], ratio[1:])
 
@@ -140,9 +136,7 @@ class OptionComparison(Shown):
                         "ttft_ms": float(curve.ttft_ns[0, at] / 1e6), "tokens_per_s": float(rate[0]),
                         "tokens_per_s_p05": float(low), "tokens_per_s_p95": float(high),
                         "tokens_per_s_per_usd": float(rate[0] / each.usd[0]),
-                        "tokens_per_j": float(
-                            rate[0] / (each.side.machines * used.way.engines * max(batch.watts, 1e-9))
-                        ),
+                        "tokens_per_j": float(rate[0] / max(each.side.machines * used.way.engines * batch.watts, 1e-9)),
                     })  # fmt: skip
         kinds = {"side": TEXT, "way": TEXT, "engines": INTEGER, "batch": INTEGER}
         return Table({name: kinds.get(name, REAL) for name in rows[0]}, tuple(rows))
@@ -180,9 +174,8 @@ def compare_machines(
     pinned: Mapping[str, Any] | None = None, samples: int = SAMPLES, jobs: int = 1,
     say: Callable[[str], None] = lambda text: None, designs: Sequence[Any] = (), varied: Varied | None = None,
 ) -> OptionComparison:  # fmt: skip
-    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies.
-    Raises SpecError for sides without
-    a common model, and for limits that no side keeps.
+    """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises
+    SpecError for sides without a common model, and for limits that no side keeps.
     """
     bases = [machines.base_of(side, _common_model(sides, model)) for side in sides]
     of = bases[0].models[0]
@@ -201,8 +194,8 @@ def compare_machines(
         say(f"{machine.side.name}: simulating what was chosen")
         compared.append(_compared(machine, frontier, limits, requests, samples))
     return OptionComparison(
-        tuple(compared), of, limits, requests, equal, samples, tuple(_notes(compared, requests, of)), grid,
-        varied,
+        tuple(compared), of, limits, requests, equal, samples,
+        tuple(_notes(compared, requests, of, varied is not None)), grid, varied,
     )  # fmt: skip
 
 
@@ -214,7 +207,8 @@ def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str |
                 if str(getattr(model, "name", model)) not in names:
                     raise errors.SpecError(f"{side.name} has {', '.join(names)}, and not {model}: no common model")
         return model
-    own = {side.name: [each.name for each in side.experiment.models] for side in sides if side.experiment is not None}
+    own = {f"{'ABCDEFGH'[at % 8]} ({side.name})": [each.name for each in side.experiment.models]
+           for at, side in enumerate(sides) if side.experiment is not None}  # fmt: skip
     if not own:
         raise errors.SpecError("machines serve a model: give --model NAME, such as --model deepseek-v3")
     common = set.intersection(*map(set, own.values()))
@@ -259,14 +253,11 @@ def _in_worlds(
     estimates = [_estimates(each, requests) for each in found]
     offs = []
     for each, design, at in zip(found, designs, estimates, strict=True):
-        used = each.used[0]
-        batch = used.batches[len(used.batches) // 2].batch
-        scenario = machines.scenario_of(each.base, used.way, batch, requests, at.context)
-        own = [
-            worlds.off_of(machines.scenario_of(each.base, one.way, one.batches[0].batch, requests, at.context), design)
-            for one in each.used[1:]
-        ]
-        offs.append([worlds.off_of(scenario, design), *own])
+        ways = [(used.way, used.batches[0].batch) for used in each.used]
+        offs.append([
+            worlds.off_of(machines.scenario_of(each.base, way, batch, requests, at.context), design)
+            for way, batch in ways
+        ])  # fmt: skip
     drawn = worlds.draws([off for own in offs for off in own], samples)
     frontiers = []
     for each, at, own in zip(found, estimates, offs, strict=True):
@@ -358,7 +349,7 @@ def _simulated(machine: Machine, used: Used, batch: int, requests: Requests) -> 
     return timed(simulator.record(run)["row"], batch), file
 
 
-def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> list[str]:
+def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, variants: bool) -> list[str]:
     found = []
     if requests.prompts:
         found.append(
@@ -377,16 +368,16 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec) -> l
         if each.machine.refused:
             found.append(
                 f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, "
-                f"such "
-                f"as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
+                f"such as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
             )
-    if len(sides) > 1:
+    if variants:
+        found.append("All values are of one design, which share their draws")
+    elif len(sides) > 1:
         same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
         if other:
             found.append(
                 f"{listed(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws "
-                f"are "
-                f"independent" + (f"; {listed(same)} are the same" if same else "")
+                f"are independent" + (f"; {listed(same)} are the same" if same else "")
             )
     found.append(
         "Prices are of making the machines (archsim hardware cost), and hosts take no time where their file says none"

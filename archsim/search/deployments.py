@@ -1,6 +1,5 @@
 """What-ifs on deployments: files of `archsim serve`, or values of their keys, with the same requests in many worlds;
-and
-what the time of one goes to.
+and what the time of one goes to.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class DeploymentComparison(tables.Shown):
 
     def _rejected(self) -> str:
         told = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
-        return f" Of the requests, {listed(told)} are rejected as too long." if told else ""
+        return f" Rejected as too long: {listed(told)} requests." if told else ""
 
     def _refused(self) -> str:
         return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)

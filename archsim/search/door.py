@@ -41,8 +41,7 @@ def compare_options(
     jobs: int = 1, say: Callable[[str], None] = lambda text: None, folder: Path | None = None, watcher: Any = None,
 ) -> Any:  # fmt: skip
     """An `OptionComparison` of machines and experiments, or a `DeploymentComparison`. Raises SpecError for a budget
-    that
-    is not known, and for sides that cannot be compared.
+    that is not known, and for sides that cannot be compared.
     """
     equal, vary = question.equal or "machines", question.vary or {}
     if equal not in options.EQUALS:

@@ -34,7 +34,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 
 ESTIMATED_LAYERS, SIMULATED_LAYERS = 1, 2  # MoE layers of an estimate, and of what is simulated
-COARSE, MOST_BATCH = 32, 1 << 20  # step of batches at first, and requests of an engine at most
+COARSE, MOST_BATCH = 32, 4096  # step of batches at first, and requests of a group of ranks at most
 MOST_SIZES, MOST_KEPT = 4, 4  # sizes of engines, and ways to use a machine that are looked at closely
 NEAR = 0.85  # of the best estimate: ways that serve less at every limit are left
 MOST_TP = 8  # ranks that share the heads of a request
@@ -326,7 +326,8 @@ class Estimates(NamedTuple):
             found = [self.batch(way, way.groups)]
         except errors.ArchsimError as error:
             return str(error)
-        while (batch := found[-1].batch * COARSE) <= MOST_BATCH:
+        most = MOST_BATCH * way.groups
+        while (batch := min(found[-1].batch * COARSE, most)) > found[-1].batch:
             try:
                 found.append(self.batch(way, batch))
             except errors.ArchsimError:
@@ -363,8 +364,8 @@ def machine_of(
     say: Callable[[str], None] = lambda text: None, jobs: int = 1, among: Sequence[Way] = (),
 ) -> Machine:  # fmt: skip
     """The ways to use a side's machine that serve most at some limit. ``pinned``: as in `ways_of`, and ``batch``;
-    ``among``: ways of a variant of its design,
-    of which alone those of the machine are looked at. Raises SpecError for a dense model, and where no way can be used.
+    ``among``: ways of a variant of its design, of which alone those of the machine are looked at. Raises SpecError for
+    a dense model, and where no way can be used.
     """
     model = base.models[0]
     if not has_experts(model):
@@ -415,7 +416,8 @@ def best_of(found: Sequence[Used], output: float, limits: Limits, most: int = MO
     if limits.tpot_ns < np.inf:
         grid = np.append(grid[grid <= 4 * limits.tpot_ns], limits.tpot_ns)
     rates = np.stack([curve.at(grid, limits.ttft_ns)[0] for curve in curves])
-    if not rates.any():
+    if not rates.any():  # nothing is within the limits: the fastest are kept, to say how near they are
+        grid = np.geomspace(token.min(), token.max() * 1.001, 64)
         rates = np.stack([curve.at(grid)[0] for curve in curves])
     best = rates.max(axis=0)
     wins = (rates >= best * (1 - 1e-9)) & (best > 0)

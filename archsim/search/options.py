@@ -13,6 +13,7 @@ from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.specs import config_files, library
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
+from archsim.specs.policies import PRESETS
 from archsim.specs.system import SystemSpec
 
 EQUALS = ("machines", "devices", "usd", "w", "mm2")
@@ -60,7 +61,7 @@ class Side(NamedTuple):
     """A side as it was named. One of ``system`` and ``experiment`` is given, or neither for a deployment."""
 
     name: str  # of the machine, or of the file
-    machines: int  # how many of it
+    machines: int  # how many of them
     kind: str  # SYSTEM, or of `archsim.specs.file_kinds`
     source: Any  # name, path or mapping
     system: SystemSpec | None = None
@@ -152,6 +153,8 @@ def _system_named(name: str) -> str:
     of_gpu = [each for end in _ENDS if (each := f"{name.lower()}_{end}") in known]
     if of_gpu:
         return of_gpu[0]
+    if name in PRESETS:
+        raise errors.SpecError(f"{name!r} is a policy, not an experiment. Name one in which to compare it: --in dojo")
     near = [each for each in known if name.lower() in each.split("_")]
     if len(near) == 1:
         return near[0]

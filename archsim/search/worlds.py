@@ -1,5 +1,4 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and what a machine
-costs.
+"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and prices.
 
 Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
 the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
