@@ -21,7 +21,7 @@ const click = (element) => {
 };
 const drawn = async (figure) => {
   figure.scrollIntoView();
-  for (let tries = 0; tries < 10000 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
+  for (let tries = 0; tries < 9999 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
   return figure;
 };
 const told = () => { const box = document.getElementById("told"); return box.hidden ? "" : box.innerText; };
