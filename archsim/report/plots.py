@@ -380,8 +380,8 @@ class Bars(Figure):
         if self.x.high is None:
             x["scale"] |= {"nice": False, "domainMax": self._end_of_axis()}
         if self.begin and self.x.log:
-            ends = [row[name] for row in self.rows for name in (self.begin, self.x.field) if row.get(name)]
-            low, high = min(ends, default=1.0), max(ends, default=1.0)
+            reached = [row[name] for row in self.rows for name in (self.begin, self.x.field) if row.get(name)]
+            low, high = min(reached, default=1.0), max(reached, default=1.0)
             room = (high / low) ** 0.45 * 1.02  # of a logarithmic axis, for the longest label
             x["scale"] |= {"domainMin": low / 1.01, "domainMax": high * room}
         if not self.begin:

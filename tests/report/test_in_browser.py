@@ -115,7 +115,8 @@ MEASURED = """for (const each of document.querySelectorAll("details")) each.open
     const wrong = [];
     for (const figure of document.querySelectorAll("figure.plot")) {
       const box = (await drawn(figure)).getBoundingClientRect(), svg = figure.querySelector("svg.marks");
-      const question = figure.querySelector("figcaption").textContent, all = svg.getBoundingClientRect();
+      const question = figure.querySelector("figcaption").textContent, all = svg?.getBoundingClientRect();
+      if (!svg) { wrong.push([question, "not drawn", figure.dataset.drawn ?? ""]); continue; }
       if (all.right > box.right + 1) wrong.push([question, "wide", all.right - box.right]);
       if (!svg.getAttribute("aria-label").startsWith(question)) wrong.push([question, svg.getAttribute("aria-label")]);
       for (const each of svg.querySelectorAll("text")) {

@@ -21,7 +21,7 @@ const click = (element) => {
 };
 const drawn = async (figure) => {
   figure.scrollIntoView();
-  for (let tries = 0; tries < 1500 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
+  for (let tries = 0; tries < 9999 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
   return figure;
 };
 const told = () => { const box = document.getElementById("told"); return box.hidden ? "" : box.innerText; };
@@ -52,7 +52,7 @@ def run_in(page: Path, script: str, width: int = 1400):
         f'<iframe src="probed.html" style="width:{width}px;height:900px;border:0"></iframe></body>',
         encoding="utf-8",
     )
-    for budget_ms in (10_000, 60_000):  # a busy machine draws while the browser's own time goes on
+    for budget_ms in (10_000, 60_000, 240_000):  # a busy machine draws while the browser's own time goes on
         command = [
             chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},1000",
             f"--virtual-time-budget={budget_ms}", "--dump-dom", frame.as_uri(),
