@@ -15,7 +15,7 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     arguments.add_chosen(parser, "all of them")
     arguments.add_samples(parser, _SAMPLES)
     parser.add_argument(
-        "--seed", type=arguments.natural, default=0, metavar="N", help="Draw other worlds (default: 0).",
+        "--seed", type=arguments.natural, default=0, metavar="N", help="Draw other samples (default: 0).",
         **arguments.below(parser, arguments.EFFORT),
     )  # fmt: skip
     arguments.add_report(parser, "reports/NAME-sure")

@@ -88,7 +88,7 @@ def paper_sentence(claims: Claims) -> str:
     """What a paper's page begins with."""
     found = counts_of([claims])
     if not claims.judged:
-        return f"No number of this paper can be judged: all {found.numbers} are out of scope, for the reasons below."
+        return f"No number of this paper can be tested: all {found.numbers} are out of scope, for the reasons below."
     return (
         f"archsim predicts {found.skilled} of {found.judged} independent numbers of this paper better than a guess "
         f"(skill above 0.5). {found.mechanisms} of these numbers test a mechanism, and {found.reproduced} are "

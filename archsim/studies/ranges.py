@@ -44,13 +44,13 @@ def write_ranges(
         return ()
     rows = {row["run"]: row for group in asked for row in group}
     runs = [run for run in selection.runs() if run.key in rows]
-    watcher.phase(f"ranges of {len(runs)} runs in {samples} worlds")
+    watcher.phase(f"ranges of {len(runs)} runs in {samples} samples")
     try:
         found = quick_worlds(
             runs, [rows[run.key] for run in runs], selection.maker.traces, samples, jobs or available_cores()
         )
     except ArchsimError as error:
-        return (f"No run has a range, as one of its worlds cannot run: {error}",)
+        return (f"No run has a range, as one of its samples cannot run: {error}",)
     ns = {each.run.key: each.ns for each in found}
     pairs = [_pair(group[0], other, ns, samples) for group in asked for other in group[1:]]
     text = json.dumps({"samples": samples, "pairs": pairs}, ensure_ascii=False, indent=1, allow_nan=False)

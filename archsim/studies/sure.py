@@ -268,7 +268,7 @@ def _off_centre(
         low, high = significant(key.distribution.low), significant(key.distribution.high)
         yield (
             f"{sure_answer.named(of)}: {option.name} takes {plain} as simulated, which is {side} than in "
-            f"{percent(max(share, 1 - share))} of its worlds (median {middle}). Most of that is {key.key}: its value, "
+            f"{percent(max(share, 1 - share))} of its samples (median {middle}). Most of that is {key.key}: its value, "
             f"{value}, is above {percent(at[first])} of its range ({low} to {high})."
         )
 
