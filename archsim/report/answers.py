@@ -168,7 +168,7 @@ def _tied(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> l
         names = listed([win.run["policy"], *(pair["slower"] for pair in win.ties)])
         said.append(
             f"{where}, {names} are a tie: {win.run['policy']} is {factor(each['ratio'])} as fast as {each['slower']} "
-            f"({low} to {high} in {percent(0.9)} of {samples} samples)."
+            f"({low} to {high} in {percent(0.9)} of {worlds} samples)."
         )
     if len(ties) > _MOST_PLACES:
         said.append(f"The order is a tie in {len(ties) - _MOST_PLACES} more places.")
@@ -229,7 +229,7 @@ def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Win
     known = [win.run for _, win in wins if win.run.get("speedup_vs_ep_p05") is not None]
     if known and policy != "ep":
         low, high = min(run["speedup_vs_ep_p05"] for run in known), max(run["speedup_vs_ep_p95"] for run in known)
-        how += f" ({factor(low)} to {factor(high)} in {percent(0.9)} of {samples} samples)"
+        how += f" ({factor(low)} to {factor(high)} in {percent(0.9)} of {worlds} samples)"
     return f"{_EP if policy == 'ep' else policy} decodes {listed(models)} {how}"
 
 

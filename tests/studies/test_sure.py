@@ -209,7 +209,7 @@ def test_a_sweep_gives_the_runs_that_it_names_a_range(tmp_path, monkeypatch, cap
             )
     header = (tmp_path / "swept" / "results.csv").read_text().partition("\n")[0]
     assert header.endswith("tokens_per_s_p05,tokens_per_s_p95,speedup_vs_ep_p05,speedup_vs_ep_p95")
-    assert "32 worlds" in printed or not told["tie"]
+    assert "32 samples" in printed or not told["tie"]
     sure = ar.sure(toy(engine="analytical"), 32, jobs=1).places[0].samples
     ends = np.quantile(sure[told["slower"]] / sure[told["faster"]], (0.05, 0.95))
     assert [told["ratio_p05"], told["ratio_p95"]] == pytest.approx(list(ends), rel=0.1)
@@ -310,7 +310,7 @@ def test_the_pair_that_is_open_is_explained():
     ]
     rest = [OptionPair("a", "d", Interval(1.2, 1.3, 1.4), 1.0, 0.0)]
     said = order_of_options(["a", "b", "c", "d"], ties, rest, [], 256, "time").replace("\N{NO-BREAK SPACE}", " ")
-    assert "a is faster than c in 80 % of 256 worlds (± 5 points)" in said and "1.30× faster than d" in said
+    assert "a is faster than c in 80 % of 256 samples (± 5 points)" in said and "1.30× faster than d" in said
     assert share_told(1.0, 64).endswith("(± 4 points)") and share_told(0.9, 256).endswith("(± 4 points)")
 
 
@@ -329,7 +329,7 @@ def test_a_plain_run_off_its_median_says_which_number_is():
     option = SimpleNamespace(name="ep", value_ns=1e6 / 0.9, ns=interval(ns))
     rates = {"ep": expand(draws, float(np.mean(ns)) / ns)}
     (said,) = _off_centre({"system": "die"}, [option], {"ep": ns}, rates, draws, named)
-    assert re.search(r"less than in 8\d.% of its worlds.* system\.hbm\.efficiency: .* above 86.% ", said)
+    assert re.search(r"less than in 8\d.% of its samples.* system\.hbm\.efficiency: .* above 86.% ", said)
     middle = SimpleNamespace(name="ep", value_ns=float(np.median(ns)), ns=interval(ns))
     assert list(_off_centre({"system": "die"}, [middle], {"ep": ns}, rates, draws, named)) == []
 
