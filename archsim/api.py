@@ -23,7 +23,7 @@ from archsim.specs import library
 from archsim.specs.assumptions import NamedSet
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import ExploreSpec
-from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC, kind_of
+from archsim.specs.file_kinds import EXPERIMENT, SERVE, TRAFFIC
 from archsim.specs.library import Source
 from archsim.specs.model import ModelSpec
 from archsim.specs.plan import SweepPlan
@@ -139,7 +139,7 @@ def load(source: Source, overrides: Overrides = ()) -> Any:
     6
     """
     changes = override_texts(overrides)
-    kind = kind_of(library.tree_of(source).data)
+    kind = library.kind_of_file(source)
     if kind == TRAFFIC:
         return _traffic(source, changes)
     if kind == SERVE:
@@ -519,7 +519,7 @@ def sure(
 def _is_deployment(source: Any) -> bool:
     """Whether a file or mapping is one of ``ar.serve``."""
     loaded = isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan)
-    return not loaded and kind_of(library.tree_of(source).data) == SERVE
+    return not loaded and library.kind_of_file(source) == SERVE
 
 
 def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) -> ExperimentSpec | SweepPlan:

@@ -120,9 +120,7 @@ def _print_options(found) -> None:
     if not isinstance(found, OptionComparison):
         print_served_sure(found.sure)
         return
-    from archsim.search.answer import reasons
-
-    for each in reasons(found):
+    for each in found.reasons:
         print(f"- {each}")
     print_notes(found.notes)
 

@@ -34,10 +34,10 @@ def run_sure(args: argparse.Namespace) -> int:
     from archsim.api import only_chosen
     from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
     from archsim.specs.experiment import ExperimentSpec
-    from archsim.specs.file_kinds import SERVE, kind_of
-    from archsim.specs.library import load_planned, tree_of
+    from archsim.specs.file_kinds import SERVE
+    from archsim.specs.library import kind_of_file, load_planned
 
-    if kind_of(tree_of(args.file).data) == SERVE:
+    if kind_of_file(args.file) == SERVE:
         return _run_deployment(args)
     chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     planned = only_chosen(load_planned(args.file, args.overrides), chosen)

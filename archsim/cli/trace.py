@@ -81,7 +81,7 @@ def run_fit(args: argparse.Namespace) -> int:
     """Print the file that was written, and how far subjects differ."""
     from archsim.specs.library import load_model
     from archsim.workload.preset_files import fit_preset, statistics_model
-    from archsim.workload.published import told
+    from archsim.workload.published import table_lines
     from archsim.workload.traffic_heads import TrafficSubjects, read_head
 
     to = arguments.file_out(args.out, f"{arguments.stem_of(args.source)}-traffic.yaml")
@@ -93,7 +93,7 @@ def run_fit(args: argparse.Namespace) -> int:
         print(f"Each of {len(head.subjects)} subjects has a model of its own. Their standard deviations over the mean:")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
-    print(*told(head.published, "generated"), f"traffic: {out}", sep="\n")
+    print(*table_lines(head.published, "generated"), f"traffic: {out}", sep="\n")
     return arguments.OK
 
 
@@ -170,7 +170,7 @@ def run_profile(args: argparse.Namespace) -> int:
     from archsim.report.profile_page import write_profile
     from archsim.workload.preset_files import profiled
     from archsim.workload.profile import insights, profile
-    from archsim.workload.published import measured, told
+    from archsim.workload.published import measured, table_lines
 
     trace, published = profiled(args.source, args.model, args.published)
     found = profile(trace)
@@ -182,7 +182,7 @@ def run_profile(args: argparse.Namespace) -> int:
     }  # fmt: skip
     for name in found.layers:
         print(f"{name:<24} {found.mean(name):.3f}")
-    print(*told(beside, "measured"), sep="\n")
+    print(*table_lines(beside, "measured"), sep="\n")
     for each in insights(found):
         print(f"Insight {each.number} ({each.verdict}): {each.measured}")
     print(f"report: {page}")

@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from archsim.cli import arguments, heartbeat
-
-if TYPE_CHECKING:
-    pass
 
 _WORST = 10
 
@@ -36,10 +32,10 @@ def add_why(parser: argparse.ArgumentParser) -> None:
 def run_why(args: argparse.Namespace) -> int:
     """Print five lines, or the worst steps. Raises ArchsimError for a step that the run does not have."""
     print(f"reading {args.file} ...", file=sys.stderr, flush=True)  # before slow imports
-    from archsim.specs.file_kinds import SERVE, kind_of
-    from archsim.specs.library import load_experiment, tree_of
+    from archsim.specs.file_kinds import SERVE
+    from archsim.specs.library import kind_of_file, load_experiment
 
-    if kind_of(tree_of(args.file).data) == SERVE:
+    if kind_of_file(args.file) == SERVE:
         return _run_deployment(args)
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar

@@ -29,10 +29,10 @@ def answer(found: OptionComparison) -> str:
         alone = able[0]
         rates = alone.rates[1:] if found.samples else alone.rates
         low, high = np.quantile(rates, (0.05, 0.95))
-        unable = [each.side.told for each in sides if each not in able]
+        unable = [each.side.label for each in sides if each not in able]
         cannot = f", and {listed(unable)} cannot keep that" if unable else ""
         return (
-            f"{_begin(found)}{alone.side.told} serves {prefixed(float(np.median(rates)))} tokens per second "
+            f"{_begin(found)}{alone.side.label} serves {prefixed(float(np.median(rates)))} tokens per second "
             f"({prefixed(float(low))} to {prefixed(float(high))}){cannot}.{_size(found)}"
         )
     order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
@@ -43,10 +43,10 @@ def answer(found: OptionComparison) -> str:
         third = [] if found.equal in ("machines", "usd") else [(found.equal, found.pair(one, other, found.equal))]
         more = "".join(f", {ratio(each)} {UNITS[name]}" for name, each in third)
         said.append(
-            f"{ratio(by_all)} as many tokens per second as {sides[other].side.told}{more}, and "
+            f"{ratio(by_all)} as many tokens per second as {sides[other].side.label}{more}, and "
             f"{ratio(by_price)} as many {UNITS['usd']}"
         )
-    begin = f"{_begin(found)}{sides[first].side.told} serves {'; '.join(said)}."
+    begin = f"{_begin(found)}{sides[first].side.label} serves {'; '.join(said)}."
     turns = list(_turns(found, *pairs[0]))
     text = f"{begin} {' '.join(turns)}".strip()
     if limits.rate_per_s:
@@ -69,7 +69,7 @@ def _over_key(found: OptionComparison) -> str:
         equal = [at for at in range(count) if rates[at] >= (1 - PLATEAU) * rates[best]]
         cheapest = min(equal, key=lambda at: (float(sides[at].usd[0]), at))
         worst = int(np.argmin(rates))
-        name = sides[0].side.told.partition(" with ")[0]
+        name = sides[0].side.label.partition(" with ")[0]
         gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
         flat = (
             f" {listed(str(varied.values[at]) for at in equal)} serve as much within {percent(PLATEAU, 1)}, of which "
@@ -102,14 +102,14 @@ def key_crossing(found: OptionComparison) -> tuple[float, str, str] | None:
     turn = crossing_of(np.array(varied.numbers)[order], each[:, 0], each[:, 1:].T)
     if turn is None:
         return None
-    ahead = found.sides[len(order) if turn.first_below else 0].side.told.partition(" with ")[0]
+    ahead = found.sides[len(order) if turn.first_below else 0].side.label.partition(" with ")[0]
     return turn.at, f"{significant(turn.range.p05)} to {significant(turn.range.p95)}", ahead
 
 
 def _begin(found: OptionComparison) -> str:
     return (
-        f"{found.limits.told}, "
-        if found.limits.told
+        f"{found.limits.words}, "
+        if found.limits.words
         else f"With batches as large as memory and {MOST_BATCH:,} requests a rank allow, "
     )
 
@@ -146,7 +146,7 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         slow = 1e9 / found.grid[-1]
         yield (
             f"The order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s a user"
-            + (f" ({found.sides[which].side.told} is ahead throughout)." if abs(ahead.mean() - 0.5) == 0.5 else ".")
+            + (f" ({found.sides[which].side.label} is ahead throughout)." if abs(ahead.mean() - 0.5) == 0.5 else ".")
         )
 
 
@@ -158,8 +158,8 @@ def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int
     begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
     sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of worlds"
     return (
-        f"{begin}{found.sides[fast].side.told} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} "
-        f"and {found.sides[slow].side.told} below{sure}."
+        f"{begin}{found.sides[fast].side.label} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} "
+        f"and {found.sides[slow].side.label} below{sure}."
     )
 
 
@@ -175,15 +175,15 @@ def _size(found: OptionComparison) -> str:
     rate = found.limits.rate_per_s
     if not rate:
         return ""
-    told = []
+    sizes = []
     for each in found.sides:
         if each.rates[0] <= NEVER:
             continue
         count = machines_for(each, rate, found.requests.output, found.samples)
         usd = count * each.usd[0] / each.side.machines
-        told.append(f"{count} {each.side.name} ({prefixed(usd)} USD)")
+        sizes.append(f"{count} {each.side.name} ({prefixed(usd)} USD)")
     worlds = f" in {SURE:.0%} of worlds" if found.samples else ""
-    return f" {rate:g} requests a second{worlds} take {' or '.join(told)}."
+    return f" {rate:g} requests a second{worlds} take {' or '.join(sizes)}."
 
 
 def reasons(found: OptionComparison) -> Iterator[str]:
@@ -192,12 +192,12 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         way, batch, limits = each.chosen.way, each.batch, found.limits
         if each.rates[0] <= NEVER:
             fastest = float(each.frontier.ends()[0])
-            yield f"{each.side.told} does not keep the limits: its fastest token takes {_ms(fastest)}."
+            yield f"{each.side.label} does not keep the limits: its fastest token takes {_ms(fastest)}."
             continue
         parts = sorted(batch.parts_ns.items(), key=lambda part: -part[1])[:3]
         spent = listed(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
         yield (
-            f"{each.side.told}: {way.told}, {batch.batch:,} requests an engine. An iteration takes {_ms(batch.ns)} "
+            f"{each.side.label}: {way.label}, {batch.batch:,} requests an engine. An iteration takes {_ms(batch.ns)} "
             f"({spent})."
         )
         if found.samples and limits.tpot_ns < inf:
@@ -208,8 +208,8 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         a, b = found.sides[:2]
         ratio_ = float(np.median(a.rates / b.rates))
         yield (
-            f"Per dollar, both serve as much if {a.side.told} costs {prefixed(b.usd[0] * ratio_)} USD; it is "
-            f"estimated at {prefixed(a.usd[0])} USD, and {b.side.told} at {prefixed(b.usd[0])} USD."
+            f"Per dollar, both serve as much if {a.side.label} costs {prefixed(b.usd[0] * ratio_)} USD; it is "
+            f"estimated at {prefixed(a.usd[0])} USD, and {b.side.label} at {prefixed(b.usd[0])} USD."
         )
 
 

@@ -87,6 +87,8 @@ class OptionComparison(Shown):
     notes: tuple[str, ...]
     grid: np.ndarray = field(repr=False)  # float64[limit] ns a token
     varied: Varied | None = None  # the key that varies; sides are then its values, of one machine after the other
+    sentence: str = ""  # the answer (`archsim.search.answer`)
+    reasons: tuple[str, ...] = ()  # why, a sentence each
 
     @cached_property
     def over_grid(self) -> tuple[np.ndarray, ...]:
@@ -95,7 +97,7 @@ class OptionComparison(Shown):
 
     def pair(self, one: int, other: int, equal: str) -> OptionPair:
         """How many times as much the one side serves as the other, at the limit."""
-        names = self.sides[one].side.told, self.sides[other].side.told
+        names = self.sides[one].side.label, self.sides[other].side.label
         skip = 1 if self.samples else 0
         values = [self.sides[at].per(equal)[skip:] for at in (one, other)]
         costs = {name: 1 / np.maximum(each, NEVER) for name, each in zip(("a", "b"), values, strict=True)}
@@ -111,13 +113,6 @@ class OptionComparison(Shown):
             ratio = each[0] / each[1]
         return crossing_of(self.grid, ratio[0], ratio[1:])
 
-    @property
-    def sentence(self) -> str:
-        """The answer."""
-        from archsim.search.answer import answer
-
-        return answer(self)
-
     def __repr__(self) -> str:
         return f"OptionComparison({self.sentence})"
 
@@ -131,8 +126,9 @@ class OptionComparison(Shown):
                     rate = curve.tokens_per_s[:, at] * each.side.machines
                     low, high = np.quantile(rate[1:], (0.05, 0.95)) if self.samples else (rate[0], rate[0])
                     rows.append({
-                        "side": each.side.told, "way": used.way.told, "engines": used.way.engines * each.side.machines,
-                        "batch": batch.batch, "tpot_ms": float(curve.tpot_ns[0, at] / 1e6),
+                        "side": each.side.label, "way": used.way.label,
+                        "engines": used.way.engines * each.side.machines, "batch": batch.batch,
+                        "tpot_ms": float(curve.tpot_ns[0, at] / 1e6),
                         "ttft_ms": float(curve.ttft_ns[0, at] / 1e6), "tokens_per_s": float(rate[0]),
                         "tokens_per_s_p05": float(low), "tokens_per_s_p95": float(high),
                         "tokens_per_s_per_usd": float(rate[0] / each.usd[0]),
@@ -147,13 +143,11 @@ class OptionComparison(Shown):
 
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        from archsim.search.answer import reasons
-
         return {
-            "answer": self.sentence, "why": list(reasons(self)), "samples": self.samples,
+            "answer": self.sentence, "why": list(self.reasons), "samples": self.samples,
             "sides": [
                 {
-                    "side": each.side.told, "way": each.chosen.way.told, "batch": each.batch.batch,
+                    "side": each.side.label, "way": each.chosen.way.label, "batch": each.batch.batch,
                     "tokens_per_s": float(each.rates[0]), "usd": float(each.usd[0]),
                     "iteration_ms": each.batch.ns / 1e6,
                     "parts_ms": {name: ns / 1e6 for name, ns in each.batch.parts_ns.items()},
@@ -213,9 +207,9 @@ def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str |
         raise errors.SpecError("machines serve a model: give --model NAME, such as --model deepseek-v3")
     common = set.intersection(*map(set, own.values()))
     if not common:
-        told = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())
+        models_of = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())
         raise errors.SpecError(
-            f"the sides have no model in common: {told}. Give --model, or experiments that share one"
+            f"the sides have no model in common: {models_of}. Give --model, or experiments that share one"
         )
     first = next(side.experiment for side in sides if side.experiment is not None)
     return next(each for each in first.models if each.name in common)
@@ -237,8 +231,8 @@ def _refuse_limits(found: Sequence[Machine], limits: Limits, requests: Requests)
     token, prompt = (format_quantity(float(f"{each[0, 0]:.3g}"), TIME) for each in (curve.tpot_ns, curve.ttft_ns))
     first_token = f" and the first one in {prompt}" if requests.prompts else ""
     raise errors.SpecError(
-        f"no side is within the limits ({limits.told.removeprefix('At ')}). The nearest is {machine.side.name}, with a "
-        f"token in {token}{first_token} ({used.way.told}, {first.batch} requests). {percent(ns / first.ns)} of an "
+        f"no side is within the limits ({limits.words.removeprefix('At ')}). The nearest is {machine.side.name}, with "
+        f"a token in {token}{first_token} ({used.way.label}, {first.batch} requests). {percent(ns / first.ns)} of an "
         f"iteration is {part.replace('_', ' ')}: raise the limit, or give a machine that is faster there"
     )
 

@@ -98,8 +98,8 @@ class DeploymentComparison(tables.Shown):
         )
 
     def _rejected(self) -> str:
-        told = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
-        return f" Rejected as too long: {listed(told)} requests." if told else ""
+        counts = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
+        return f" Rejected as too long: {listed(counts)} requests." if counts else ""
 
     def _refused(self) -> str:
         return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)
@@ -142,12 +142,12 @@ def compare_deployments(
             changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
             plan = serve_plan(side.source, changes)
             for point, own in zip(plan.points, plan.cells, strict=True):
-                told = {key: shown(value) for key, value in cell.items()} | own
-                words = ", ".join(f"{key} {value}" for key, value in told.items())
+                values = {key: shown(value) for key, value in cell.items()} | own
+                words = ", ".join(f"{key} {value}" for key, value in values.items())
                 names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words]))
                              .strip())  # fmt: skip
                 points.append(point._replace(policies=point.policies[:1], axes=MappingProxyType({})))
-                cells.append(told)
+                cells.append(values)
     if len(points) < 2:
         raise errors.SpecError(
             f"{sides[0].name}: one deployment has nothing beside it. Give another file, or --vary KEY=[value, value]"
@@ -279,14 +279,7 @@ def _shares(outcome: Outcome) -> dict[str, float]:
     one, none = np.ones(1), np.zeros(1)
     batch = Batches(one * decodes, one * context, none, one, one, one * decodes)
     host = outcome.deployment.host
-    experts = None
-    if outcome.served.experts is not None and outcome.served.experts.size:
-        at = int(np.clip(round(np.log2(max(decodes * built.pool.ranks, 1))), 0, outcome.served.experts.shape[-1] - 1))
-        experts = np.exp(outcome.served.experts[-1][0, at]["log_ns"]) if "log_ns" in (
-            outcome.served.experts.dtype.names or ()) else None  # fmt: skip
-    found = iteration_times(
-        built.laws, batch, experts_ns=experts, host_ns=host.iteration_ns + decodes * host.sequence_ns
-    )
+    found = iteration_times(built.laws, batch, host_ns=host.iteration_ns + decodes * host.sequence_ns)
     total = float(found.total_ns[0])
     shares = {cause: float(ns[0]) / total for cause, ns in found.ns.items() if float(ns[0])}
     return dict(sorted(shares.items(), key=lambda each: -each[1]))

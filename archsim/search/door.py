@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ def compare_options(
         return compare_deployments(
             served, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
         )
+    from archsim.search.answer import answer, reasons
     from archsim.search.compare import SAMPLES as WORLDS
     from archsim.search.compare import Varied, compare_machines
 
@@ -87,10 +88,11 @@ def compare_options(
     elif len(sides) < 2 and not limits.given:
         raise errors.SpecError(f"{sides[0].name}: one side has nothing beside it. Give another, a limit, or --vary")
     samples = WORLDS if question.samples is None else question.samples
-    return compare_machines(
+    found = compare_machines(
         every, question.model, limits, requests, equal, pinned, samples, jobs, say,
         designs if all(each is not None for each in designs) else (), varied,
     )  # fmt: skip
+    return replace(found, sentence=answer(found), reasons=tuple(reasons(found)))
 
 
 def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:

@@ -21,7 +21,7 @@ from archsim.runs.pool import in_copies
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.search.frontier import Curve
-from archsim.search.options import Limits, Requests, Side
+from archsim.search.options import Limits, Requests, Side, experiment_with
 from archsim.serving.deployment import BY_RANK, GATHERED, LOW_LATENCY
 from archsim.serving.expert_groups import WITH_KERNELS, part_of
 from archsim.specs import config_files, library
@@ -66,7 +66,7 @@ class Way(NamedTuple):
         return self.engine.dies // self.tp
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """``8 engines of 8 devices, attention TP 2 DP 4, experts EP 8, policy ep``."""
         dies, given = self.engine.dies, self.assumptions
         whole = f"{self.engines} engines of {dies} devices" if self.engines > 1 else f"one engine of {dies} devices"
@@ -130,15 +130,13 @@ def base_of(side: Side, model: str | ModelSpec | None) -> ExperimentSpec:
     if side.experiment is not None:
         return side.experiment
     assert side.system is not None
-    tree: dict[str, Any] = {
-        "name": re_named(side.name), "systems": ["dojo"],
+    given: dict[str, Any] = {
+        "name": re_named(side.name), "engine": "analytical",
         "models": [model.model_dump(mode="json", by_alias=True) if isinstance(model, ModelSpec) else str(model)],
-        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1, "decode_steps": 1}, "policies": ["ep"],
-        "assumptions": "physical", "engine": "analytical",
     }  # fmt: skip
-    found = library.load_experiment(tree)
+    found = experiment_with(**given)
     if has_traffic_of(found.models[0].name):
-        found = library.load_experiment(tree, ["workload.trace.synthetic.like=model"])
+        found = experiment_with(["workload.trace.synthetic.like=model"], **given)
     return found.model_copy(update={"systems": (side.system,)})
 
 
@@ -236,12 +234,7 @@ def _rules(engine: SystemSpec, pinned: Mapping[str, Any]) -> Iterator[tuple[str,
 
 @lru_cache
 def _policy(name: str) -> PolicySpec:
-    tree: dict[str, Any] = {
-        "name": "of", "systems": ["dojo"], "models": ["olmoe-1b-7b"],
-        "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1}, "policies": [name],
-        "assumptions": "physical",
-    }  # fmt: skip
-    return library.load_experiment(tree).policies[0]
+    return experiment_with(policies=[name]).policies[0]
 
 
 def ways_of_experiment(base: ExperimentSpec) -> Iterator[Way]:
@@ -381,8 +374,8 @@ def machine_of(
     estimates = Estimates(base, requests, context, batches)
     every = list(ways_of_experiment(base) if own else ways_of(base, pinned))
     if among:
-        known = {each.told for each in among}
-        every = [way for way in every if way.told in known]
+        known = {each.label for each in among}
+        every = [way for way in every if way.label in known]
     if not every:
         raise errors.SpecError(f"{side.name}: no sizes divide its {base.systems[0].dies} devices and {model.name}")
     found: list[Used] = []
@@ -396,15 +389,15 @@ def machine_of(
         done += 1
         say(f"{side.name}: {done} of {len(every)} ways to use it are estimated")
         if isinstance(each, str):
-            refused.append((way.told, each))
+            refused.append((way.label, each))
         else:
             found.append(each)
     if not found:
         raise errors.SpecError(f"{side.name} cannot serve {model.name}: {refused[0][1]}")
-    found.sort(key=lambda each: each.way.told)
+    found.sort(key=lambda each: each.way.label)
     kept = best_of(found, requests.output, limits)
     say(f"{side.name}: {len(kept)} of them with more batches")
-    fine = sorted((each for _, each in in_copies(estimates.fine, kept, jobs)), key=lambda each: each.way.told)
+    fine = sorted((each for _, each in in_copies(estimates.fine, kept, jobs)), key=lambda each: each.way.label)
     return Machine(side, base, tuple(best_of(fine, requests.output, limits)), len(every), tuple(refused))
 
 

@@ -12,7 +12,7 @@ from archsim.base import errors, yaml
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.specs import config_files, library
 from archsim.specs.experiment import ExperimentSpec
-from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
+from archsim.specs.file_kinds import EXPERIMENT, SERVE
 from archsim.specs.policies import PRESETS
 from archsim.specs.system import SystemSpec
 
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
         return self != Limits()
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """``At 50 ms a token and 2 s to the first one``; '' without a limit on times."""
         parts = [f"{format_quantity(self.tpot_ns, TIME)} a token"] if self.tpot_ns < inf else []
         parts += [f"{format_quantity(self.ttft_ns, TIME)} to the first token"] if self.ttft_ns < inf else []
@@ -68,7 +68,7 @@ class Side(NamedTuple):
     experiment: ExperimentSpec | None = None
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """``8 gb200_nvl72``."""
         return f"{self.machines} {self.name}" if self.machines > 1 else self.name
 
@@ -132,7 +132,7 @@ def side_of(given: Any, model: str | None) -> Side:
     if is_named:
         name = _system_named(str(name))
         return _of_system(name, name, count)
-    kind = kind_of(library.tree_of(name).data)
+    kind = library.kind_of_file(name)
     return _of_system(name, str(name), count) if kind == SYSTEM else _of_file(name, count)
 
 
@@ -171,18 +171,24 @@ def _of_system(source: Any, label: str, count: int) -> Side:
 
 def load_system(source: Any, overrides: Sequence[str] = ()) -> SystemSpec:
     """A machine by name, file or mapping, with ``key=value`` of its own. Raises SpecError."""
+    at = [f"systems.0.{text.removeprefix('system.')}" for text in overrides]
+    return experiment_with(at, systems=[str(source) if isinstance(source, Path) else source]).systems[0]
+
+
+def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSpec:
+    """A small experiment with some keys given, as names and files mean there what they mean elsewhere. Raises
+    SpecError.
+    """
     tree: dict[str, Any] = {
-        "name": "compared", "systems": [str(source) if isinstance(source, Path) else source], "models": ["olmoe-1b-7b"],
+        "name": "compared", "systems": ["dojo"], "models": ["olmoe-1b-7b"],
         "workload": {"trace": {"synthetic": {"prompt_tokens": 0}}, "batch": 1}, "policies": ["ep"],
         "assumptions": "physical",
     }  # fmt: skip
-    at = [f"systems.0.{text.removeprefix('system.')}" for text in overrides]
-    return library.load_experiment(tree, at).systems[0]
+    return library.load_experiment(tree | parts, overrides)
 
 
 def _of_file(source: Any, count: int) -> Side:
-    kind = kind_of(library.tree_of(source).data)
     label = source.get("name", "a mapping") if isinstance(source, Mapping) else Path(str(source)).stem
-    if kind == SERVE:
+    if library.kind_of_file(source) == SERVE:
         return Side(label, count, SERVE, source)
     return Side(label, count, EXPERIMENT, source, experiment=library.load_experiment(source))

@@ -9,7 +9,6 @@ import numpy as np
 
 from archsim.base import files, yaml
 from archsim.report import plots, rendering, units
-from archsim.search.answer import reasons
 from archsim.search.compare import UNITS, OptionComparison
 from archsim.search.machines import re_named
 
@@ -23,13 +22,13 @@ def write_options(found: OptionComparison, folder: Path) -> Path:
     named = {}
     for at, each in enumerate(found.sides):
         name = f"{'ABCDEFGHIJKLMNOP'[at % 16]}-{re_named(each.side.name)}.yaml"
-        named[each.side.told] = name
-        files.write_text(folder / name, f"# {each.chosen.way.told}\n{yaml.dump_yaml(each.file.resolved())}")
+        named[each.side.label] = name
+        files.write_text(folder / name, f"# {each.chosen.way.label}\n{yaml.dump_yaml(each.file.resolved())}")
     figures = [
         figure for equal in dict.fromkeys((found.equal, "machines", "usd", "w")) if (figure := frontier(found, equal))
     ]
     context: dict[str, Any] = {
-        "found": found, "answer": found.sentence, "why": list(reasons(found)), "figures": figures[:1], "files": named,
+        "found": found, "answer": found.sentence, "why": found.reasons, "figures": figures[:1], "files": named,
         "others": figures[1:], "rows": list(_rows(found)), "parts": list(_parts(found)),
     }  # fmt: skip
     files.write_text(folder / "index.html", rendering.rendered("options.html.j2", context))
@@ -51,7 +50,7 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
             own = values[1:, at] if found.samples else values[:1, at]
             low, high = np.quantile(own[own > 0] if (own > 0).any() else own, (0.05, 0.95))
             rows.append({
-                "side": each.side.told, "user": float(1e9 / found.grid[at]), "rate": float(values[0, at]),
+                "side": each.side.label, "user": float(1e9 / found.grid[at]), "rate": float(values[0, at]),
                 "low": float(max(low, values[0, at] / 100)), "high": float(high),
             })  # fmt: skip
     curves = []
@@ -63,7 +62,7 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
         question=f"How many {unit} does each side serve?", rows=rows, curves=curves, lines=True, dots=True, low="low",
         high="high", zero=False, x=plots.PlotAxis("user", "tokens/s a user (1 / time per token)", log=True),
         y=plots.PlotAxis("rate", unit, log=True),
-        colours=plots.Colours("side", {each.side.told: _COLOURS[at % 5] for at, each in enumerate(found.sides)}),
+        colours=plots.Colours("side", {each.side.label: _COLOURS[at % 5] for at, each in enumerate(found.sides)}),
         tips=(("side", "side"), ("user", "tokens/s a user"), ("rate", unit), ("low", "5 %"), ("high", "95 %")),
     )  # fmt: skip
 
@@ -75,7 +74,7 @@ def _rows(found: OptionComparison):
         low, high = np.quantile(skip, (0.05, 0.95))
         batch, count = each.batch, each.side.machines
         yield (
-            each.side.told, each.chosen.way.told, f"{batch.batch:,}", units.scaled(batch.ns, units.TIME_UNITS),
+            each.side.label, each.chosen.way.label, f"{batch.batch:,}", units.scaled(batch.ns, units.TIME_UNITS),
             f"{units.prefixed(float(np.median(skip)))} ({units.prefixed(float(low))} to {units.prefixed(float(high))})",
             units.prefixed(float(each.usd[0])),
             f"{units.prefixed(count * each.chosen.way.engines * batch.watts)}W",

@@ -193,6 +193,11 @@ def tree_of(source: Source) -> yaml.Tree:
     return yaml.read_yaml(file, given if given == str(file) or is_path(given) else config_files.display(file), _INSTEAD)
 
 
+def kind_of_file(source: Source) -> str:
+    """What a file, named experiment or mapping is (`archsim.specs.file_kinds`). Raises SpecError."""
+    return kind_of(tree_of(source).data)
+
+
 def file_of(source: str | os.PathLike[str]) -> Path:
     """The file at a path (of a report's folder: its manifest), or of an experiment's name: in ``./configs``, then in
     the shipped configs.

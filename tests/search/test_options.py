@@ -170,4 +170,4 @@ def test_values_of_a_key_may_share_a_unit():
 
 
 def test_a_gpu_names_its_smallest_machine():
-    assert side_of("h200:3", "x").told == "3 h200_node"
+    assert side_of("h200:3", "x").label == "3 h200_node"
