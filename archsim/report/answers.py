@@ -158,7 +158,7 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int = 0)
 
 def _tied(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> list[str]:
     """``With deepseek-v3 at batch 16,384, base and allo are a tie: base is 1.09× as fast as allo (0.98× to 1.14× in
-    90 % of 32 worlds).``
+    90 % of 32 samples).``
     """
     said = []
     for place, win in ties[:_MOST_PLACES]:
@@ -222,7 +222,7 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
 
 def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Winner]], worlds: int) -> str:
     """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) (1.10× to 1.38× in 90 % of 32
-    worlds)``.
+    samples)``.
     """
     gains = [win.gain for _, win in wins if win.gain is not None]
     how = "the fastest" if policy == "ep" or not gains else f"{between(gains, factor)} faster than {_EP}"

@@ -570,8 +570,7 @@ def prefill_told(synthetic: SyntheticSpec) -> str:
     whose = "each model's preset" if like == OF_MODEL else f"the preset {like}"
     return (
         f"Every request begins with a prefill, whose length is sampled from {whose}. `prompt_tokens: N` sets one "
-        f"length, "
-        "and `prompt_tokens: 0` leaves the prefill out."
+        "length, and `prompt_tokens: 0` leaves the prefill out."
     )
 
 

@@ -191,8 +191,7 @@ def worth(
     stall_ns = kept.cost.busiest_bytes / (link.bandwidth_bytes_per_s * link.efficiency) * NS_PER_S
     tokens = (
         f"The tokens are sampled from {len(later)} held-out matrices of {history.source}. Loads say how "
-        f"often an expert "
-        "was chosen, but not which experts were chosen together."
+        "often an expert was chosen, but not which experts were chosen together."
     )
     others = [note for note in outcomes[None].notes if not note.startswith(FROM_TRAFFIC)]
     of_place = [note for note in kept.notes if note != NO_STEPS]  # times here are those of served requests

@@ -17,7 +17,7 @@ from archsim.base.errors import FailedRuns
 from archsim.runs import pool
 from archsim.runs.run import Job, Record, Run, Workspace
 from archsim.uncertainty.estimate import SURE, OptionPair
-from archsim.uncertainty.worlds import FAST, InWorlds, Worlds, _layers, _of_traffic, _over_layers, _over_traffic
+from archsim.uncertainty.worlds import FAST, InWorlds, Worlds, layers_of, over_layers, over_traffic, runs_of_traffic
 from archsim.workload import Trace
 
 WORLDS = 32
@@ -90,7 +90,7 @@ def quick_worlds(
     worlds = Worlds(runs, samples)
     short = [_shortened(run) for run in runs]
     places = [[one, *worlds.runs(one, run.engine)] for one, run in zip(short, runs, strict=True)]
-    traffics = [_of_traffic(one, worlds) for one in short]
+    traffics = [runs_of_traffic(one, worlds) for one in short]
     asked = [each for group in (*places, *traffics) for each in group]
     records: dict[int, Record] = {}
     listed = [ShortRun(run, number) for number, run in enumerate(asked)]
@@ -102,13 +102,13 @@ def quick_worlds(
     found = [InWorlds(one, row, _factors(told, len(place)), None)
              for one, row, place in zip(short, rows, places, strict=True)]  # fmt: skip
     by_key = {run.key: next(told) for traffic in traffics for run in traffic}
-    ordered = _over_traffic(found, worlds, by_key)
+    ordered = over_traffic(found, worlds, by_key)
     whole = []
     for run, row, alone, each in zip(runs, rows, found, ordered, strict=True):
-        own = np.log(each.ns / alone.ns) * np.sqrt(_layers(each.run) / _layers(run))  # more layers vary less
+        own = np.log(each.ns / alone.ns) * np.sqrt(layers_of(each.run) / layers_of(run))  # more layers vary less
         value_ns = float(row["decode_ns"] or row["prefill_ns"])
         whole.append(InWorlds(run, row, value_ns * alone.ns * np.exp(own - own.mean()), None))
-    return _over_layers(whole, traces)
+    return over_layers(whole, traces)
 
 
 def tie(pair: OptionPair, worlds: int) -> bool:
@@ -119,7 +119,7 @@ def tie(pair: OptionPair, worlds: int) -> bool:
 
 
 def _shortened(run: Run) -> Run:
-    changed = {"layers": min(LAYERS, _layers(run)), "decode_steps": min(1, run.workload.decode_steps)}
+    changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": min(1, run.workload.decode_steps)}
     workload = run.workload.model_copy(update=changed)
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)
 

@@ -437,7 +437,7 @@ def planned(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
     """All runs that `propagate` needs, each once: the experiment's own, then those in worlds."""
     every: dict[str, Run] = {run.key: run for run in runs}
     for run in runs:
-        for each in (*_in_worlds(run, worlds), *_of_traffic(run, worlds)):
+        for each in (*_in_worlds(run, worlds), *runs_of_traffic(run, worlds)):
             every.setdefault(each.key, each)
     return list(every.values())
 
@@ -463,7 +463,7 @@ def propagate(
     cache.remove_oldest()
     sweep.refuse_failed(failures, len(every))
     found = [_gathered(run, worlds, records) for run in runs]
-    return _over_layers(_over_traffic(found, worlds, records), traces)
+    return over_layers(over_traffic(found, worlds, records), traces)
 
 
 class SharedProgress(sweep.Unwatched):
@@ -497,12 +497,12 @@ def _gathered(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:
     return InWorlds(run, row, corrected(fast, better), agreement(fast, better))
 
 
-def _of_traffic(run: Run, worlds: Worlds) -> list[Run]:
+def runs_of_traffic(run: Run, worlds: Worlds) -> list[Run]:
     """The run of the fast engine on the machine as it is: with its own traffic, and with other draws of it."""
     return [_with_traffic(_on_fast(run), at) for at in range(worlds.traffics)]
 
 
-def _layers(run: Run) -> int:
+def layers_of(run: Run) -> int:
     """MoE layers that it runs."""
     return run.workload.layers or len(run.model.moe_layer_ids)
 
@@ -516,25 +516,25 @@ def _with_traffic(run: Run, at: int) -> Run:
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), trace=trace)
 
 
-def _over_traffic(found: list[InWorlds], worlds: Worlds, records: dict[str, Record]) -> list[InWorlds]:
+def over_traffic(found: list[InWorlds], worlds: Worlds, records: dict[str, Record]) -> list[InWorlds]:
     """With the traffic of every world. Draws of it are ordered by the mean time of all options, so that a draw between
     0 and 1 stands for the same traffic in each. Layers have traffic of their own: the mean of few varies by the root of
     their number more.
     """
     if not worlds.traffics:
         return found
-    logs = np.log([_times(_of_traffic(each.run, worlds), records) for each in found])
+    logs = np.log([_times(runs_of_traffic(each.run, worlds), records) for each in found])
     logs -= logs[:, :1]
-    logs *= [[np.sqrt(_layers(_on_fast(each.run)) / _layers(each.run))] for each in found]
+    logs *= [[np.sqrt(layers_of(_on_fast(each.run)) / layers_of(each.run))] for each in found]
     order = np.argsort(logs.mean(axis=0), kind="stable")
     at = (np.arange(worlds.traffics) + 0.5) / worlds.traffics
     factors = (np.exp(np.interp(worlds.draws[TRAFFIC], at, own[order])) for own in logs)
     return [replace(each, ns=each.ns * factor) for each, factor in zip(found, factors, strict=True)]
 
 
-def _over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) -> list[InWorlds]:
+def over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) -> list[InWorlds]:
     """With the sample of layers that a world draws, the same for all options of equal layers."""
-    some = [each for each in found if _layers(each.run) < len(each.run.model.moe_layer_ids)]
+    some = [each for each in found if layers_of(each.run) < len(each.run.model.moe_layer_ids)]
     if not some:
         return found
     asked = [(replace(each.run, engine=FAST, details=True), each) for each in some]
@@ -587,7 +587,7 @@ def _correcting(run: Run, worlds: Worlds) -> list[Run]:
 
 def _thinned(run: Run) -> Run:
     """The run with few layers."""
-    if _layers(run) <= THINNED or run.engine == FAST:
+    if layers_of(run) <= THINNED or run.engine == FAST:
         return run
     workload = run.workload.model_copy(update={"layers": THINNED})
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload))

@@ -357,7 +357,7 @@ def rows_of(published: tuple[PublishedStatistic, ...]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def told(published: tuple[PublishedStatistic, ...], column: str) -> list[str]:
+def table_lines(published: tuple[PublishedStatistic, ...], column: str) -> list[str]:
     """Lines of a table: statistic, what ``column`` names, published, interval, miss, source and place."""
     if not published:
         return []

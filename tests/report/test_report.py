@@ -126,7 +126,8 @@ def test_a_page_begins_with_three_sentences(tmp_path):
     assert sentences(Report(tmp_path))[0] == (
         "On dojo, allo decodes deepseek-v3 1.50× faster than expert parallelism (ep) at batch 4,096. At batch 16,384, "
         "ep is the fastest. With deepseek-v3 at batch 8,192, allo and ep are a tie: allo is 1.50× as fast as ep "
-        "(0.900× to 1.60× in 90\N{NO-BREAK SPACE}% of 32 worlds). These numbers hold under the assumption set physical."
+        "(0.900× to 1.60× in 90\N{NO-BREAK SPACE}% of 32 samples). These numbers hold under the assumption set "
+        "physical."
     )
     page = first_page(tmp_path)
     assert page.index('class="answer"') < page.index('class="plot"') < page.index('class="go"') < page.index("<details")

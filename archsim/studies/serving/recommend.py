@@ -358,8 +358,7 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
     if has_experts(kind.serving.model):
         yield (
             "Experts are sampled at random (routing: uniform), so no balancer would gain anything. `archsim serve` "
-            "with "
-            "routing: {like: model} compares policies, and --loads FILE --out DIR writes a placement."
+            "with routing: {like: model} compares policies, and --loads FILE --out DIR writes a placement."
         )
     if not factors_of(kind, best.choice).groups:
         yield (

@@ -179,8 +179,7 @@ def _front_sentences(found: Sequence[ConfigurationResult]) -> Iterator[str]:
         user = number(m.tokens_per_s_user, ".1f")
         yield (
             f"On the Pareto front, {each.choice.name} gives {m.output_tokens_per_s_device:,.0f} tokens/s per "
-            f"device and "
-            f"{user} tokens/s per user."
+            f"device and {user} tokens/s per user."
         )
 
 

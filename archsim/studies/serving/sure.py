@@ -420,8 +420,7 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
         low, high = written_ends(each.ratio)
         return (
             f"{first.name} has {what} in {percent(first.best)} of {samples} samples. It is {each.ratio.p50:.2f}× "
-            f"better "
-            f"than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
+            f"better than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
         )
     closest = ties[0]
     tied = listed([first.name, *(each.slower for each in ties)])
