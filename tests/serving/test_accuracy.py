@@ -459,17 +459,20 @@ FITTING_ROW = {
 KEYS = {"engine": "vllm", "experts": True, "gpu": "h200", "dtype": "fp8_block", "model": "qwen3-235b-a22b"}
 
 
-def constants(host):
+def constants(host, known=None):
     """In the order of PARTS, where experts are none."""
-    row = next(each for each in host_file().hosts if (each.engine, each.experts) == ("sglang", False))
+    row = next(each for each in (known or host_file()).hosts if (each.engine, each.experts) == ("sglang", False))
     laws = [host.decodes, host.prompts, 1.0, 1.0]
     return np.array([*laws, *(getattr(row, name) / NS_PER_MS for name in HOST), 1.0])
 
 
 def test_parts_of_a_point_sum_to_what_is_simulated_and_tell_derivatives():
     case = case_of([FITTING_ROW])
-    host = host_of_case(case)
-    found = next(means_of(case)).parts @ constants(host)
+    # Parts know no token that is seen while the engine has nothing to run, as behind longer requests: 1.1 % at 24 ms.
+    hosts = tuple(row.model_copy(update={"request": 16.79 * NS_PER_MS}) for row in host_file().hosts)
+    known = host_file().model_copy(update={"hosts": hosts})
+    host = host_of_case(case, known)
+    found = next(means_of(case, known)).parts @ constants(host, known)
 
     def means(pool):
         times = times_ns(serve_point(pool, host, FITTING_ROW))
@@ -477,11 +480,11 @@ def test_parts_of_a_point_sum_to_what_is_simulated_and_tell_derivatives():
 
     pool = pool_of(case, host)
     simulated = means(pool)
-    assert found == pytest.approx(simulated, rel=0.015)  # the schedule follows the constants
+    assert found == pytest.approx(simulated, rel=0.01)
     more = pool.table.host.copy()
     more[0] += 0.1 * NS_PER_MS
     slopes = (means(pool._replace(table=pool.table._replace(host=more))) - simulated) / 0.1
-    tpot = next(means_of(case)).parts[1, PARTS.index("iteration")]
+    tpot = next(means_of(case, known)).parts[1, PARTS.index("iteration")]
     assert tpot == pytest.approx(slopes[1], rel=0.1)  # that of TTFT is less smooth: the schedule moves, too
 
 

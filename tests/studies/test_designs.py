@@ -93,7 +93,7 @@ def test_names_that_mean_nothing_are_refused(tmp_path):
     inside = tiny(tmp_path)
     with pytest.raises(ArchsimError, match="'alo'.*tiny.*'allo'"):
         ar.compare("alo", "ep", inside=inside)
-    with pytest.raises(ArchsimError, match="ep: no file, experiment or system"):
+    with pytest.raises(ArchsimError, match="'ep'.*--in dojo"):
         ar.compare("ep", "allo")
     with pytest.raises(ArchsimError, match="the same design"):
         ar.compare("ep", "ep", inside=inside)
