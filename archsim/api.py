@@ -1331,7 +1331,8 @@ def claims(
         names = " ".join(each.paper for each in read)
         raise SpecError(f"other code computed what is recorded of {names}. Simulate: archsim compare --papers {names}")
     write_text(
-        kept, json.dumps(own | {each.paper.paper: each.recorded() for each in found}, indent=1, sort_keys=True) + "\n"
+        kept,
+        json.dumps(own | {each.paper.paper: each.as_recorded() for each in found}, indent=1, sort_keys=True) + "\n",
     )
     if not papers:
         write_summary(found, folder)

@@ -71,7 +71,7 @@ def spoken(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def counted(number: float) -> str:
+def in_words(number: float) -> str:
     """``950``, ``3.2 million``."""
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,.0f}"
 
@@ -86,7 +86,7 @@ def capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
     """One line a row, its cells below those of the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -103,7 +103,7 @@ class Spec(BaseModel):
                     raise KeyProblem((key, each), f"unknown key{hint} (known: {', '.join(_OF_RANGES)})")
         plain = given | {key: given[key]["value"] for key in found}
         spec = handler(plain)
-        ranges = {names[key]: _ranged(cls, key, given[key], spec, plain, handler) for key in found}
+        ranges = {names[key]: _range_of(cls, key, given[key], spec, plain, handler) for key in found}
         spec.__dict__[_UNCERTAIN] = {name: each for name, each in ranges.items() if each is not None}
         return spec
 
@@ -137,7 +137,7 @@ def dimension_of_field(info: FieldInfo) -> Dimension | None:
     return next((each.dimension for each in parts if isinstance(each, FieldType) and each.dimension is not None), None)
 
 
-def _ranged(
+def _range_of(
     kind: type[Spec],
     key: str,
     given: dict[str, Any],
@@ -165,7 +165,7 @@ def _ranged(
         if of_value and of_value.unit and isinstance(bound, int | float) and not isinstance(bound, bool):
             bound = f"{bound!r} {of_value.unit}"  # which stays, as a manifest may write the value in another unit
         checked.append(bound)
-        with _allowed((key, "range", at)):
+        with _refusals_at((key, "range", at)):
             ends.append(getattr(handler(plain | {key: bound}), name))
     low, high = ends
     if not low <= value <= high:
@@ -176,14 +176,14 @@ def _ranged(
     except ValueError as error:
         raise KeyProblem((key, "range"), str(error)) from None
     for end in distribution.ends:
-        with _allowed((key, "range"), "the tails of this distribution: "):
+        with _refusals_at((key, "range"), "the tails of this distribution: "):
             spec.with_value((name,), end)
     written = {each: given[each] for each in _OF_RANGES[1:] if each in given} | {"range": checked}
     return Ranged(distribution, given.get("group", ""), given.get("source", ""), written)
 
 
 @contextmanager
-def _allowed(keys: tuple[str | int, ...], prefix: str = "") -> Iterator[None]:
+def _refusals_at(keys: tuple[str | int, ...], prefix: str = "") -> Iterator[None]:
     """Raises KeyProblem at ``keys`` for a number that the key does not allow; ``prefix``: before the problem."""
     try:
         yield

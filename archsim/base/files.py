@@ -43,7 +43,7 @@ def regular(path: Path) -> Path:
 
 
 @contextmanager
-def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
+def write_draft(path: Path, durable: bool = False) -> Iterator[Path]:
     """A temporary path to write to; it is renamed to ``path`` when the block ends without an error.
 
     durable: sync the content to disk before the rename.
@@ -62,7 +62,7 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:
     """Write UTF-8 text without changing line feeds; the file is replaced atomically."""
-    with drafted(path, durable) as draft:
+    with write_draft(path, durable) as draft:
         draft.write_text(text, encoding="utf-8", newline="")
 
 
@@ -270,7 +270,7 @@ def refuse_bomb(name: str, declared: int, packed: int, times: int = MOST_TIMES) 
         )
 
 
-def unpacked(data: bytes, kind: str) -> bytes:
+def decompress(data: bytes, kind: str) -> bytes:
     """The content of data that is compressed as ``gzip``, ``zlib`` or ``xz``. Raises those of UNREADABLE."""
     most = max(LEAST_SUSPECT_BYTES, MOST_TIMES * len(data))
     parts: list[bytes] = []

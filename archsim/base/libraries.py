@@ -36,12 +36,12 @@ class Elsewhere(MetaPathFinder):
 
 
 def _elsewhere(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    def executed(module: ModuleType) -> None:
+    def execute_there(module: ModuleType) -> None:
         with chdir(PACKAGE) if _has_folder() else nullcontext():
             execute(module)
             _without_file()
 
-    return executed
+    return execute_there
 
 
 def _has_folder() -> bool:

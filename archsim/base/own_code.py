@@ -194,10 +194,10 @@ def _is_installed(top: str) -> bool:
 
 
 def _not_imported(target: str) -> Callable[..., Any]:
-    def refused(*_: Any, **__: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise CodeNotImported(target)
 
-    return refused
+    return refuse
 
 
 @contextmanager

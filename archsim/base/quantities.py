@@ -44,16 +44,16 @@ class Dimension(NamedTuple):
         return f"{'an' if self.name[0] in 'aeiou' else 'a'} {self.name}"
 
 
-def _prefixed(unit: str, *, binary: bool) -> MappingProxyType[str, Decimal]:
+def _prefixes_of(unit: str, *, binary: bool) -> MappingProxyType[str, Decimal]:
     units = {f"{prefix}{unit}": Decimal(10) ** power for prefix, power in _SI.items()}
     if binary:
         units |= {f"{prefix}{unit}": Decimal(2) ** power for prefix, power in _IEC.items()}
     return MappingProxyType(units)
 
 
-SIZE = Dimension("size", "80 GB", _prefixed("B", binary=True))
-BANDWIDTH = Dimension("bandwidth", "3.35 TB/s", _prefixed("B/s", binary=True))
-COMPUTE = Dimension("compute rate", "989 TFLOP/s", _prefixed("FLOP/s", binary=False))
+SIZE = Dimension("size", "80 GB", _prefixes_of("B", binary=True))
+BANDWIDTH = Dimension("bandwidth", "3.35 TB/s", _prefixes_of("B/s", binary=True))
+COMPUTE = Dimension("compute rate", "989 TFLOP/s", _prefixes_of("FLOP/s", binary=False))
 TIME = Dimension(
     "time",
     "200 ns",
@@ -65,7 +65,7 @@ TIME = Dimension(
 # A part that reaches less than this share of its datasheet is broken, not slow; smaller values are mistyped units.
 LEAST_SHARE = 0.0001
 FRACTION = Dimension("fraction", "10 %", MappingProxyType({"%": Decimal("0.01"), "": Decimal(1)}))
-CLOCK = Dimension("clock rate", "2 GHz", _prefixed("Hz", binary=False))
+CLOCK = Dimension("clock rate", "2 GHz", _prefixes_of("Hz", binary=False))
 NUMBER = Dimension("number", "1.5", MappingProxyType({"": Decimal(1)}))
 POWER = Dimension("power", "17 kW", MappingProxyType({"W": Decimal(1), "kW": Decimal(1000), "MW": Decimal(10**6)}))
 TEMPERATURE = Dimension("temperature", "25 C", MappingProxyType({"C": Decimal(1), "°C": Decimal(1)}))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 import numpy as np
 
 from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.files import MOST_TIMES_OF_PART, drafted, refuse_bomb
+from archsim.base.files import MOST_TIMES_OF_PART, refuse_bomb, write_draft
 
 if TYPE_CHECKING:
     import pandas
@@ -133,7 +133,7 @@ class Table(Shown):
         found, whole = {}, _arrow_types()[INTEGER]
         for value, at in zip(coded.dictionary.to_pylist(), np.split(order, ends), strict=True):
             together = at[-1] - at[0] == len(at) - 1  # then nothing is copied
-            rows = self._packed.slice(int(at[0]), len(at)) if together else self._packed.take(_packed(at, whole))
+            rows = self._packed.slice(int(at[0]), len(at)) if together else self._packed.take(_as_arrow(at, whole))
             found[value] = Table(self.columns, rows)
         return found
 
@@ -143,7 +143,7 @@ class Table(Shown):
         """
         if name not in self._arrays:
             packed = self.to_arrow(_schema({name: self.columns[name]}, None)) if self._packed is None else self._packed
-            self._arrays[name] = _unpacked(packed[name])
+            self._arrays[name] = _as_numpy(packed[name])
         return self._arrays[name]
 
     def _values(self, name: str) -> list[Any]:
@@ -162,13 +162,13 @@ class Table(Shown):
         """``facts``: stored in the file's metadata; see `parquet_facts`."""
         from pyarrow import parquet
 
-        with drafted(path) as draft:
+        with write_draft(path) as draft:
             parquet.write_table(self.to_arrow(_schema(self.columns, facts)), draft, write_page_checksum=True)
 
     def to_arrow(self, schema: pyarrow.Schema) -> pyarrow.Table:
         import pyarrow
 
-        arrays = [_packed(self._values(field.name), field.type) for field in schema]
+        arrays = [_as_arrow(self._values(field.name), field.type) for field in schema]
         return pyarrow.Table.from_arrays(arrays, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -203,7 +203,7 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
 
 def write_csv_stream(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write all rows, with one in memory at a time; the file is replaced atomically."""
-    with drafted(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
+    with write_draft(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
         write_rows(stream, columns, rows)
 
 
@@ -283,9 +283,9 @@ def write_parquet_columns(
 
     def put(rows: int, field: pyarrow.Field, value: Any) -> pyarrow.Array:
         if hasattr(value, "__len__") and not isinstance(value, str):
-            return _packed(value, field.type)
-        nought = _packed(np.zeros(rows, np.int64), pyarrow.int64())
-        return pyarrow.DictionaryArray.from_arrays(nought, _packed([value], field.type)).dictionary_decode()
+            return _as_arrow(value, field.type)
+        nought = _as_arrow(np.zeros(rows, np.int64), pyarrow.int64())
+        return pyarrow.DictionaryArray.from_arrays(nought, _as_arrow([value], field.type)).dictionary_decode()
 
     def groups() -> Iterator[pyarrow.Table]:
         waiting: list[pyarrow.Table] = []
@@ -305,7 +305,7 @@ def _write_groups(path: Path, schema: pyarrow.Schema, groups: Iterable[pyarrow.T
     """Write tables of arrow to one file, a row group each."""
     from pyarrow import parquet
 
-    with drafted(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
+    with write_draft(path) as draft, parquet.ParquetWriter(draft, schema, write_page_checksum=True) as writer:
         for group in groups:
             writer.write_table(group)
 
@@ -374,7 +374,7 @@ def _arrow_types() -> dict[str, pyarrow.DataType]:
 _CODES = {"int64": "q", "double": "d"}  # of array.array
 
 
-def _packed(values: Sequence[Any] | np.ndarray, kind: pyarrow.DataType) -> pyarrow.Array:
+def _as_arrow(values: Sequence[Any] | np.ndarray, kind: pyarrow.DataType) -> pyarrow.Array:
     """As `pyarrow.array`; None: missing."""
     import pyarrow
 
@@ -402,7 +402,7 @@ def _packed(values: Sequence[Any] | np.ndarray, kind: pyarrow.DataType) -> pyarr
     return pyarrow.Array.from_buffers(kind, count, [valid, *buffers], lacking)
 
 
-def _unpacked(packed: pyarrow.ChunkedArray) -> np.ndarray:
+def _as_numpy(packed: pyarrow.ChunkedArray) -> np.ndarray:
     """As ``to_numpy``; see `Table.column`."""
     if (code := _CODES.get(str(packed.type))) is None:
         found = np.empty(len(packed), object)
@@ -464,7 +464,7 @@ class CsvLine(NamedTuple):
         value = self.cells.get(column, "")
         return self.error(f"{self.file}: line {self.line}, column {column}: {value!r}; {expected}")
 
-    def refused(self, why: str) -> ArchsimError:
+    def refusal(self, why: str) -> ArchsimError:
         return self.error(f"{self.file}: line {self.line}: {why}")
 
 

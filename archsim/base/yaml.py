@@ -85,7 +85,7 @@ class Tree:
         """Add to the mapping at ``keys`` what it lacks from another tree, recursively; what it has keeps its place."""
         mine = self.get(keys)
         added = {keys + at: place for at, place in other.places.items() if not _is_given(mine, at)}
-        merged = _merged(other.data, mine)
+        merged = _merge(other.data, mine)
         if keys:
             self.get(keys[:-1])[keys[-1]] = merged
         else:
@@ -116,10 +116,10 @@ def _has_keys(value: Any) -> bool:
     return isinstance(value, dict) and without_range(value) is value
 
 
-def _merged(below: Any, above: Any) -> Any:
+def _merge(below: Any, above: Any) -> Any:
     if not _has_keys(below) or not _has_keys(above):
         return above
-    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
+    return below | {key: _merge(below.get(key), value) for key, value in above.items()}
 
 
 # First bytes of files that are given in place of a YAML file, and what takes them.
@@ -171,7 +171,7 @@ def _file_meant(path: Path) -> str:
 def parse_yaml(text: str, label: str) -> Tree:
     """The tree of one YAML document; places read ``label:line``."""
     try:
-        root = _composed(text)
+        root = _compose(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(f"{label}:{line}: invalid YAML: character U+{error.character:04X} is not allowed") from None
@@ -233,7 +233,7 @@ def _slip(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
     return at + 1, f"{problem}; {hint}" if hint else problem
 
 
-def _composed(text: str) -> yaml.Node | None:
+def _compose(text: str) -> yaml.Node | None:
     """Composed by libyaml, if PyYAML has it: eight times faster. The Python parser has better messages, and survives
     deep nesting, which libyaml does not. Depth is at most the number of brackets (of those around nothing but scalars
     one), or of columns in a line."""

@@ -12,7 +12,7 @@ def add_chips(parser: argparse.ArgumentParser) -> None:
 
 def run_chips(args: argparse.Namespace) -> int:
     """Print every public figure beside archsim's, with its range, and what explains those outside their bar."""
-    from archsim.report.units import carried, interval
+    from archsim.report.units import carried_digits, interval
     from archsim.studies.known_chips import BARS, known_figures
 
     found = list(known_figures())
@@ -21,7 +21,7 @@ def run_chips(args: argparse.Namespace) -> int:
     )
     for each in found:
         value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
-        public = carried(each.public, *each.public_range) if each.unit == "USD" else f"{each.public:,.0f}"
+        public = carried_digits(each.public, *each.public_range) if each.unit == "USD" else f"{each.public:,.0f}"
         made.add_row(each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}")
     out = console()
     out.print(made)

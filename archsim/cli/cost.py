@@ -45,8 +45,8 @@ def run_cost(args: argparse.Namespace) -> int:
 
     experiment = load_experiment(args.file, args.overrides)
     given = arguments.named_numbers("--coefficient", args.coefficient)
-    heat = HEAT.named()
-    middle = Coefficients().changed({name: value for name, value in given.items() if name not in heat})
+    heat = HEAT.by_name()
+    middle = Coefficients().change({name: value for name, value in given.items() if name not in heat})
     limits = heat_with({name: value for name, value in given.items() if name in heat})
     ends = [middle.at("low"), middle.at("high")]
     out, args.result = console(), {}
@@ -68,8 +68,8 @@ def run_cost(args: argparse.Namespace) -> int:
         out.print(_decisive(price_ranges(system, middle)), soft_wrap=True)
         print_notes(filter(None, [carrier_note(system.name, value.carrier_share), *making_notes(value)]))
     if args.sources:
-        out.print(_sources("coefficients", middle.named()))
-        out.print(_sources("coefficients of power and cooling", limits.named()))
+        out.print(_sources("coefficients", middle.by_name()))
+        out.print(_sources("coefficients of power and cooling", limits.by_name()))
     print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
     return arguments.OK
 
@@ -94,10 +94,11 @@ def _carrier(machine: SystemHardware) -> str:
 
 def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
     """The coefficients whose ranges change the price most."""
-    from archsim.report.units import carried, listed
+    from archsim.report.units import carried_digits, listing
 
-    each = listed(
-        f"{name} ({carried(low, low, high)} to {carried(high, low, high)} USD)" for name, low, high in ranges[:DECISIVE]
+    each = listing(
+        f"{name} ({carried_digits(low, low, high)} to {carried_digits(high, low, high)} USD)"
+        for name, low, high in ranges[:DECISIVE]
     )
     return f"The price depends most on {each}. Each range is that of one coefficient from its low to its high end."
 

@@ -45,7 +45,7 @@ def run_engines(args: argparse.Namespace) -> int:
     planned = load_planned(args.file, args.overrides)
     print_compiling()
     if args.interpreted:
-        return _interpreted(planned, args)
+        return _interpret(planned, args)
     with watcher() as watching:
         found = ar.engines(planned, args.runs, args.steps, watching)
     kind = "points" if isinstance(planned, SweepPlan) else "runs"
@@ -57,15 +57,15 @@ def run_engines(args: argparse.Namespace) -> int:
     return arguments.OK
 
 
-def _interpreted(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
+def _interpret(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
     """Print the column that differs most in each run; fails if one does by more than the order of floats explains."""
-    from archsim.runs.engine_comparison import AGREES, compare_interpreted, sample, shortened
+    from archsim.runs.engine_comparison import AGREES, compare_interpreted, sample, shorten
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 
     selection = select(planned)
     points = map(selection.plan.point, sample(selection.kept, args.runs))
-    runs = [shortened(run, args.steps) for run in selection.maker.runs(points)]
+    runs = [shorten(run, args.steps) for run in selection.maker.runs(points)]
     worst, args.result = 0.0, []
     for each in compare_interpreted(runs, Simulator(selection.maker.traces)):
         said = "all columns equal" if each.share == 0.0 else f"{each.column} {each.event:.12g} {each.interpreted:.12g}"

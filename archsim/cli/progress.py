@@ -67,7 +67,7 @@ class Lines(AbstractContextManager):
         if runs:
             self._print(f"{runs} of {self._runs} runs kept from before")
 
-    def finished(self, job: Job, record: Record) -> None:
+    def on_finished(self, job: Job, record: Record) -> None:
         self._done += 1
         if self._runs <= FEW:
             summary, wall_s = job.summary(record["row"]), record["host"]["wall_s"]
@@ -76,7 +76,7 @@ class Lines(AbstractContextManager):
             self._said_s = self._clock()
             self._print(self._state(self._phase))
 
-    def failed(self, job: Job, failure: Failure) -> None:
+    def on_failed(self, job: Job, failure: Failure) -> None:
         self._print(f"{job.name}: failed: {failure.message}")
         if failure.details:
             self._print(failure.details)
@@ -182,13 +182,13 @@ class Bar(AbstractContextManager):
         if runs:
             self._progress.console.print(f"{runs} runs kept from before", markup=False, highlight=False)
 
-    def finished(self, job: Job, record: Record) -> None:
+    def on_finished(self, job: Job, record: Record) -> None:
         self._progress.update(self._task, advance=1, description=job.name)
 
     def at(self, text: str, share: float) -> None:
         self._progress.update(self._task, description=f"{text}, {percent_done(share)}" if share else text)
 
-    def failed(self, job: Job, failure: Failure) -> None:
+    def on_failed(self, job: Job, failure: Failure) -> None:
         self._progress.console.print(f"{job.name}: failed: {failure.message}\n{failure.details}", markup=False)
 
 

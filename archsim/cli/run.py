@@ -114,7 +114,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.base.causes import label_of
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
-    from archsim.report.units import amount, estimated, percent, usd
+    from archsim.report.units import amount, estimate_texts, percent, usd
     from archsim.runs.energy import price_range
     from archsim.specs.explore import OBJECTIVES
 
@@ -149,7 +149,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             value, said = row[OBJECTIVES[name][0]], "whose range `archsim hardware cost` shows"
             told = amount(name, value)
             if len(ends) == 2:
-                told, low, high = estimated(name, value, *ends)
+                told, low, high = estimate_texts(name, value, *ends)
                 said = f"with a range of {low} to {high}"
             table.add_row(name, told, f"estimate for the {of}, {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])

@@ -97,10 +97,10 @@ def _print_points(served) -> None:
     """The best rows, and how many were refused."""
     from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
-    from archsim.studies.serving.page import FEW, cells, ordered
+    from archsim.studies.serving.page import FEW, cells, order_rows
 
     keys = ("point", *served.plan.first.axes, "policy")
-    rows = ordered(served.table.rows)
+    rows = order_rows(served.table.rows)
     table = grid(*keys, title=f"{len(rows)} runs, most goodput first", numbers=tuple(each for _, each in FEW))
     for row in rows[:MOST_POINTS]:
         table.add_row(*cells(row, keys, FEW)[:-1])

@@ -64,11 +64,11 @@ def open_closed() -> None:
             continue
         nothing = os.open(os.devnull, os.O_RDWR)
         if nothing > number:
-            nothing = _moved(nothing, number)
+            nothing = _move(nothing, number)
         setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8", errors="replace"))
 
 
-def _moved(nothing: int, number: int) -> int:
+def _move(nothing: int, number: int) -> int:
     """The descriptor under the number, unless that was given to another file meanwhile."""
     with suppress(OSError):
         os.fstat(number)

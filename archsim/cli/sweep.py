@@ -63,7 +63,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
-    workers = args.scheduler or _counted(args.jobs or available_cores(), "job")
+    workers = args.scheduler or _count_of(args.jobs or available_cores(), "job")
     print(f"{plan.experiment.name}: {_size(plan)}, {workers} → {folder}", flush=True)
     print_compiling(of=plan.experiment)
     from archsim.cli.progress import study
@@ -160,12 +160,12 @@ def _print_point(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 def _size(plan: SweepPlan) -> str:
     if not plan.sweep.axes:
-        return _counted(plan.combinations, "run")
+        return _count_of(plan.combinations, "run")
     axes = len(plan.sweep.axes)
     return f"{axes} {'axis' if axes == 1 else 'axes'}, {plan.combinations:,} points"
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_of(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else f'{noun}s'}"
 
 

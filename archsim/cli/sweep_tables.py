@@ -28,7 +28,7 @@ def print_rooms(runs: Sequence[Run]) -> None:
 
     Raises ArchsimError for those that do not.
     """
-    from archsim.runs.feasibility import rooms, uncounted
+    from archsim.runs.feasibility import rooms, uncounted_notes
 
     table = grid(
         "system",
@@ -47,7 +47,7 @@ def print_rooms(runs: Sequence[Run]) -> None:
         names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
         table.add_row(*names, str(room.fullest_die), *sizes, fits)
     console().print(table)
-    for note in uncounted(every):
+    for note in uncounted_notes(every):
         print(note)
     problems = dict.fromkeys(room.problem for room in every if room.problem)
     if problems:

@@ -168,15 +168,15 @@ def run_profile(args: argparse.Namespace) -> int:
     """Print the measured patterns and the verdicts on the published insights."""
     from archsim.cli.printing import report_folder
     from archsim.report.profile_page import write_profile
-    from archsim.workload.preset_files import profiled
+    from archsim.workload.preset_files import profile_source
     from archsim.workload.profile import insights, profile
-    from archsim.workload.published import measured, table_lines
+    from archsim.workload.published import measure_statistics, table_lines
 
-    trace, published = profiled(args.source, args.model, args.published)
+    trace, published = profile_source(args.source, args.model, args.published)
     found = profile(trace)
     folder = report_folder(arguments.stem_of(args.source), args.out, "profile")
     page = write_profile(found, folder)
-    beside = measured(published, trace)
+    beside = measure_statistics(published, trace)
     args.result = {
         "means": {name: found.mean(name) for name in found.layers}, "published": beside, "insights": insights(found),
     }  # fmt: skip

@@ -77,7 +77,7 @@ def run_validate(args: argparse.Namespace) -> int:
     if args.mesh is not None:
         return _mesh(args)
     if args.served:
-        return _served(args)
+        return _validate_served(args)
     lacking = [name for name, given in (("DIR", args.measurements), ("--with", args.calibration)) if not given]
     if lacking:
         print(f"archsim calibrate --validate: missing {' and '.join(lacking)} (or --audit)", file=sys.stderr)
@@ -141,7 +141,7 @@ def _audit(args: argparse.Namespace) -> int:
     return OK
 
 
-def _served(args: argparse.Namespace) -> int:
+def _validate_served(args: argparse.Namespace) -> int:
     """Simulate measured results; print how far off the simulation is by engine, GPU and model."""
     import archsim as ar
     from archsim.cli.heartbeat import doing

@@ -93,7 +93,7 @@ def _block(args: argparse.Namespace) -> int:
 
 def _print_block(found) -> None:
     from archsim.cli.printing import console, grid
-    from archsim.report.units import TIME_UNITS, scaled, signed_percent, usd
+    from archsim.report.units import TIME_UNITS, signed_percent, usd, with_unit
     from archsim.studies.block_worth import WORDS
 
     print(found.verdict)
@@ -106,7 +106,7 @@ def _print_block(found) -> None:
     table = grid("policy", "without it", "system", "model", "assumptions", title="simulated", numbers=numbers)
     table.add_column("pays for its")
     for row in found.rows:
-        saved = "0" if row.gain == 0 else scaled(row.saved_ns, TIME_UNITS)
+        saved = "0" if row.gain == 0 else with_unit(row.saved_ns, TIME_UNITS)
         energy = "–" if row.energy is None else signed_percent(row.energy)
         pays = ", ".join(WORDS[each] for each in row.pays) or "no"
         where = row.policy, row.without, row.system, row.model, row.assumptions, f"{row.batch:,}"

@@ -22,7 +22,7 @@ from archsim.engine.engine import EventEngine, StepTimes
 from archsim.iteration.memory import Fit
 from archsim.policies import allocation, heatmap, placement, ported_heatmap
 from archsim.policies.rebalancing import History, Rebalanced, Rebalancing
-from archsim.policies.seen_routing import SeenRouting, joined
+from archsim.policies.seen_routing import SeenRouting, join_seen
 from archsim.workload.step_demand import Predicted, StepDemand
 from archsim.workload.trace import StepTokens
 from microarch.blocks.global_cp import COUNTER_BITS
@@ -152,7 +152,7 @@ class Balancer:
     def _seen(self) -> SeenRouting | None:
         """The tokens of the iterations that the rule sees."""
         of_steps = [results[0].demand.seen for results in self._steps]
-        return joined([each for each in of_steps if each is not None])
+        return join_seen([each for each in of_steps if each is not None])
 
     def _history(self) -> History:
         engine, steps = self._engine, len(self._steps)

@@ -8,7 +8,7 @@ import numpy as np
 
 from archsim.base.errors import CapacityError
 from archsim.iteration.memory import KV, Fit, counts_all, fit_of
-from archsim.policies.placement import Placement, balanced
+from archsim.policies.placement import Placement, even_placement
 from archsim.specs.scenario import Scenario
 
 _MOST_DIES = 65_536
@@ -93,7 +93,7 @@ def _dies(scenario: Scenario, placement: Placement) -> FittingChange | None:
     model, held = scenario.model, int(placement.slots.sum())
 
     def at(dies: int) -> FittingChange:
-        homes = len(model.moe_layer_ids) * np.bincount(balanced(model.experts, dies), minlength=dies)
+        homes = len(model.moe_layer_ids) * np.bincount(even_placement(model.experts, dies), minlength=dies)
         replicas = ceil((held - int(homes.sum())) / dies)
         return FittingChange(
             f"about {dies:,} dies or more instead of {scenario.system.dies}", scenario, homes + replicas

@@ -30,7 +30,7 @@ NARROW = MappingProxyType(
 FUSED = "fp8"  # dtype of products whose activations engines quantise in the kernel before
 
 
-def narrowed(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
+def narrow(calibration: CalibrationSpec, section: str, dtype: str) -> tuple[str, CalibrationSpec]:
     """(dtype of the tables to use, calibration with its tables of that dtype at the rates of narrower weights)."""
     tables = getattr(calibration, section)
     own = [table for table in tables if table.dtype == dtype]

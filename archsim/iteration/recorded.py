@@ -76,7 +76,7 @@ def recorded_times(
         return None
     if len(points) < FEWEST:
         raise errors.SpecError(f"attention of kind {kind.kind}: {len(points)} points of {phase}; a law needs {FEWEST}")
-    reference, measured = laws.calibration.reference, laws.calibration.measured
+    reference, measured = laws.calibration.reference, laws.calibration.measured_rates
     here = measured.peak_flop_per_s["bf16"], measured.hbm_bytes_per_s
     scales = laws.scale_of("bf16", rates)
     there = reference.peak_flop_per_s["bf16"] * scales[0], reference.hbm_bytes_per_s * scales[1]

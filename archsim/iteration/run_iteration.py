@@ -19,7 +19,7 @@ from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
 from archsim.iteration.machine import calibration_at
 from archsim.iteration.machine import rates_of as machine_rates
-from archsim.iteration.narrow import narrowed
+from archsim.iteration.narrow import narrow
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
 from archsim.laws import gemm, scaling, tables
@@ -77,7 +77,7 @@ def _laws(
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
     own = calibration_named(name) if at is None else calibration_at(name, digest, at)
-    products, calibration = narrowed(own, "gemm", precision.products)
+    products, calibration = narrow(own, "gemm", precision.products)
     dtypes = precision._replace(products=products)
     try:
         return iteration_laws(

@@ -42,13 +42,13 @@ class Dominated(NamedTuple):
     points: int
 
 
-def dominated(section: str, tables: Iterable[TableOrigin]) -> list[Dominated]:
+def find_dominated(section: str, tables: Iterable[TableOrigin]) -> list[Dominated]:
     """The tables of a section that are dominated, each by the one that is best; the worst first."""
     groups: dict[tuple, list[TableOrigin]] = {}
     for table in tables:
         if not table.scaled_from:
             groups.setdefault((table.library, *_OF[section].key(table)), []).append(table)
-    found = [one for group in groups.values() for table in group if (one := _dominated(section, table, group))]
+    found = [one for group in groups.values() for table in group if (one := _dominated_by_best(section, table, group))]
     return sorted(found, key=lambda one: -one.ratio)
 
 
@@ -61,13 +61,13 @@ def not_served(calibration: CalibrationSpec, dtype: str) -> list[Dominated]:
     for table in there:
         if table.dtype == dtype:
             group = [each for each in there if each.library == table.library and _shape(each) == _shape(table)]
-            one = _dominated("moe", table, [each for each in group if _bits(each.dtype) > _bits(dtype)])
+            one = _dominated_by_best("moe", table, [each for each in group if _bits(each.dtype) > _bits(dtype)])
             if one:
                 kernels.setdefault((table.library, table.kernel), []).append(one)
     return [one for each in kernels.values() if np.median([one.ratio for one in each]) >= NOT_SERVED for one in each]
 
 
-def _dominated(section: str, table: TableOrigin, group: Sequence[TableOrigin]) -> Dominated | None:
+def _dominated_by_best(section: str, table: TableOrigin, group: Sequence[TableOrigin]) -> Dominated | None:
     kind, found = _OF[section], []
     for by in group:
         if by is not table and _should_be_faster(kind, table, by):
@@ -189,4 +189,4 @@ SECTIONS = tuple(_OF)
 def dominated_in(calibration: CalibrationSpec) -> Iterator[tuple[str, list[Dominated]]]:
     """(section, what is dominated there), of the calibration's own tables."""
     for section in SECTIONS:
-        yield section, dominated(section, getattr(calibration, section))
+        yield section, find_dominated(section, getattr(calibration, section))

@@ -46,14 +46,14 @@ def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
     found = np.empty((len(wanted), len(m)))
-    measured = _measured(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
+    measured = _measured_points(sizes.tobytes(), corrections.tobytes(), tuple(m), sms)
     for point, (rows, (known, weights)) in enumerate(zip(m, measured, strict=True)):
         found[:, point] = _covariance(_features(wanted, rows, sms), known) @ weights
     return found
 
 
 @lru_cache(maxsize=256)
-def _measured(
+def _measured_points(
     sizes: bytes, corrections: bytes, m: tuple[float, ...], sms: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """At each m, `_features` and weights float64[shape] of the measured shapes, which whatever shape is wanted shares;
@@ -395,7 +395,9 @@ class ExpertGemm:
         found = []
         for read in (1.0, 0.0):
             products = []
-            for (n, k), (points, corrections) in zip((self._size, self._size[::-1]), self._corrected, strict=True):
+            for (n, k), (points, corrections) in zip(
+                (self._size, self._size[::-1]), self._corrections_by_points, strict=True
+            ):
                 law = law_ns(self.table.law, points, n, k, self.table.dtype, self.table.groups, *scale, read)
                 products.append(np.empty(len(rows)))
                 gemm_times(points, law * corrections[0], die, rows, products[-1])
@@ -404,7 +406,7 @@ class ExpertGemm:
         return found[0], found[1]
 
     @cached_property
-    def _corrected(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _corrections_by_points(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of gate and down: points in m, and measured over law at them."""
         sms = self._calibration.reference.sms
         return [_corrections(self.table, np.array([size]), sms) for size in (self._size, self._size[::-1])]

@@ -1,6 +1,6 @@
 """Fused MoE layers from a table: the law of one rank's pairs and active experts (``MoeLaw``), and measured corrections.
 
-At measured EP and TP sizes corrections are interpolated along ln tokens; at others by `carried`.
+At measured EP and TP sizes corrections are interpolated along ln tokens; at others by `carry_corrections`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LEAST_RANKS_TO_LEAVE_OUT = 3
 ROUNDS = 2  # of reweighting outliers
 
 
-def carried(kriging: Kriging | None, points: tuple, corrections: np.ndarray, wanted: tuple) -> np.ndarray:
+def carry_corrections(kriging: Kriging | None, points: tuple, corrections: np.ndarray, wanted: tuple) -> np.ndarray:
     """Corrections at wanted points, float64[point]; points and wanted: ep, tp, tokens, float64[point] each."""
     if kriging is None:
         return np.zeros(len(wanted[0]))
-    known = _scaled(kriging, points)
+    known = _scale(kriging, points)
     covariance = _covariance(known, known)
     noise = _noise(kriging, covariance, corrections, list(ranks_of(points).values()))
     weights = np.linalg.solve(covariance + np.diag(noise), corrections)
-    return _covariance(_scaled(kriging, wanted), known) @ weights
+    return _covariance(_scale(kriging, wanted), known) @ weights
 
 
 def off_the_others(
@@ -43,7 +43,7 @@ def off_the_others(
     ranks = ranks_of(points)
     if kriging is None:
         return {rank: corrections[mine] for rank, mine in ranks.items()}
-    known = _scaled(kriging, points)
+    known = _scale(kriging, points)
     covariance = _covariance(known, known)
     masks = list(ranks.values())
     noise = _noise(kriging, covariance, corrections, masks)
@@ -75,7 +75,7 @@ def _without_each(covariance, noise, corrections, masks) -> list[np.ndarray]:
     return [np.linalg.solve(inverse[np.ix_(mine, mine)], weights[mine]) for mine in masks]
 
 
-def _scaled(kriging: Kriging, points: tuple) -> np.ndarray:
+def _scale(kriging: Kriging, points: tuple) -> np.ndarray:
     return np.log2(np.stack(points, axis=1)) / np.array(kriging.reach)
 
 
@@ -184,7 +184,7 @@ def measured_corrections(table: MoeTable, ep, tp, tokens) -> np.ndarray:
         known = [(*shape_of(name), size) for name in table.ranks for size in table.tokens]
         corrections = np.array([value for row in table.ranks.values() for value in row]) * CORRECTION_UNIT
         points = tuple(np.array(known, float).T)
-        found[~seen] = carried(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
+        found[~seen] = carry_corrections(table.kriging, points, corrections, (ep[~seen], tp[~seen], tokens[~seen]))
     return found
 
 

@@ -63,7 +63,7 @@ def scaled_law(law: tables.MoeLaw, layer: MeasuredLayer, scale: Scale) -> tables
     """The law at other rates; of a ``scale`` of many dies, float64[die], its terms that change are arrays, too."""
     least = min(scale) if np.ndim(scale.compute) == 0 else np.minimum(*scale)
 
-    def moved(ns: float, n_bytes: float) -> float:
+    def move(ns: float, n_bytes: float) -> float:
         of_bytes = min(ns, n_bytes / layer.hbm_bytes_per_s * NS_PER_S)  # at the measured GPU's rates
         return of_bytes / scale.memory + (ns - of_bytes) / least
 
@@ -71,8 +71,8 @@ def scaled_law(law: tables.MoeLaw, layer: MeasuredLayer, scale: Scale) -> tables
         update={
             "flop_per_s": law.flop_per_s * scale.compute,
             "bytes_per_s": law.bytes_per_s * scale.memory,
-            "ns_per_token": moved(law.ns_per_token, token_bytes(layer)),
-            "ns_per_pair": moved(law.ns_per_pair, pair_bytes(layer)),
+            "ns_per_token": move(law.ns_per_token, token_bytes(layer)),
+            "ns_per_pair": move(law.ns_per_pair, pair_bytes(layer)),
             "ns_per_expert": law.ns_per_expert / least,
         }
     )
@@ -93,11 +93,11 @@ def _missing(
     key = KEYS[section]
     own = {key(table) for table in getattr(calibration, section)}
     lacking: Sequence[tables.TableOrigin] = [table for table in getattr(base, section) if key(table) not in own]
-    scaled = [_scaled(table, calibration, base) for table in lacking]
+    scaled = [_scale_table(table, calibration, base) for table in lacking]
     return [table.model_copy(update={"scaled_from": base.gpu}) for table in scaled if table is not None]
 
 
-def _scaled(
+def _scale_table(
     table: tables.TableOrigin, calibration: tables.CalibrationSpec, base: tables.CalibrationSpec
 ) -> tables.TableOrigin | None:
     """None where the GPU has no peak for the dtype, or no known link."""

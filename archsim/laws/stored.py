@@ -27,7 +27,7 @@ class DamagedNumbers(ValueError):
     """The file of a section's numbers cannot be read, or is another one."""
 
 
-def packed(tables: Sequence[TableOrigin]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def pack(tables: Sequence[TableOrigin]) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """(each table as YAML has it, the arrays of the file beside it)"""
     entries: list[Rows] = []
     written = []
@@ -40,10 +40,10 @@ def packed(tables: Sequence[TableOrigin]) -> tuple[list[dict[str, Any]], dict[st
     return written, _arrays(entries)
 
 
-def unpacked(arrays: Arrays) -> list[Any]:
+def unpack(arrays: Arrays) -> list[Any]:
     """The value of every entry: numbers, numbers by name, or texts."""
     ends, start = np.cumsum(arrays["rows"]), dict.fromkeys(_TYPES, 0)
-    flat = {kind: _joined(arrays[str(kind)], dtype).tolist() for kind, dtype in _TYPES.items() if kind != TEXT}
+    flat = {kind: _join(arrays[str(kind)], dtype).tolist() for kind, dtype in _TYPES.items() if kind != TEXT}
     text = arrays[str(TEXT)].tobytes()
     names = arrays["names"].tobytes().decode().split("\n")
     values, kinds = [], arrays["kinds"].tolist()
@@ -85,7 +85,7 @@ def load(path: Path, sha256: str) -> list[Any]:
         raise DamagedNumbers(f"is damaged ({error or type(error).__name__})") from None
     if (content := digest(arrays)) != sha256:
         raise DamagedNumbers(f"holds other numbers (sha256 {content[:12]}…, not {sha256[:12]}…)")
-    return unpacked(arrays)
+    return unpack(arrays)
 
 
 def _long_rows(value: Any) -> Rows:
@@ -131,5 +131,5 @@ def _planes(values: np.ndarray) -> np.ndarray:
     return values.view(np.uint8).reshape(len(values), values.dtype.itemsize).T.copy()
 
 
-def _joined(planes: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _join(planes: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.ascontiguousarray(planes.T).view(dtype).ravel()

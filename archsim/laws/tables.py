@@ -337,7 +337,7 @@ class CalibrationSpec(fields.Spec):
     blocks: tuple[BlockTable, ...] = ()
 
     @property
-    def measured(self) -> ReferenceRates:
+    def measured_rates(self) -> ReferenceRates:
         """Rates of the GPU that was measured."""
         return self.reference
 
@@ -353,7 +353,7 @@ class MachineCalibration(CalibrationSpec):
     linked: bool  # each device of a node has a link to each other, and no switch
 
     @property
-    def measured(self) -> ReferenceRates:
+    def measured_rates(self) -> ReferenceRates:
         return self.given
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
-from archsim.base.files import drafted, write_text
+from archsim.base.files import write_draft, write_text
 from archsim.base.yaml import dump_yaml
 from archsim.models import config_families, onnx
 from archsim.models.config_keys import EXPERTS, TOP_K, ConfigKeys, read_keys
@@ -119,7 +119,7 @@ def write_model(model: ModelSpec, path: Path) -> None:
 
 def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
-    with drafted(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
+    with write_draft(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         table = csv.DictWriter(stream, onnx.OPERATOR_COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)

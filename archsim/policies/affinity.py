@@ -17,7 +17,7 @@ def affine(history: History, placement: Placement) -> Rebalanced:
     assert history.seen is not None, "needs: routing"
     load, seen = history.tokens.sum(axis=0, dtype=np.int64), history.seen
     held = [
-        gathered(load[at], seen.pairs[at], seen.origins[at], placement.layer_slots[row])
+        gather(load[at], seen.pairs[at], seen.origins[at], placement.layer_slots[row])
         for at, row in enumerate(history.rows.tolist())
     ]
     experts = placement.experts
@@ -25,7 +25,7 @@ def affine(history: History, placement: Placement) -> Rebalanced:
     return Rebalanced(with_layers(placement, history.rows, held), effort_of(operations, len(load) * experts, experts))
 
 
-def gathered(load: np.ndarray, pairs: np.ndarray, origins: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
+def gather(load: np.ndarray, pairs: np.ndarray, origins: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
     """[die] experts of one layer. load: int64[expert]; pairs: int64[expert, expert]; origins: int64[die, expert];
     slots: int64[die].
     """

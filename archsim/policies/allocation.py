@@ -503,7 +503,7 @@ def even(step: StepView) -> Plan:
     return _plan(expert, die, each[expert] + (np.arange(len(expert)) - first[expert] < rest[expert]))
 
 
-def hashed(step: StepView) -> Plan:
+def take_by_hash(step: StepView) -> Plan:
     """Every token takes a holder of its expert by a hash of its position, layer and iteration: even, but for chance, as
     engines that ask nobody choose a replica.
     """

@@ -95,7 +95,7 @@ class Placement:
         return self.holds.shape[2]
 
     @cached_property
-    def replicated(self) -> bool:
+    def has_replicas(self) -> bool:
         """Whether any expert has several holders."""
         return int(np.count_nonzero(self.holds)) > self.home.size
 
@@ -120,7 +120,7 @@ class Placement:
 
         ``expert``, ``die``: int[n]; ``hops``: int32[die, die].
         """
-        if not self.replicated:
+        if not self.has_replicas:
             return self.home[layer, expert]
         return nearest_holders(self.holds[layer, expert], die, hops)
 
@@ -196,16 +196,16 @@ def linear(experts: int, dies: int) -> np.ndarray:
     return np.where(expert < each * dies, expert // max(each, 1), expert % dies).astype(np.int32)
 
 
-def balanced(experts: int, dies: int) -> np.ndarray:
+def even_placement(experts: int, dies: int) -> np.ndarray:
     """Contiguous and even: die floor(e * dies / experts), for expert counts that are not multiples of the dies."""
     return (np.arange(experts, dtype=np.int64) * dies // experts).astype(np.int32)
 
 
-def padded(experts: int, dies: int, layers: int) -> Placement:
-    """``balanced``, with as many slots on every die as the fullest one has: a kernel that runs as many experts on every
-    GPU finds an empty slot where a die has one less.
+def pad_slots(experts: int, dies: int, layers: int) -> Placement:
+    """`even_placement`, with as many slots on every die as the fullest one has: a kernel that runs as many experts on
+    every GPU finds an empty slot where a die has one less.
     """
-    of_homes = Placement.of_homes(balanced(experts, dies), layers, dies)
+    of_homes = Placement.of_homes(even_placement(experts, dies), layers, dies)
     return replace(of_homes, room=np.full((layers, dies), -(-experts // dies), np.int64))
 
 

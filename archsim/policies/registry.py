@@ -16,7 +16,7 @@ from archsim.policies.routing import PASS_TOKENS, RoutingRule
 from archsim.specs.policies import EVERY_STEPS, NEEDS, PATHS, PHASE
 
 PLACEMENTS: Mapping[str, Callable[..., Any]] = {
-    "linear": placement.linear, "balanced": placement.balanced, "padded": placement.padded,
+    "linear": placement.linear, "balanced": placement.even_placement, "padded": placement.pad_slots,
     "redundant": placement.redundant,
 }  # fmt: skip
 # Other rules: ``module:function`` in this package, imported when a policy names the rule.
@@ -28,7 +28,7 @@ ALLOCATIONS = {
     "copy_aware": "copy_aware:copy_aware",
     "lp": "linear_programme:lp",
     "even": "allocation:even",
-    "hashed": "allocation:hashed",
+    "hashed": "allocation:take_by_hash",
     "nearest": "allocation:nearest",
     "static": "allocation:static",
     "lplb": "allocation:lplb",

@@ -94,7 +94,7 @@ class SeenRouting:
         return found.reshape(-1, size, size)
 
 
-def joined(parts: Sequence[SeenRouting]) -> SeenRouting | None:
+def join_seen(parts: Sequence[SeenRouting]) -> SeenRouting | None:
     """The tokens of several iterations of one batch; None of none."""
     if not parts:
         return None

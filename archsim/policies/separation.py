@@ -15,13 +15,16 @@ def separate(history: History, placement: Placement) -> Rebalanced:
     """Needs pairs (``History.seen``). Operations: every expert looks at the experts and at the dies before it."""
     assert history.seen is not None, "needs: routing"
     load, pairs = history.tokens.sum(axis=0, dtype=np.int64), history.seen.pairs
-    held = [separated(load[at], pairs[at], placement.layer_slots[row]) for at, row in enumerate(history.rows.tolist())]
+    held = [
+        separate_experts(load[at], pairs[at], placement.layer_slots[row])
+        for at, row in enumerate(history.rows.tolist())
+    ]
     experts = placement.experts
     operations = len(load) * experts * (experts + placement.dies)
     return Rebalanced(with_layers(placement, history.rows, held), effort_of(operations, len(load) * experts, experts))
 
 
-def separated(load: np.ndarray, pairs: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
+def separate_experts(load: np.ndarray, pairs: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
     """[die] experts of one layer. load: int64[expert]; pairs: int64[expert, expert]; slots: int64[die]."""
     together = np.zeros((len(slots), len(load)), np.int64)  # tokens that an expert shares with those on a die
     die_load, free = np.zeros(len(slots), np.int64), slots.copy()

@@ -15,13 +15,13 @@ def by_task(history: History, placement: Placement) -> Rebalanced:
     """Needs subjects (``History.seen``). Operations: every expert looks at all subjects of every die."""
     assert history.seen is not None, "needs: routing"
     loads = history.seen.subject_loads
-    held = [placed(loads[:, at], placement.layer_slots[row]) for at, row in enumerate(history.rows.tolist())]
+    held = [place(loads[:, at], placement.layer_slots[row]) for at, row in enumerate(history.rows.tolist())]
     subjects, layers, experts = loads.shape
     operations = layers * experts * subjects * placement.dies
     return Rebalanced(with_layers(placement, history.rows, held), effort_of(operations, layers * subjects, experts))
 
 
-def placed(loads: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
+def place(loads: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
     """[die] experts of one layer. loads: int64[subject, expert]; slots: int64[die]."""
     share = loads / np.maximum(loads.sum(axis=1, keepdims=True), 1)
     of_die, free = np.zeros((len(slots), len(loads))), slots.copy()

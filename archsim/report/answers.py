@@ -12,7 +12,7 @@ from archsim.base.causes import DOING
 from archsim.base.sums import sum
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
-from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listed, percent, scaled
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, with_unit
 from archsim.runs.results import Row
 
 _MOST_PLACES = 4  # in a sentence; tables have all
@@ -33,7 +33,7 @@ class Winner:
 
 def headline(report: Report) -> str:
     """The assumption set that the sentences and the picture are of."""
-    labels = [label for label in report.compared() if any(place.assumptions == label for place in report.places())]
+    labels = [label for label in report.compared_sets() if any(place.assumptions == label for place in report.places())]
     return next((label for label in labels if label.startswith(_FIRST)), labels[-1] if labels else "")
 
 
@@ -67,7 +67,7 @@ def iteration_sentence(row: Row) -> str:
         return ""
     layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
     return (
-        f"A decode iteration of {row['model']} on {row['system']} takes {scaled(whole_ns, TIME_UNITS)} at batch "
+        f"A decode iteration of {row['model']} on {row['system']} takes {with_unit(whole_ns, TIME_UNITS)} at batch "
         f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
     )
 
@@ -91,7 +91,7 @@ def _faster_systems(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> li
         for other in others:
             ratios = [systems[first][batch] / systems[other][batch] for batch in shared]
             parts.append(f"{between(ratios, factor)} as fast as {other}")
-        said.append(f"{first} decodes {model} {listed(parts)}.")
+        said.append(f"{first} decodes {model} {listing(parts)}.")
     return said
 
 
@@ -148,7 +148,7 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int = 0)
     winner, but a tie.
     """
     ties = [(place, win) for found in by_system.values() for place, wins in found.items() for win in wins if win.ties]
-    tied = _tied(ties, worlds, len(by_system) > 1)
+    tied = _tie_sentences(ties, worlds, len(by_system) > 1)
     sure = {
         system: {place: left for place, found in places.items() if (left := [win for win in found if not win.ties])}
         for system, places in by_system.items()
@@ -156,7 +156,7 @@ def _won(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: int = 0)
     return [*_won_surely({system: places for system, places in sure.items() if places}, worlds), *tied]
 
 
-def _tied(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> list[str]:
+def _tie_sentences(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> list[str]:
     """``With deepseek-v3 at batch 16,384, base and allo are a tie: base is 1.09× as fast as allo (0.98× to 1.14× in
     90 % of 32 samples).``
     """
@@ -165,7 +165,7 @@ def _tied(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: bool) -> l
         where = f"With {place.model}{f' on {place.system}' if several else ''} at batch {win.batch:,}"
         each = win.ties[0]
         low, high = (factor(each[end]) for end in ("ratio_p05", "ratio_p95"))
-        names = listed([win.run["policy"], *(pair["slower"] for pair in win.ties)])
+        names = listing([win.run["policy"], *(pair["slower"] for pair in win.ties)])
         said.append(
             f"{where}, {names} are a tie: {win.run['policy']} is {factor(each['ratio'])} as fast as {each['slower']} "
             f"({low} to {high} in {percent(0.9)} of {worlds} samples)."
@@ -183,7 +183,7 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
         groups.setdefault((rule, tuple(dict.fromkeys(place.model for place in places))), []).append(system)
     said = []
     for (rule, models), systems in groups.items():
-        where, several = listed(systems), len(systems) > 1
+        where, several = listing(systems), len(systems) > 1
         if several and len(systems) == len(by_system):
             where = f"{_EVERY.get(len(systems), f'all {len(systems)}')} systems"
         every = [(place, win) for system in systems for place, found in by_system[system].items() for win in found]
@@ -214,7 +214,7 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
             ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
             told = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
             said.append(
-                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listed(told)}. The table "
+                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(told)}. The table "
                 "below has them."
             )
     return said
@@ -230,7 +230,7 @@ def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Win
     if known and policy != "ep":
         low, high = min(run["speedup_vs_ep_p05"] for run in known), max(run["speedup_vs_ep_p95"] for run in known)
         how += f" ({factor(low)} to {factor(high)} in {percent(0.9)} of {worlds} samples)"
-    return f"{_EP if policy == 'ep' else policy} decodes {listed(models)} {how}"
+    return f"{_EP if policy == 'ep' else policy} decodes {listing(models)} {how}"
 
 
 def _by(policy: str, wins: Iterable[tuple[Panel, Winner]]) -> str:
@@ -254,7 +254,7 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
         if len(wins) > _MOST_PLACES and not unbroken:
             return {}
         run = unbroken and len(wins) > 2
-        told = f"{wins[0]:,} to {wins[-1]:,}" if run else listed(f"{batch:,}" for batch in wins)
+        told = f"{wins[0]:,} to {wins[-1]:,}" if run else listing(f"{batch:,}" for batch in wins)
         named[policy] = f"batch{'' if len(wins) == 1 else 'es'} {told}"
     return named
 
@@ -265,7 +265,7 @@ def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
     for system, places in by_system.items():
         for place, found in places.items():
             rates = [win.run["tokens_per_s"] for win in found if win.run.get("tokens_per_s")]
-            rate = f" {between(rates, lambda value: scaled(value, RATE_UNITS))} of" if rates else ""
+            rate = f" {between(rates, lambda value: with_unit(value, RATE_UNITS))} of" if rates else ""
             batch = between((win.batch for win in found), lambda value: f"{value:,.0f}")
             policy = found[0].run["policy"]
             said.append(f"On {system}, {policy} decodes{rate} {place.model} at batch {batch}.")
@@ -275,14 +275,14 @@ def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
 def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) -> str:
     """Places where another policy wins: each by name, or how many there are. ``several``: systems, which are named."""
     if len(others) > _MOST_PLACES:
-        names = listed(dict.fromkeys(win.run["policy"] for _, win in others))
+        names = listing(dict.fromkeys(win.run["policy"] for _, win in others))
         return f"In {len(others)} of {places} places another policy wins ({names}); the table below has them."
     each = []
     for policy, found in groupby(others, key=lambda other: other[1].run["policy"]):
         wins = list(found)
-        where = listed(
+        where = listing(
             f"{place.model}{f' on {place.system}' if several else ''} at batch "
-            f"{listed(f'{win.batch:,}' for _, win in here)}"
+            f"{listing(f'{win.batch:,}' for _, win in here)}"
             for place, here in groupby(wins, key=lambda win: win[0])
         )
         each.append(f"{where}, where {policy} wins{_by(policy, wins)}")
@@ -322,9 +322,9 @@ def _steps_of(places: Sequence[Panel], several: bool) -> tuple[str, Callable[[st
     if len(places) == 1:
         return f"a step of {models[0]}{f' on {systems[0]}' if several else ''}", str
     if len(places) == len(models) * len(systems):
-        where = f"{listed(models)}{f' on {listed(systems)}' if several else ''}"
+        where = f"{listing(models)}{f' on {listing(systems)}' if several else ''}"
     else:
-        where = listed(f"{place.model} on {place.system}" for place in places)
+        where = listing(f"{place.model} on {place.system}" for place in places)
     return f"steps of {where}", lambda word: _PLURAL.get(word, word)
 
 

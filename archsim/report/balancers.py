@@ -11,7 +11,7 @@ from math import exp, log
 from typing import Any
 
 from archsim.base.sums import sum
-from archsim.report.units import BYTE_UNITS, factor, percent, scaled
+from archsim.report.units import BYTE_UNITS, factor, percent, with_unit
 from archsim.runs.results import Row
 from archsim.specs import balancers
 
@@ -121,7 +121,7 @@ def distance(row: Row) -> float | None:
     return load / bound if load and bound else None
 
 
-def reached(row: Row, ep: Row) -> float | None:
+def share_reached(row: Row, ep: Row) -> float | None:
     """Share of the imbalance of ``ep`` that is gone, of what any placement of as many slots could remove; 1 for rules
     that run experts where they are not placed and so beat this bound.
     """
@@ -191,7 +191,7 @@ def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
     gains = {name: exp(_mean([log(gain(runs[name], runs[REFERENCE])) for runs in places])) for name in names}
     best, *others = sorted(names, key=lambda name: -gains[name])
     rows, eps = [runs[best] for runs in places], [runs[REFERENCE] for runs in places]
-    shares = [each for each in map(reached, rows, eps) if each is not None]
+    shares = [each for each in map(share_reached, rows, eps) if each is not None]
     fastest = [max(names, key=lambda name: runs[name]["throughput_tokens_per_s"]) for runs in places]
     idle = sum(all(gain(runs[name], runs[REFERENCE]) < 1 + PAYS for name in names) for runs in places)
     return Glance(
@@ -201,8 +201,8 @@ def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
         ", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
         f"{fastest.count(best)} of {len(places)}",
         percent(_mean(shares)) if shares and best != REFERENCE else "–",
-        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
-        scaled(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
+        with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        with_unit(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
         percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
         f"{idle} of {len(places)}",
     )
@@ -218,7 +218,7 @@ def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
     exact = [name for name, row in runs.items() if not row.get("pairs_lost")]
     winner = max(exact, key=lambda name: runs[name]["throughput_tokens_per_s"])
     best = runs[winner]
-    share = reached(best, ep)
+    share = share_reached(best, ep)
     return Win(
         tuple(place),
         winner,
@@ -258,8 +258,8 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> PolicyWorth:
         factor(exp(_mean([log(value) for value in gains]))),
         f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
         factor(_mean(distances)) if distances else "–",
-        scaled(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
-        scaled(_mean(moved), BYTE_UNITS),
+        with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        with_unit(_mean(moved), BYTE_UNITS),
         percent(_mean([_moves_share(row) for row in rows]), 1),
         percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
         percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),

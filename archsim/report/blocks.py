@@ -26,7 +26,7 @@ def overview() -> str:
     """Every block with one line and its table."""
     parts = []
     for name, table in DIAGRAMS.items():
-        parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indented(table.describe()), ""]
+        parts += [f"{name}: {_module(name).__doc__.splitlines()[0]}", _indent(table.describe()), ""]
     parts.append("archsim hardware blocks NAME: parameters and state layout; with --diagram FILE.svg: its diagram")
     return "\n".join(parts)
 
@@ -36,8 +36,8 @@ def full_text(name: str) -> str:
     if name == "request":
         said = importlib.import_module("microarch.blocks.request").__doc__ or ""
         return f"{said.rstrip()}\n\n{blocks.REQUEST.describe()}"
-    module, table = _module(name), _indented(DIAGRAMS[name].describe())
-    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indented(describe(module.Parameters))}"
+    module, table = _module(name), _indent(DIAGRAMS[name].describe())
+    of_it = f"Parameters: {module.Parameters.__doc__}\n\n{_indent(describe(module.Parameters))}"
     return f"{module.__doc__.rstrip()}\n\nTransitions:\n\n{table}\n\n{of_it}"
 
 
@@ -62,5 +62,5 @@ def _module(name: str):
     return importlib.import_module(f"microarch.blocks.{name}")
 
 
-def _indented(lines: str) -> str:
+def _indent(lines: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in lines.splitlines())

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from archsim.report.report import Report
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, percent, plain, scaled, significant
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, percent, plain, significant, with_unit
 from archsim.runs import results
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.policies import RULE_TYPES, PolicySpec
@@ -60,7 +60,7 @@ def words(decision: DecisionSpec) -> str:
     if decision.executor == "gpu":
         return "a kernel on every GPU"
     taken = decision.host.time_ns
-    return f"host, {'timed during the run' if taken is None else scaled(taken, TIME_UNITS)}"
+    return f"host, {'timed during the run' if taken is None else with_unit(taken, TIME_UNITS)}"
 
 
 def clock(hz: float) -> str:
@@ -118,7 +118,7 @@ def _row(run: results.Row, other: results.Row, system: SystemSpec, policy: Polic
         "mm2": f"{significant(added.area_mm2, 2)} mm²",
         "ppm": f"{significant(added.area_mm2 / WAFER_MM2 * PPM, 2)} ppm",
         "mw": f"{significant(added.power_mw, 2)} mW",
-        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "copies": with_unit(copied, BYTE_UNITS) if copied else "none",
         "throughput": percent(gain, 1),
         "gains": gain > 1.0,
     }

@@ -15,7 +15,7 @@ from archsim.report.published_overhead import (
     published_as,
 )
 from archsim.report.report import Report
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, with_unit
 from archsim.runs import measure_run, results
 from archsim.specs.system import SystemSpec
 
@@ -79,26 +79,26 @@ def _host_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     for name, system in family.systems.items():
         if system.decision.executor != "host":
             continue
-        for run in _balanced(report, name):
+        for run in _balanced_runs(report, name):
             if not run[OVERHEAD]:
                 continue
             yield {
                 "run": run,
                 "overhead": [_percent(run[column]) for column in (OVERHEAD, P50, P99)],
-                "exposed": scaled(step_exposed_ns(run), TIME_UNITS),
-                "decided": _decided(run, system),
+                "exposed": with_unit(step_exposed_ns(run), TIME_UNITS),
+                "decided": _decision_text(run, system),
                 "wafer": published_as(system),
                 "claim": compare_run(run, system),
             }
 
 
-def _decided(run: results.Row, system: SystemSpec) -> str:
+def _decision_text(run: results.Row, system: SystemSpec) -> str:
     """The given decision time, or the distribution of the times measured on the machine that ran archsim."""
     if system.decision.host.time_ns is not None:
-        return scaled(system.decision.host.time_ns, TIME_UNITS)
+        return with_unit(system.decision.host.time_ns, TIME_UNITS)
     if run["host_p50_ns"] is None:
         return NO_TIME
-    return ", ".join(scaled(run[f"host_p{at}_ns"], TIME_UNITS) for at in measure_run.HOST_PERCENTILES)
+    return ", ".join(with_unit(run[f"host_p{at}_ns"], TIME_UNITS) for at in measure_run.HOST_PERCENTILES)
 
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
     by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
     if len(by_design) < 3:
         return
-    for run in _balanced(report, next(iter(by_design.values()))):
+    for run in _balanced_runs(report, next(iter(by_design.values()))):
         overheads: dict[tuple[int, float], float] = {}
         for design, name in by_design.items():
             other = report.beside(run, system=name)
@@ -181,7 +181,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
     if machine is None or len(systems) < 2:
         return
-    for run in _balanced(report, machine):
+    for run in _balanced_runs(report, machine):
         cells = []
         for name, system in systems.items():
             other = report.beside(run, system=name)
@@ -194,7 +194,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
 def _executor_cell(run: results.Row, machine: results.Row) -> dict[str, Any]:
     fast, slow = machine["throughput_tokens_per_s"], run["throughput_tokens_per_s"]
     return {
-        "exposed": scaled(step_exposed_ns(run), TIME_UNITS),
+        "exposed": with_unit(step_exposed_ns(run), TIME_UNITS),
         "overhead": _percent(run[OVERHEAD]),
         "enough": bool(fast and slow and slow >= fast * (1 - AS_GOOD)),
         "throughput": percent(slow / fast, 1) if fast and slow else NO_TIME,
@@ -211,7 +211,7 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
     ordered = sorted(systems, key=lambda name: read(systems[name]))
     if len(ordered) < 2:
         return
-    for lead in _balanced(report, family.lead):
+    for lead in _balanced_runs(report, family.lead):
         policy = next(each for each in report.experiment.policies if each.name == lead["policy"])
         if field == "heatmap_port_bits" and not policy.predicts:
             continue
@@ -230,12 +230,12 @@ def _table_row(run: results.Row, value: int) -> dict[str, Any]:
         "value": f"{value:,}",
         "dropped": f"{run['heatmap_dropped']:,.0f}",
         "misses": f"{run['atu_misses']:,.0f}",
-        "copies": scaled(copied, BYTE_UNITS) if copied else "none",
+        "copies": with_unit(copied, BYTE_UNITS) if copied else "none",
         "overhead": _percent(run[OVERHEAD]),
         "speedup": NO_TIME if speedup is None else factor(speedup),
     }
 
 
-def _balanced(report: Report, system: str) -> list[results.Row]:
+def _balanced_runs(report: Report, system: str) -> list[results.Row]:
     """Runs of a system with a policy other than base."""
     return [run for run in report.of_system(system) if run["policy"] != "base"]

@@ -40,7 +40,7 @@ def map_of(report: Report, family: Family) -> Map | None:
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     fronts = []
-    for label in report.compared() if len(family.systems) > 1 else ():
+    for label in report.compared_sets() if len(family.systems) > 1 else ():
         for model in report.models:
             points = points_of(report, family, Panel(label, family.lead, model))
             areas = sorted({point.mm2 for point in points})

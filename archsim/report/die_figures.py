@@ -26,7 +26,7 @@ from archsim.report.maps import Idle, MapMoment, MappedRun, die_map, ends_told
 from archsim.report.plots import MatrixFigure, PlotAxis, Points
 from archsim.report.report import Panel, Report
 from archsim.report.tables import BOUNDS
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant, unit_of
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, unit_of, with_unit
 from archsim.runs import notes, plan
 from archsim.runs.results import Row
 from archsim.specs.built import AsBuilt, places_of
@@ -117,7 +117,7 @@ def pairs(report: Report) -> MatrixFigure | None:
         first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in MOVED}
         own = [
             of_run | {"src": row["src"], "dst": row["dst"], "share": 100.0 * row[name] / largest[name], "kind": kind}
-            | {"told": scaled(row[name], BYTE_UNITS)}
+            | {"told": with_unit(row[name], BYTE_UNITS)}
             for name, kind in sorted(MOVED.items(), key=lambda each: first[each[0]])
             for row in rows
             if row[name]
@@ -265,13 +265,13 @@ def _told(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
         ((round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name) for column, name in BOUNDS.items()),
         reverse=True,
     )
-    told = {"told": f"iteration {of('step'):.0f}: {scaled(ns, TIME_UNITS)}"}
+    told = {"told": f"iteration {of('step'):.0f}: {with_unit(ns, TIME_UNITS)}"}
     told["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
     src, dst, tokens, most = of("link_src"), of("link_dst"), of("tokens"), of("die_tokens")
     if src is not None and dst is not None:
         told["link"] = (
             f"{src:.0f} → {dst:.0f}, busy {100 * (of('link_busy_ns') or 0.0) / ns:.0f} %, "
-            f"{scaled(of('link_bytes') or 0.0, BYTE_UNITS)}"
+            f"{with_unit(of('link_bytes') or 0.0, BYTE_UNITS)}"
         )
     if tokens and most is not None and of("die") is not None:
         told["die"] = f"{of('die'):.0f}, {factor(most * dies / tokens)} the mean load"

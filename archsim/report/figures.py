@@ -15,7 +15,7 @@ import numpy as np
 from archsim.base import causes, sums
 from archsim.report.plots import KINDS, Bars, Colours, Figure, PlotAxis, Points
 from archsim.report.tables import bound_shares
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, scaled, significant, unit_of
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, unit_of, with_unit
 from archsim.runs.results import Row
 
 COLOURED = ("base", "ep", "allo", "pred", "allo+pred")
@@ -146,7 +146,7 @@ def iterations(rows: Sequence[Row]) -> Bars | None:
     several = len({row["batch"] for row in known}) > 1
     worth, unit = unit_of([row["iteration_ns"] for row in known], TIME_UNITS)
     parts = [
-        run_names(row, several) | {"value": ns / worth, "part": name, "told": scaled(ns, TIME_UNITS), "label": ""}
+        run_names(row, several) | {"value": ns / worth, "part": name, "told": with_unit(ns, TIME_UNITS), "label": ""}
         for row in known
         for part, (_, name) in ITERATION.items()
         if (ns := row[f"iteration_{part}_ns"])
@@ -238,7 +238,7 @@ def replicas(rows: Sequence[Row]) -> Bars | None:
         "replicas_max_bytes_per_die",
         "How much memory do copies of experts take?",
         f"copies on the most filled die, {unit}",
-        lambda value: scaled(value, BYTE_UNITS) if value else "none",
+        lambda value: with_unit(value, BYTE_UNITS) if value else "none",
         worth=worth,
     )
 
@@ -293,7 +293,7 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
             if ns:
                 ends = {"begin": at / worth, "value": (at + ns) / worth}
                 parts.append(
-                    of_run | ends | {"cause": name, "label": scaled(ns, TIME_UNITS), "share": percent(ns / step, 1)}
+                    of_run | ends | {"cause": name, "label": with_unit(ns, TIME_UNITS), "share": percent(ns / step, 1)}
                 )
                 at += ns
     return Bars(
@@ -322,8 +322,8 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
         | {
             "value": (row.get(column) or 0.0) / worth,
             "kind": name,
-            "label": scaled(total, BYTE_UNITS),
-            "told": scaled(row[column], BYTE_UNITS),
+            "label": with_unit(total, BYTE_UNITS),
+            "told": with_unit(row[column], BYTE_UNITS),
         }
         for row, total in zip(known, totals, strict=True)
         for column, (_, name) in TRAFFIC.items()

@@ -47,7 +47,7 @@ def _words() -> tuple[re.Pattern[str], dict[str, str]]:
     return re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, longest))})(s?)(?![\w-])", re.IGNORECASE), anchors
 
 
-def linked(page: str) -> str:
+def link_words(page: str) -> str:
     """The page, with the first use of every word of the glossary in each section a link to its meaning."""
     pattern, anchors = _words()
     out: list[str] = []

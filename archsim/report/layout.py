@@ -26,7 +26,7 @@ def nodes_of(system: SystemSpec) -> int | None:
     return levels[1].size if len(levels) > 1 else 1
 
 
-def arranged(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequence[Row], Sequence[Row]]:
+def arrange(dies: Sequence[Row], links: Sequence[Row], width: int) -> tuple[Sequence[Row], Sequence[Row]]:
     """The same dies and links with positions, ``width`` dies per row."""
     at = places(len(dies), [(link["src"], link["dst"]) for link in links], width)
     placed_dies = [{**die, **dict(zip(("x", "y"), at[die["die"]], strict=True))} for die in dies]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from archsim.base.sums import sum
 from archsim.report import plots, units
 from archsim.report.die_map import DieMap, Metric
-from archsim.report.layout import arranged
+from archsim.report.layout import arrange
 from archsim.runs.results import Frames, Row
 
 MOST_LINKS = 1200  # of a run; of more, only those between neighbours are drawn
@@ -78,7 +78,7 @@ def die_map(
                 rows += own_rows
                 moments += _moment_rows(run, own_rows, ())
                 continue
-            dies, own = arranged(dies, own, width or ceil(sqrt(len(dies))))
+            dies, own = arrange(dies, own, width or ceil(sqrt(len(dies))))
             idle = ()
         own_rows = [dict(run.chosen) | row | _at_moments(run, at) for at, row in enumerate(_die_rows(dies))]
         rows += own_rows

@@ -7,11 +7,11 @@ from typing import Any
 from archsim.base.files import write_text
 from archsim.report import answers, balancers, decision_cost, die_figures, figures, sections, slower, tables
 from archsim.report.deciders import deciders
-from archsim.report.glossary import FILE, anchor, glossary_sections, linked
-from archsim.report.rendering import rendered
+from archsim.report.glossary import FILE, anchor, glossary_sections, link_words
+from archsim.report.rendering import render
 from archsim.report.report import Report
-from archsim.report.sections import beyond_memory, copied
-from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, scaled
+from archsim.report.sections import beyond_memory, copy_runs
+from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, with_unit
 from archsim.runs import notes, results
 from archsim.specs import fabric, policies, unread
 from archsim.specs.system import SystemSpec
@@ -34,13 +34,13 @@ def render_all(report: Report) -> dict[str, str]:
     """File → page: the answers, then all results, the assumptions, files and machines, and the glossary."""
     filters: dict[str, Callable[..., Any]] = {
         "written": _written, "factor": factor, "plain_factor": plain_factor, "percent": percent, "shape": shape_of,
-        "bytes": lambda value: scaled(value, BYTE_UNITS), "time": lambda value: scaled(value, TIME_UNITS),
+        "bytes": lambda value: with_unit(value, BYTE_UNITS), "time": lambda value: with_unit(value, TIME_UNITS),
         "anchor": anchor, "given": lambda spec, key: spec.model_dump(mode="json", by_alias=True)[key],
     }  # fmt: skip
     context = _context(report)
     templates = {name: "page.html.j2" if name == PAGES[0] else f"{name}.j2" for name in PAGES}
     return {
-        name: rendered(template, context, filters, finish=str if name == FILE else linked)
+        name: render(template, context, filters, finish=str if name == FILE else link_words)
         for name, template in templates.items()
     }
 
@@ -83,7 +83,7 @@ def _context(report: Report) -> dict[str, Any]:
         "path": figures.critical_path(runs),
         "imbalance": figures.imbalance(runs),
         "replicas": figures.replicas(runs),
-        "copied": copied(report),
+        "copied": copy_runs(report),
         "beyond_memory": list(beyond_memory(report)),
         "maps": die_figures.maps(report),
         "busiest": die_figures.busiest(report, answers.headline(report)),

@@ -76,7 +76,7 @@ def render(found: Profile) -> str:
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
     }  # fmt: skip
-    return rendering.rendered("profile.html.j2", context)
+    return rendering.render("profile.html.j2", context)
 
 
 def _by_layer(found: Profile, name: str) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from archsim.base.fields import Spec
-from archsim.report.units import TIME_UNITS, factor, scaled, significant
+from archsim.report.units import TIME_UNITS, factor, significant, with_unit
 from archsim.runs import results
 from archsim.specs.library import load_system
 from archsim.specs.system import SystemSpec
@@ -39,7 +39,7 @@ class OverheadComparison:
     host_ns: tuple[float, float]  # the host decision times that do
 
     @property
-    def published(self) -> str:
+    def published_text(self) -> str:
         return f"{self.low:g} to {self.high:g}\u00a0%"
 
     @property
@@ -81,7 +81,9 @@ def common_host_times(compared: Iterable[tuple[str, int, OverheadComparison]]) -
     for (wafer, batch), times in sorted(by_place.items()):
         least, most = max(low for low, _ in times), min(high for _, high in times)
         if least <= most:
-            sentences.append(f"{scaled(least, TIME_UNITS)} to {scaled(most, TIME_UNITS)} at batch {batch:,} on {wafer}")
+            sentences.append(
+                f"{with_unit(least, TIME_UNITS)} to {with_unit(most, TIME_UNITS)} at batch {batch:,} on {wafer}"
+            )
         else:
             sentences.append(f"none at batch {batch:,} on {wafer}")
     return sentences
@@ -121,7 +123,7 @@ def _moved_by(low: float, high: float, simulated: float, times_ns: tuple[float, 
     least, most = times_ns
     if most <= 0:
         return f"no host decision time: PCIe, launch and messages alone take too long; {length}"
-    return f"{scaled(max(least, 0.0), TIME_UNITS)} to {scaled(most, TIME_UNITS)} host decision time, or {length}"
+    return f"{with_unit(max(least, 0.0), TIME_UNITS)} to {with_unit(most, TIME_UNITS)} host decision time, or {length}"
 
 
 def published_as(system: SystemSpec) -> str | None:

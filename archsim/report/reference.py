@@ -49,7 +49,7 @@ def reference(schemas: Mapping[str, Schema]) -> str:
         parts.append(_section(f"## {errors.capital(kind)} file", schema, told))
         for name, part in _reachable(schema):
             if name not in told and part.get("properties"):
-                parts.append(_section(f"### {_named(name)}", part, told))
+                parts.append(_section(f"### {_title_of(name)}", part, told))
                 told[name] = part["properties"]
     return "\n".join(parts)
 
@@ -83,7 +83,7 @@ def _references(node: Any) -> Iterator[str]:
             yield from _references(each)
 
 
-def _named(definition: str) -> str:
+def _title_of(definition: str) -> str:
     """``HbmSpec`` → ``Hbm``."""
     return definition.removesuffix("Spec")
 
@@ -94,7 +94,7 @@ def _list(schema: Schema, told: Mapping[str, Schema]) -> str:
     lines = []
     for name, others in told.items():
         if len(others) > 1 and others.items() <= keys.items():
-            lines.append(f"- the keys of [{_named(name)}](#{_named(name).lower()})")
+            lines.append(f"- the keys of [{_title_of(name)}](#{_title_of(name).lower()})")
             keys = {key: entry for key, entry in keys.items() if key not in others}
     if set(ASSUMPTIONS) <= keys.keys():
         each = ", ".join(f"[`{_with_default(key, keys.pop(key))}`](assumptions.md#{key})" for key in ASSUMPTIONS)
@@ -134,7 +134,7 @@ def _kind(entry: Schema) -> str:
         definition = entry["$ref"].rpartition("/")[2]
         if definition in _FILES:
             return f"[{_FILES[definition]}](#{_FILES[definition]}-file)"
-        return f"[{_named(definition)}](#{_named(definition).lower()})"
+        return f"[{_title_of(definition)}](#{_title_of(definition).lower()})"
     for union in ("anyOf", "oneOf"):
         if union in entry:
             return " or ".join(dict.fromkeys(_kind(each) for each in entry[union] if each.get("type") != "null"))
@@ -171,7 +171,7 @@ def assumptions_page() -> str:
     return head
 
 
-def generated() -> dict[str, str]:
+def generate() -> dict[str, str]:
     """Path below ``docs`` → text."""
     schemas = {kind: schema_of(spec, kind) for kind, spec in FILES.items()} | {"traffic": traffic_schema()}
     plain = {kind: schema_of(spec, kind, ranges=False) for kind, spec in FILES.items()}
@@ -187,7 +187,7 @@ def generated() -> dict[str, str]:
 
 def write_reference(docs: Path) -> None:
     """Write all files below ``docs``."""
-    for name, text in generated().items():
+    for name, text in generate().items():
         (docs / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(docs / name, text)
 

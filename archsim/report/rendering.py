@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import sentence
 from archsim.report import plot_parts
-from archsim.report.units import carried
+from archsim.report.units import carried_digits
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache
@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _MICRO = re.compile(r"(?<=\d[ \u00a0])us\b")  # as manifests write microseconds, in ASCII
 
 
-def rendered(
+def render(
     template: str,
     context: Mapping[str, Any],
     filters: Mapping[str, Callable] | None = None,
@@ -46,7 +46,7 @@ def rendered(
     )
     environment.filters["sentence"] = sentence
     environment.filters["svg"] = Markup
-    environment.filters["carried"] = carried
+    environment.filters["carried"] = carried_digits
     environment.filters["plot"] = lambda figure: Markup(figure.html())
     environment.filters["breakable"] = lambda label: escape(label).replace("+", Markup("+<wbr>"))
     environment.filters.update(filters or {})

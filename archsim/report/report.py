@@ -83,7 +83,7 @@ class Report:
         own = columns_with(self.experiment.all_columns)[len(RUN_COLUMNS) :]
         self.own = tuple(column for column in own if column.kind != TEXT)
         results = Results.load(folder)
-        self.runs = self._ordered(results.runs)
+        self.runs = self._order(results.runs)
         self.traces: list[str] = list(dict.fromkeys(run["trace"] for run in self.runs))
         self.dies, self.links, self.pairs, self.steps = (
             table.by("run") for table in (results.dies, results.links, results.pairs, results.steps)
@@ -95,7 +95,7 @@ class Report:
             self._at.setdefault(place_of(run), []).append(run)
         self._check_complete()
 
-    def _ordered(self, runs: Table) -> Table:
+    def _order(self, runs: Table) -> Table:
         order: dict[str, list[Any]] = {
             "assumptions": list(self.assumptions), "system": list(self.systems), "model": list(self.models),
             "batch": self.batches, "policy": self.policies,
@@ -144,7 +144,7 @@ class Report:
             if (spec.ties, other.ties) == ("sequence", "heapq") and rest(spec) == rest(other)
         ]
 
-    def compared(self) -> list[str]:
+    def compared_sets(self) -> list[str]:
         """The assumption sets that figures show: of two that differ only in ties, the one with the shorter label."""
         twins = {max(pair, key=len) for pair in self.tie_pairs()}
         return [label for label in self.assumptions if label not in twins]
@@ -166,7 +166,7 @@ class Report:
 
     def places(self) -> list[Panel]:
         """Places with runs that figures show, ordered by assumption set, system, model."""
-        order = (Panel(a, s, m) for a in self.compared() for s in self.shown_systems() for m in self.models)
+        order = (Panel(a, s, m) for a in self.compared_sets() for s in self.shown_systems() for m in self.models)
         return [place for place in order if place in self._at]
 
     def at(self, place: Panel) -> list[Row]:
@@ -179,7 +179,7 @@ class Report:
 
     def of_system(self, name: str) -> list[Row]:
         """The runs of a system under the assumption sets that figures show."""
-        compared = self.compared()
+        compared = self.compared_sets()
         return [run for run in self.runs if run["system"] == name and run["assumptions"] in compared]
 
     def beside(self, run: Row, **other: Any) -> Row | None:

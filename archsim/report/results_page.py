@@ -25,7 +25,7 @@ def results_page() -> str:
     )
     for title, columns in files:
         own = [each for each in columns if columns is COLUMNS or each not in COLUMNS]
-        rows = [f"| `{each.name}` | {each.unit} | {_meaning(each)}{_used(each, columns)} |" for each in own]
+        rows = [f"| `{each.name}` | {each.unit} | {_meaning(each)}{_objective_of(each, columns)} |" for each in own]
         parts.append("\n".join([f"## {title}", "", "| column | unit | meaning |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -37,7 +37,7 @@ def _meaning(column: Column) -> str:
     return _DENOMINATOR.sub("", column.meaning).replace("|", "\\|")
 
 
-def _used(column: Column, columns: tuple[Column, ...]) -> str:
+def _objective_of(column: Column, columns: tuple[Column, ...]) -> str:
     """Name of the column as an objective of `explore:`, if it is one."""
     names = [name for name, (known, _) in OBJECTIVES.items() if known == column.name and columns is COLUMNS]
     return "".join(f" (objective `{name}`)" for name in names)

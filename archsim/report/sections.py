@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.iteration.memory import memory_fit
-from archsim.policies.placement import Placement, balanced
+from archsim.policies.placement import Placement, even_placement
 from archsim.report.report import Panel, Report
 from archsim.report.sample_figures import option_times
 from archsim.report.units import percent
@@ -20,7 +20,7 @@ from archsim.runs.results import Row
 # exceed HBM capacity, under assumptions that do not bound them.
 
 
-def copied(report: Report) -> list[Row]:
+def copy_runs(report: Report) -> list[Row]:
     """The runs that wrote or held copies, in the order of places, batches and policies."""
     return [run for run in report.shown() if run["local_hbm_write_bytes"] or run["replicas_max_bytes_per_die"]]
 
@@ -50,7 +50,7 @@ def beyond_memory(report: Report) -> Iterator[Excess]:
 def _room_bytes(report: Report, place: Panel) -> int:
     """Room of a die with the fewest homes, experts spread evenly; 0 if the homes alone exceed capacity."""
     system, model = report.systems[place.system], report.models[place.model]
-    placement = Placement.of_homes(balanced(model.experts, system.dies), len(model.moe_layer_ids), system.dies)
+    placement = Placement.of_homes(even_placement(model.experts, system.dies), len(model.moe_layer_ids), system.dies)
     return max(0, int(memory_fit(system, model, report.assumptions[place.assumptions], placement).room_bytes.max()))
 
 

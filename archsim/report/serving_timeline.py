@@ -16,7 +16,7 @@ from archsim.base import units
 
 if TYPE_CHECKING:
     from archsim.serving.simulate import Served
-from archsim.report.timeline import named, write_events
+from archsim.report.timeline import name_event, write_events
 
 MOST_ITERATIONS = 200_000  # what Perfetto still opens quickly
 REQUESTS_PROCESS = 1
@@ -36,9 +36,9 @@ def write_serving_timeline(served: Served, path: Path, title: str) -> Path:
 
 
 def _lane_names(log: np.ndarray) -> Iterator[dict[str, Any]]:
-    yield named("process_name", REQUESTS_PROCESS, name="requests")
+    yield name_event("process_name", REQUESTS_PROCESS, name="requests")
     for worker in np.unique(log["instance"]).tolist():
-        yield named("process_name", FIRST_WORKER_PROCESS + worker, name=f"worker {worker}")
+        yield name_event("process_name", FIRST_WORKER_PROCESS + worker, name=f"worker {worker}")
 
 
 def _iterations(log: np.ndarray) -> Iterator[dict[str, Any]]:

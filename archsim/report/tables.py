@@ -14,11 +14,11 @@ from archsim.report.units import (
     Unit,
     factor,
     percent,
-    prefixed,
-    scaled,
     signed_percent,
     significant,
     unit_of,
+    with_prefix,
+    with_unit,
 )
 from archsim.runs.columns import shown_columns
 from archsim.runs.finished import Column
@@ -66,10 +66,10 @@ _PLAIN = ((1.0, ""),)
 _WRITTEN: dict[str, tuple[tuple[Unit, ...], Callable[[float], str]]] = {
     "ns": (TIME_UNITS, significant),
     "tokens/s": (RATE_UNITS, significant),
-    "bytes": (((1.0, "B"),), prefixed),
-    "byte hops": (((1.0, "B · hops"),), prefixed),
-    "message hops": (_PLAIN, prefixed),
-    "events": (_PLAIN, prefixed),
+    "bytes": (((1.0, "B"),), with_prefix),
+    "byte hops": (((1.0, "B · hops"),), with_prefix),
+    "message hops": (_PLAIN, with_prefix),
+    "events": (_PLAIN, with_prefix),
     "share": (((0.01, "%"),), significant),
     "percent": (((1.0, "%"),), significant),
     "W": (((1e6, "MW"), (1e3, "kW"), (1.0, "W")), significant),
@@ -137,8 +137,8 @@ def overview(report: Report) -> list[dict[str, Any]]:
                 "place": place,
                 "batch": _count(batch),
                 "policies": ", ".join(run["policy"] for run in close),
-                "throughput": _known(best["tokens_per_s"], lambda rate: scaled(rate, RATE_UNITS)),
-                "step": _known(best["decode_step_ns"], lambda ns: scaled(ns, TIME_UNITS)),
+                "throughput": _known(best["tokens_per_s"], lambda rate: with_unit(rate, RATE_UNITS)),
+                "step": _known(best["decode_step_ns"], lambda ns: with_unit(ns, TIME_UNITS)),
                 "over": _known(best["over_roofline"], factor),
                 "gain": _known(best["speedup_vs_ep"], factor, "no ep run"),
                 "speedup": _known(best["speedup_vs_base"], factor, "no base run"),
@@ -190,7 +190,7 @@ def ties(report: Report) -> list[dict[str, str]]:
             if (other := report.beside(run, assumptions=ordered)) is not None:
                 change = other["decode_ns"] / run["decode_ns"] - 1
                 rows.append({name: run[name] for name in ("system", "model", "policy")} | {
-                    "batch": _count(run["batch"]), "heapq": scaled(run["decode_ns"], TIME_UNITS),
-                    "sequence": scaled(other["decode_ns"], TIME_UNITS), "change": signed_percent(change),
+                    "batch": _count(run["batch"]), "heapq": with_unit(run["decode_ns"], TIME_UNITS),
+                    "sequence": with_unit(other["decode_ns"], TIME_UNITS), "change": signed_percent(change),
                 })  # fmt: skip
     return rows

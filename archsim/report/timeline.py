@@ -19,7 +19,7 @@ import numpy as np
 from archsim.base import errors, files
 from archsim.engine.demand import RunDemand
 from archsim.engine.loop import Replay
-from archsim.report.units import listed
+from archsim.report.units import listing
 from microarch.blocks.request import State, Unit
 from microarch.fabric.fabric import Fabric
 
@@ -33,7 +33,7 @@ def write_events(path: Path, events: Iterable[dict[str, Any]], title: str, unit:
     files.write_text(path, f'{{"displayTimeUnit":"{unit}","otherData":{head},"traceEvents":[\n{lines}\n]}}\n')
 
 
-def named(kind: str, process: int, thread: int = 0, **arguments: Any) -> dict[str, Any]:
+def name_event(kind: str, process: int, thread: int = 0, **arguments: Any) -> dict[str, Any]:
     """The event that says something about a process or a thread, such as ``process_name``."""
     return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": arguments}
 
@@ -70,7 +70,7 @@ def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, fabric
     ``start_ns``, ``end_ns``, and, if known, ``bytes`` and ``critical`` (place on the critical path). With ``fabric``, a
     transfer is drawn on every link of its route. Raises ValueError for a malformed log.
     """
-    rows = _checked(log)
+    rows = _check_log(log)
     lanes = _lanes(rows, fabric)
     events = [*_names(lanes), *(event for lane in lanes for event in _slices(rows, lane))]
     events += [event for lane in lanes for event in _counters(rows, lane)]
@@ -80,7 +80,7 @@ def write_timeline(log: Mapping[str, np.ndarray], path: Path, title: str, fabric
     return path
 
 
-def _checked(log: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _check_log(log: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     missing = [name for name in COLUMNS if name not in log]
     if missing:
         raise ValueError(f"the log of the step has no column {missing[0]!r}")
@@ -140,11 +140,11 @@ def _names(lanes: Iterable[Lane]) -> Iterator[dict[str, Any]]:
     processes = sorted({lane.process for lane in lanes})
     for process in [CRITICAL_PROCESS, *processes] if processes else []:
         special = {CRITICAL_PROCESS: "critical path", FABRIC_PROCESS: f"fabric, at most {MOST_LINKS} busiest links"}
-        yield named("process_name", process, 0, name=special.get(process, f"die {process - FIRST_DIE_PROCESS}"))
-        yield named("process_sort_index", process, 0, sort_index=process)
+        yield name_event("process_name", process, 0, name=special.get(process, f"die {process - FIRST_DIE_PROCESS}"))
+        yield name_event("process_sort_index", process, 0, sort_index=process)
     for lane in lanes:
-        yield named("thread_name", lane.process, lane.thread, name=lane.name)
-        yield named("thread_sort_index", lane.process, lane.thread, sort_index=lane.order)
+        yield name_event("thread_name", lane.process, lane.thread, name=lane.name)
+        yield name_event("thread_sort_index", lane.process, lane.thread, sort_index=lane.order)
 
 
 def _slices(rows: Mapping[str, np.ndarray], lane: Lane) -> Iterator[dict[str, Any]]:
@@ -217,7 +217,7 @@ def _critical_path(rows: Mapping[str, np.ndarray], lanes: Iterable[Lane]) -> lis
         int(row): lane for lane in lanes if lane.process >= FIRST_DIE_PROCESS for row in np.intersect1d(lane.rows, on)
     }
     thread = CRITICAL_PROCESS * 10_000
-    events = [named("thread_name", CRITICAL_PROCESS, thread, name="what the end of the step waited for")]
+    events = [name_event("thread_name", CRITICAL_PROCESS, thread, name="what the end of the step waited for")]
     until = 0
     for number, row in enumerate(on.tolist()):
         begin, end = max(int(rows["start_ns"][row]), until), int(rows["end_ns"][row])
@@ -253,7 +253,7 @@ def refuse_part_of_timeline(given: Mapping[str, object]) -> None:
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < len(given):
         verb = "is" if len(missing) == 1 else "are"
-        raise errors.ArchsimError(f"a timeline needs {listed(given)}, but {listed(missing)} {verb} missing")
+        raise errors.ArchsimError(f"a timeline needs {listing(given)}, but {listing(missing)} {verb} missing")
 
 
 def write_step_timeline(replay: Replay, step: int, layer: int, path: Path, name: str) -> Path:

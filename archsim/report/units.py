@@ -29,7 +29,7 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(decimals, 9)}f}"
 
 
-def carried(value: float, low: float, high: float) -> str:
+def carried_digits(value: float, low: float, high: float) -> str:
     """A value with as many digits as its interval carries, ``127.3`` of 104 to 170 → ``127``: the last digit that is
     shown is worth at most a tenth of the interval's width, and the first one stays.
     """
@@ -44,10 +44,10 @@ def carried(value: float, low: float, high: float) -> str:
 
 
 def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((1.0, ""),)) -> tuple[str, str, str]:
-    """A value and the ends of its interval, in the unit of the value and with the digits of `carried`."""
+    """A value and the ends of its interval, in the unit of the value and with the digits of `carried_digits`."""
     worth, name = unit_of([value], units)
     ends = low / worth, high / worth
-    told = (carried(each, *ends).replace("-", "−") for each in (value / worth, *ends))
+    told = (carried_digits(each, *ends).replace("-", "−") for each in (value / worth, *ends))
     first, second, third = (f"{each}{NO_BREAK}{name}" if name else each for each in told)
     return first, second, third
 
@@ -60,13 +60,13 @@ def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
-def scaled(value: float, units: tuple[Unit, ...]) -> str:
+def with_unit(value: float, units: tuple[Unit, ...]) -> str:
     """``1.24e12`` with BYTE_UNITS → ``1.24 TB``; a minus is no hyphen."""
     worth, name = unit_of([value], units)
     return f"{significant(value / worth).replace('-', '−')}{NO_BREAK}{name}"
 
 
-def prefixed(value: float) -> str:
+def with_prefix(value: float) -> str:
     """``1.24e12`` → ``1.24 T``, ``33`` → ``33``: for columns whose header names the unit."""
     worth, prefix = unit_of([value], PREFIXES)
     return f"{significant(value / worth)}{NO_BREAK}{prefix}" if prefix else plain(value)
@@ -100,7 +100,7 @@ def between(values: Iterable[float], told: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def listed(names: Iterable[str]) -> str:
+def listing(names: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *first, last = list(names) or [""]
     return f"{', '.join(first)} and {last}" if first else last
@@ -140,11 +140,11 @@ def amount(objective: str, number: float) -> str:
     return f"{significant(number / worth)} {objective_unit(objective, prefix)}".strip()
 
 
-def estimated(objective: str, number: float, low: float, high: float) -> tuple[str, str, str]:
-    """Like `amount`, of a value and the ends of its range, with the digits that the range carries (`carried`)."""
+def estimate_texts(objective: str, number: float, low: float, high: float) -> tuple[str, str, str]:
+    """Like `amount`, of a value and the ends of its range, with `carried_digits`."""
     worth, prefix = unit_of([number], scales_of(unit_of_objective(objective)))
     unit, ends = objective_unit(objective, prefix), (low / worth, high / worth)
-    value, first, second = (f"{carried(each, *ends)} {unit}" for each in (number / worth, *ends))
+    value, first, second = (f"{carried_digits(each, *ends)} {unit}" for each in (number / worth, *ends))
     return value, first, second
 
 

@@ -138,7 +138,7 @@ def columns_with(functions: tuple[str, ...]) -> tuple[Column, ...]:
     return COLUMNS + own
 
 
-def measured(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, list]]:
+def row_of(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, list]]:
     """The row of a finished run, without the columns that need other rows; columns over its dies, and over its links.
     Raises ArchsimError if a user's function fails.
     """
@@ -174,11 +174,11 @@ _UNITS = ("ns", "bytes", "percent", "flop")
 def _own_columns(target: str) -> list[Column]:
     """Of a function, or of a user's own execution."""
     if isinstance(import_function(target), type):
-        return [_counted(target, name, meaning) for name, meaning in columns_of(target).items()]
+        return [_count_column(target, name, meaning) for name, meaning in columns_of(target).items()]
     return [_own_column(target)]
 
 
-def _counted(target: str, name: str, meaning: str) -> Column:
+def _count_column(target: str, name: str, meaning: str) -> Column:
     def value(run: Finished) -> float | None:
         found = run.outcome.counted.get(name)
         if found is None and run.run.assumptions.execution == target:

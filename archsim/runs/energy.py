@@ -76,14 +76,14 @@ class Coefficients(NamedTuple):
     cost: CostEstimates = CostEstimates()
     bound: str = "value"  # end of the ranges of nodes and memories that goes with these
 
-    def named(self) -> Mapping[str, Estimate]:
-        return self.energy.named() | self.area.named() | self.cost.named()
+    def by_name(self) -> Mapping[str, Estimate]:
+        return self.energy.by_name() | self.area.by_name() | self.cost.by_name()
 
-    def changed(self, changes: Mapping[str, float]) -> Coefficients:
+    def change(self, changes: Mapping[str, float]) -> Coefficients:
         """The coefficients with a user's values. Raises SpecError for an unknown name or a value that
         is not positive.
         """
-        known = self.named()
+        known = self.by_name()
         for name, value in changes.items():
             if name not in known:
                 raise SpecError(
@@ -101,7 +101,7 @@ class Coefficients(NamedTuple):
                     f"economics: {name} of {value:g} {known[name].unit} is over {MOST_TIMES} times the most that its "
                     f"sources say, {known[name].high:g}; expected about {known[name].value:g} {known[name].unit}"
                 )
-        groups = _changed(self.energy, changes), _changed(self.area, changes), _changed(self.cost, changes)
+        groups = _change(self.energy, changes), _change(self.area, changes), _change(self.cost, changes)
         return Coefficients(*groups, self.bound)
 
     def at(self, bound: str) -> Coefficients:
@@ -123,7 +123,7 @@ def _of(
 ) -> Coefficients:
     """`Coefficients.of` a node and a memory; ``pj``, ``usd``: of a bit and a GB, where its file says them."""
     memory, bound = memory_of(kind), general.bound
-    energy, area, cost = general.energy.named(), general.area.named(), general.cost.named()
+    energy, area, cost = general.energy.by_name(), general.area.by_name(), general.cost.by_name()
     found: dict[str, Estimate] = {}
     if of_node is not None:
         node = NODES[of_node]
@@ -171,8 +171,8 @@ AS_PUBLISHED = Coefficients()
 Group = TypeVar("Group", bound=Estimates)
 
 
-def _changed(group: Group, changes: Mapping[str, float]) -> Group:
-    return group.changed({name: value for name, value in changes.items() if name in group.named()})
+def _change(group: Group, changes: Mapping[str, float]) -> Group:
+    return group.change({name: value for name, value in changes.items() if name in group.by_name()})
 
 
 class SystemHardware(NamedTuple):
@@ -237,7 +237,7 @@ def build_costs(
     decision = AreaAndPower(every.area_mm2 - without.area_mm2, every.power_mw - without.power_mw)
     rates = build_fabric(made, ROW_MAJOR).link_bytes_per_ns
     stacks = int(die_area.stacks_of(system))
-    machine = _priced(system, float(rates.sum()), decision, stacks, coefficients.of(system))
+    machine = _price_system(system, float(rates.sum()), decision, stacks, coefficients.of(system))
     usd, area = ({name: float(each) for name, each in found.items()} for found in (machine.usd, machine.area_mm2))
     return machine._replace(usd=usd, area_mm2=area, pieces=int(machine.pieces), carriers=int(machine.carriers))
 
@@ -258,7 +258,7 @@ def costs_of_many(
     bandwidth: Any = system.hbm.bandwidth_bytes_per_s
     kinds = [np.broadcast_to(each.bytes_per_ns, bandwidth.shape) for each in link_classes(system)]
     leaving = np.ascontiguousarray(np.stack(kinds, axis=1)[:, link_class]).sum(axis=1)
-    return _priced(system, leaving, own.decision, die_area.stacks_of(system), coefficients.of(own.system))
+    return _price_system(system, leaving, own.decision, die_area.stacks_of(system), coefficients.of(own.system))
 
 
 def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[str, float, float]]:
@@ -266,9 +266,9 @@ def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[s
     that decide most come first, those that change nothing are left out.
     """
     found, own = [], coefficients.of(system)
-    for name, each in (own.area.named() | own.cost.named()).items():
+    for name, each in (own.area.by_name() | own.cost.by_name()).items():
         low, high = (
-            sum(build_costs(system, coefficients.changed({name: end})).usd.values()) for end in (each.low, each.high)
+            sum(build_costs(system, coefficients.change({name: end})).usd.values()) for end in (each.low, each.high)
         )
         if low != high:
             found.append((name, low, high))
@@ -286,7 +286,7 @@ def carrier_note(name: str, share: float) -> str:
     )
 
 
-def _priced(
+def _price_system(
     system: SystemSpec, leaving: Any, decision: AreaAndPower, stacks_per_die: Any, coefficients: Coefficients
 ) -> SystemHardware:
     """A machine with its price; of many that differ in rates, areas and stacks, these and prices are float64[machine].
@@ -601,7 +601,7 @@ def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
     for name, value in changes.items():
         if not value > 0:
             raise SpecError(f"economics: {name} must be above 0, got {value!r}")
-    found = NOMINAL.changed(changes)
+    found = NOMINAL.change(changes)
     known = found.values()
     if (shares := known["leakage_share"] + known["clock_share"]) > 1:
         raise SpecError(f"economics: leakage_share and clock_share are {shares:g} together; expected at most 1")
@@ -675,7 +675,7 @@ class PowerState(NamedTuple):
         return np.sum([each.time_ns * each.die_w for each in self.classes.values()], axis=0) / self._time_ns
 
 
-def limited(system: SystemSpec) -> bool:
+def has_limits(system: SystemSpec) -> bool:
     """Whether a system has limits, so that its clock may fall."""
     return system.power is not None or system.cooling is not None
 
@@ -889,7 +889,7 @@ def _heat_of(system: SystemSpec, costs: SystemHardware, estimates: HeatEstimates
 
 def refuse_unpowered(system: SystemSpec, places: Mapping[tuple[str, str], str] = NO_PLACES) -> None:
     """Raise SpecError for limits that the machine exceeds with nothing to do, with their place and what would work."""
-    if not limited(system):
+    if not has_limits(system):
         return
     limits = PowerLimits(system)
     idle = limits.idle()
@@ -930,7 +930,7 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
 
 def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> Iterator[str]:
     """A sentence for each of WORKS: the clock of a machine with limits at full load, one for all dies."""
-    if not limited(system):
+    if not has_limits(system):
         return
     limits = PowerLimits(system, estimates)
     for what, (arrays, bandwidths) in WORKS.items():
@@ -962,7 +962,7 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tu
             outcomes[clocks] = run(clocks)
         return loads_of(scenario, outcomes[clocks], limits.costs)
 
-    searches: dict[int, _Search] = _searched({phase: _Search() for phase in loads_at(FULL)}, loads_at, limits)
+    searches: dict[int, _Search] = _search_all({phase: _Search() for phase in loads_at(FULL)}, loads_at, limits)
     for phase, search in searches.items():
         if search.best is None:
             raise CapacityError(
@@ -970,7 +970,7 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tu
             )
     if scenario.system.power is not None and scenario.system.power.clocks == "each":
         each = {phase: _SearchEach(search) for phase, search in searches.items()}
-        searches = {**_searched(each, loads_at, limits)}
+        searches = {**_search_all(each, loads_at, limits)}
     clocks = _with(searches)
     loads = loads_at(clocks)
     held = {phase: search.held_by for phase, search in searches.items()}
@@ -980,7 +980,7 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tu
     return outcomes[clocks], clocks, PowerState(classes, *_factors(loads, classes))
 
 
-def _searched(
+def _search_all(
     searches: Mapping[int, _Search], loads_at: Callable[[Clocks], Mapping[int, DieLoad]], limits: PowerLimits
 ) -> dict[int, _Search]:
     """The same, done."""
@@ -1057,14 +1057,14 @@ class _Search:
         low, high = (self.best or LOWEST - 1) + 1, self._above - 1
         while low < high:  # the highest that is predicted to be within
             middle = (low + high + 1) // 2
-            found = limits.at(self._predicted(middle), middle / STEPS)
+            found = limits.at(self._predict(middle), middle / STEPS)
             if not found.within:
                 high = middle - 1
             else:
                 low = middle
         return low
 
-    def _predicted(self, clock: int) -> DieLoad:
+    def _predict(self, clock: int) -> DieLoad:
         """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""
         near = sorted(self.loads, key=lambda each: abs(each - clock))[:2]
         load = self.loads[near[0]]

@@ -70,7 +70,7 @@ def sample(runs: Sequence[Any], size: int) -> list[Any]:
     return [runs[index] for index in sorted(drawn)]
 
 
-def shortened(run: Run, decode_steps: int) -> Run:
+def shorten(run: Run, decode_steps: int) -> Run:
     """The run with at most ``decode_steps`` decode steps."""
     steps = min(run.workload.decode_steps, decode_steps)
     warmup = min(run.workload.warmup_steps, steps - 1)

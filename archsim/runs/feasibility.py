@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base.errors import ArchsimError, CapacityError, SpecError, counted, spoken
+from archsim.base.errors import ArchsimError, CapacityError, SpecError, in_words, spoken
 from archsim.base.host import machine_bytes
 from archsim.base.sums import sum
 from archsim.engine.fabrics import build_fabric, extent_of
@@ -64,7 +64,7 @@ class MemoryUse(NamedTuple):
         return int(self.fit.parts[kind][self.fullest_die]) if kind in self.fit.parts else None
 
 
-def uncounted(rooms: Iterable[MemoryUse]) -> list[str]:
+def uncounted_notes(rooms: Iterable[MemoryUse]) -> list[str]:
     """Sentences on what ``memory: all`` does not count: the KV cache at context 0, and models of unknown attention."""
     notes: dict[str, None] = {}
     for run, fit in ((room.run, room.fit) for room in rooms):
@@ -82,7 +82,7 @@ def uncounted(rooms: Iterable[MemoryUse]) -> list[str]:
 def rooms(runs: Iterable[Run]) -> Iterator[MemoryUse]:
     """The room of every run."""
     for run in runs:
-        placement, fit = _placed(run)
+        placement, fit = _placement_of(run)
         problem = None
         try:
             refuse_misfit(run, placement)
@@ -100,7 +100,7 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
     """
     least: dict[tuple[str, str], KvRoom] = {}
     for run in runs:
-        room, of = _placed(run)[1].kv_room, (run.model.name, run.system.name)
+        room, of = _placement_of(run)[1].kv_room, (run.model.name, run.system.name)
         if room is not None and (of not in least or room.free_bytes < least[of].free_bytes):
             least[of] = room
     if len(least) == 1:
@@ -115,11 +115,11 @@ def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
 
 def doubts_told(runs: Iterable[Run]) -> list[str]:
     """The notes of runs that fit in some samples alone; the first `MOST_ROOMS`."""
-    found = dict.fromkeys(_placed(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
+    found = dict.fromkeys(_placement_of(run)[1].doubtful(f"{run.model.name} on {run.system.name}") for run in runs)
     return [each for each in found if each][:MOST_ROOMS]
 
 
-def _placed(run: Run) -> tuple[Placement, Fit]:
+def _placement_of(run: Run) -> tuple[Placement, Fit]:
     placement = place_experts(run.policy, run.model, run.system.dies)
     return placement, fit_of(run, placement)
 
@@ -212,8 +212,8 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
     side = int(dies**0.5 * max(share, 0.0) ** 0.25)
     raise CapacityError(
         f"{point.system.name}: simulating {dies:,} dies ({point.engine} engine, {point.assumptions.contention} links) "
-        f"takes about {needed / _GIB:,.0f} GiB of memory, for {counted(links)} links, {counted(dies**2)} pairs of dies "
-        f"and {counted(route_links)} links on their routes. This machine has {bound / _GIB:,.1f} GiB, "
+        f"takes about {needed / _GIB:,.0f} GiB of memory, for {in_words(links)} links, {in_words(dies**2)} pairs of "
+        f"dies and {in_words(route_links)} links on their routes. This machine has {bound / _GIB:,.1f} GiB, "
         f"{(needed - bound) / _GIB:,.0f} GiB too few. About {side} × {side} dies would fit"
     )
 
@@ -230,7 +230,7 @@ def told(plan: SweepPlan, cores: int) -> str:
     most, bound = max(each.host_bytes for each in costs), machine_bytes()
     low, high = (spoken(max(each, 1)) for each in (seconds / SPREAD, seconds * SPREAD))
     said = (
-        f"{f'about {counted(events)} events' if events else 'no events'}, which takes "
+        f"{f'about {in_words(events)} events' if events else 'no events'}, which takes "
         f"{low if low == high else f'{low} to {high}'} on {at_a_time} {'core' if at_a_time == 1 else 'cores'} when "
         f"compiled and {most / _GB:.1f} GB of memory a process"
     )
@@ -260,7 +260,7 @@ def refuse_links(plan: SweepPlan, systems: Iterable[SystemSpec]) -> None:
     known = {id(system): fabric for system, fabric in fabrics}
     built = [(system, known.get(id(system)) or build_fabric(system, ROW_MAJOR)) for system in unlike]
     for axis in axes:
-        if all(_unchanged(axis, system, fabric) for system, fabric in built):
+        if all(_changes_nothing(axis, system, fabric) for system, fabric in built):
             names = [each.name for each in plan.experiment.systems]
             raise SpecError(_told(axis, *built[0], names[0] if len(names) == 1 else "any system"))
 
@@ -271,7 +271,7 @@ def refuse_own_fabric(system: SystemSpec) -> None:
         build_fabric(system, ROW_MAJOR)
 
 
-def _unchanged(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
+def _changes_nothing(axis: Axis, system: SystemSpec, fabric: Fabric) -> bool:
     field, links = _OF_LINKS[axis.path[-1]]
     other = system.d2d.model_copy(update={field: 2 * getattr(system.d2d, field) + 1})
     changed = build_fabric(system.model_copy(update={"d2d": other}), ROW_MAJOR)
@@ -319,7 +319,7 @@ class Contexts:
             self._known[key] = workload.model_copy(update={"context": self._longest(point)})
         return self._known[key]
 
-    def opened(self, point: Point) -> Trace:
+    def open_trace(self, point: Point) -> Trace:
         """The point's recorded trace. Raises TraceError."""
         workload, trace = point.workload, point.workload.trace
         assert isinstance(trace, str)
@@ -333,7 +333,7 @@ class Contexts:
         workload = point.workload
         source: Any  # a trace, or generated traffic, which has `longest`, too
         if isinstance(workload.trace, str):
-            source = self.opened(point)
+            source = self.open_trace(point)
             if workload.extend != "redraw":
                 return source.longest(np.arange(min(point.batch, source.requests)), workload.decode_steps)
         else:

@@ -46,7 +46,7 @@ def die_of(system: SystemSpec) -> GemmSource:
 def datasheet_note(systems: Iterable[str]) -> str:
     """A note on systems on which nothing was measured."""
     return (
-        f"Nothing was measured on {_listed(systems)} (datasheet only). The fitted laws are those of another GPU, "
+        f"Nothing was measured on {_list_some(systems)} (datasheet only). The fitted laws are those of another GPU, "
         "scaled by nominal rates, so every time is extrapolated."
     )
 
@@ -60,24 +60,26 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     unmeasured = [system for system, die in dies if die.datasheet_only and system in ran]
     calibrated = [row for row in rows if row.get("gemm_extrapolated") is not None]
     used = {row["system"] for row in calibrated}
-    names = _numbered(calibrated)
+    names = _system_names(calibrated)
     dies = [(names[system], die) for system, die in dies if system in used]
     unnamed = [system for system, die in dies if die.calibration is None]
     notes = [datasheet_note(unmeasured)] if unmeasured else []
     if unnamed:
         notes.append(
-            f"No compute.calibration is given for {_listed(unnamed)}. GEMMs take the times of {DEFAULT_CALIBRATION}, "
-            "scaled to the die's peak and HBM bandwidth."
+            f"No compute.calibration is given for {_list_some(unnamed)}. GEMMs take the times of "
+            f"{DEFAULT_CALIBRATION}, scaled to the die's peak and HBM bandwidth."
         )
     notes += _table_notes(dies)
     noted = set(unnamed) | set(unmeasured)  # above
-    outside = [row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0 and not _scaled(row)]
+    outside = [
+        row["gemm_extrapolated"] for row in calibrated if row["gemm_extrapolated"] > 0 and not _takes_scaled_law(row)
+    ]
     if outside:
         notes.append(
             f"{_runs(len(outside), len(calibrated), 'uses', 'use')} the GEMM calibration outside the measured sizes, "
             f"for up to {max(outside):.1%} of the GEMM time (column gemm_extrapolated)."
         )
-    notes += _stand_in_notes(row for row in rows if row.get("system") not in noted or not _scaled(row))
+    notes += _stand_in_notes(row for row in rows if row.get("system") not in noted or not _takes_scaled_law(row))
     moved = {(str(row["system"]), str(row["transfer_law"])) for row in rows if ON_PORTS in str(row.get("transfer_law"))}
     notes += [f"Hidden vectors on {system} take the measured times of {law}." for system, law in sorted(moved)]
     linked = [row for row in rows if row.get("copies_extrapolated") is not None]
@@ -90,7 +92,7 @@ def calibration_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[st
     return notes
 
 
-def _scaled(row: Mapping[str, Any]) -> bool:
+def _takes_scaled_law(row: Mapping[str, Any]) -> bool:
     """Whether GEMMs take the law of another chip."""
     return GEMMS_OF in str(row.get("stand_ins") or "")
 
@@ -98,12 +100,12 @@ def _scaled(row: Mapping[str, Any]) -> bool:
 def _stand_in_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """What was not measured, whose law it takes, and on which systems."""
     rows = list(rows)
-    names, systems = _numbered(rows), dict[str, list[str]]()
+    names, systems = _system_names(rows), dict[str, list[str]]()
     for row in rows:
         for each in filter(None, str(row.get("stand_ins") or "").split(STAND_INS_APART)):
             systems.setdefault(each, []).append(names[row["system"]])
     return [
-        f"On {_listed(named)}, {each}. This combination was not measured, so all of its time counts as extrapolated."
+        f"On {_list_some(named)}, {each}. This combination was not measured, so all of its time counts as extrapolated."
         for each, named in sorted(systems.items())
     ]
 
@@ -115,7 +117,7 @@ def _table_notes(dies: list[tuple[str, GemmSource]]) -> list[str]:
     for system, die in dies:
         for said in _of_table(die, read):
             systems.setdefault(said, []).append(system)
-    return [f"On {_listed(named)}, {said}." for said, named in systems.items()]
+    return [f"On {_list_some(named)}, {said}." for said, named in systems.items()]
 
 
 def _of_table(die: GemmSource, read: Callable[[str | None], CalibrationSpec]) -> list[str]:
@@ -149,7 +151,7 @@ def _of_reference(name: str, calibration: CalibrationSpec, dtype: str, die: Gemm
     return said
 
 
-def _numbered(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _system_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """System → its name; that of a variant with the first point that has it, as a digest alone tells nobody which one
     it is.
     """
@@ -161,7 +163,7 @@ def _numbered(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {each: f"{each} (point {first[each]})" if each in first and is_variant(each) else each for each in systems}
 
 
-def _listed(systems: Iterable[str]) -> str:
+def _list_some(systems: Iterable[str]) -> str:
     """``a, b and c``; beyond MOST_NAMED, how many others there are."""
     names = list(dict.fromkeys(systems))
     left = len(names) - MOST_NAMED
@@ -275,9 +277,10 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     asking = list(dict.fromkeys(str(row["policy"]) for row in rows if row.get("plans_by_speeds")))
     if asking:
         notes.append(
-            f"Policies that see the speeds of dies ({_listed(asking)}) make another plan for every machine. By luck, "
-            f"the plan for slower dies may be better: a faster die was seen to make a step up to {LUCK:.0%} longer. "
-            "To compare two machines, compare means over several wafers or several draws of the traffic."
+            f"Policies that see the speeds of dies ({_list_some(asking)}) make another plan for every machine. By "
+            "luck, the plan for slower dies may be better: a faster die was seen to make a step up to "
+            f"{LUCK:.0%} longer. To compare two machines, compare means over several wafers or several draws of the "
+            "traffic."
         )
     return [*notes, *_under_way(rows), *_slower(rows), *_endpoints(rows), *_plans(rows)]
 
@@ -286,7 +289,7 @@ def _under_way(rows: list[Mapping[str, Any]]) -> list[str]:
     """Where a run ended before the weights had arrived that a rebalancing moved."""
     late = [row for row in rows if row.get("under_way_bytes")]
     shares = [row["under_way_bytes"] / (row["under_way_bytes"] + row["migrated_bytes"]) for row in late]
-    names = _listed(dict.fromkeys(str(row["policy"]) for row in late))
+    names = _list_some(dict.fromkeys(str(row["policy"]) for row in late))
     return (
         []
         if not late
@@ -382,7 +385,7 @@ def _slower(rows: list[Mapping[str, Any]]) -> list[str]:
         )
     if others := slower[MOST_NAMED_POLICY_NOTES:]:
         are = "Policies {} are" if len(others) > 1 else "Policy {} is"
-        notes.append(f"{are.format(_listed(others))} slower than ep in some runs, too (column speedup_vs_ep).")
+        notes.append(f"{are.format(_list_some(others))} slower than ep in some runs, too (column speedup_vs_ep).")
     return notes
 
 
@@ -435,7 +438,7 @@ def _sentence(where: str, row: Mapping[str, Any], beside: list[Mapping[str, Any]
     largest = sorted(named, key=shares.__getitem__, reverse=True)[:TOLD]
     why = []
     if largest:
-        goes = _listed(f"{CAUSES[cause].meaning} ({shares[cause]:.0%})" for cause in largest)
+        goes = _list_some(f"{CAUSES[cause].meaning} ({shares[cause]:.0%})" for cause in largest)
         why.append(f"The time goes to {goes}." if len(largest) > 1 else f"Nearly all of the time goes to {goes}.")
     if largest[:1] == [Cause.ACTIVATIONS]:
         why.append("With `launch: gpu`, a GPU's measured kernels take it; with `launch: local_cp`, there are none.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.files import unpacked as unpacked_bytes
+from archsim.base.files import decompress as unpacked_bytes
 
 NO_LINK = -1  # in the columns OF_LINKS: no link was busy
 OF_LINKS = ("link", "link_src", "link_dst")
@@ -18,7 +18,7 @@ Packed = Mapping[str, tuple[str, str]]
 """Name of a column → its dtype and its compressed values as text."""
 
 
-def packed(columns: Mapping[str, np.ndarray]) -> Packed:
+def pack(columns: Mapping[str, np.ndarray]) -> Packed:
     """Columns as text, equal for equal columns."""
     kept = {}
     for name, values in columns.items():
@@ -27,8 +27,8 @@ def packed(columns: Mapping[str, np.ndarray]) -> Packed:
     return kept
 
 
-def unpacked(kept: Packed) -> dict[str, list[Any]]:
-    """The columns that `packed` packed, as plain values; None where there is no link."""
+def unpack(kept: Packed) -> dict[str, list[Any]]:
+    """The columns that `pack` packed, as plain values; None where there is no link."""
     columns = {
         name: np.frombuffer(unpacked_bytes(base64.b64decode(text), "zlib"), dtype).tolist()
         for name, (dtype, text) in kept.items()

@@ -32,7 +32,7 @@ class LawBroken(AssertionError):
     """A record disobeys a law of physics."""
 
 
-def obeyed(found: Iterator[str], name: str) -> str | None:
+def find_broken(found: Iterator[str], name: str) -> str | None:
     """The broken laws in words, None where none is. Raises LawBroken if the environment says so, with the ``name`` of
     the record.
     """

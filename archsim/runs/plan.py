@@ -192,7 +192,7 @@ class RunMaker:
         # What Run.key and Run.simulation would find, from texts of parts that points share.
         pair = id(point.assumptions), id(point.policy)
         if pair not in self._simulated:
-            self._simulated[pair] = point.assumptions.simulated(point.policy)
+            self._simulated[pair] = point.assumptions.for_simulation(point.policy)
         run.__dict__["key"] = key_of(run, self._text)
         run.__dict__["simulation"] = simulation_of(run, self._simulated[pair], self._text)
         return run
@@ -229,7 +229,7 @@ class RunMaker:
             if isinstance(workload.trace, str):
                 if (workload.trace, point.model.name) not in self.traces:
                     self._tell(f"opening trace {workload.trace}")
-                trace = self.contexts.opened(point)
+                trace = self.contexts.open_trace(point)
                 refuse_more_layers(trace, workload.layers)
                 self._routing[key] = f"{trace_label(workload)} {trace.digest}", trace.stored_as
             else:

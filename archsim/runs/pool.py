@@ -198,9 +198,9 @@ LEAST_TOGETHER = 10**8  # selections of the largest: more than a second; faster 
 
 
 class Task(NamedTuple, Generic[AnyJob]):
-    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``RunQueue.compiled``.
+    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``RunQueue.note_compiled``.
     together: one job of each group, its own among them, whose shared parts are built in one pass first
-    (``Job.gather``); then call ``RunQueue.gathered``.
+    (``Job.gather``); then call ``RunQueue.note_gathered``.
     """
 
     job: AnyJob
@@ -249,14 +249,14 @@ class RunQueue(Generic[AnyJob]):
                 self._changed.wait()
             return None
 
-    def compiled(self, job: AnyJob) -> None:
+    def note_compiled(self, job: AnyJob) -> None:
         """The kernel of a job is compiled: every worker may use it."""
         with self._changed:
             self._compiling.discard(job.kernel)
             self._compiled.add(job.kernel)
             self._changed.notify_all()
 
-    def gathered(self, together: Iterable[AnyJob]) -> None:
+    def note_gathered(self, together: Iterable[AnyJob]) -> None:
         """Groups have been built, or cannot be: other workers wait for them no longer."""
         with self._changed:
             self._gathering.difference_update(job.group for job in together)
@@ -332,10 +332,10 @@ def simulate_all(
     schedule = RunQueue(jobs)
     while task := schedule.next(0):
         job, together = task.job, task.together
-        schedule.compiled(job)
+        schedule.note_compiled(job)
         if together:
             attempt(partial(job.gather, workspace, together))  # where it fails, so does what needs it, and says why
-            schedule.gathered(together)
+            schedule.note_gathered(together)
         yield job, attempt(partial(job.simulate, workspace))
 
 
@@ -370,10 +370,10 @@ def _employ(number: int, worker: Worker, schedule: RunQueue[AnyJob], ended: Call
     while not worker.dismissed and (task := schedule.next(number)):
         if task.cold:
             worker.ask("warm_up", task.job)
-            schedule.compiled(task.job)
+            schedule.note_compiled(task.job)
         if task.together:
             worker.ask("gather", task.job, task.together)  # where it fails, so does what needs it, and says why
-            schedule.gathered(task.together)
+            schedule.note_gathered(task.together)
         ended((task.job, worker.ask("simulate", task.job)))
 
 
@@ -510,7 +510,7 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
     ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
     scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
     """
-    distributed = _distributed()
+    distributed = _import_distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(each for each in sys.path if each))
 
@@ -589,7 +589,7 @@ def _replies(future: Any) -> list[Record | Failure] | Failure:
         return Failure(f"the cluster gave up on it: {type(error).__name__}: {error}")
 
 
-def _distributed() -> Any:
+def _import_distributed() -> Any:
     try:
         import distributed
     except ImportError:
@@ -604,7 +604,7 @@ def _refuse_others(address: str) -> None:
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise ValueError("not an address of TCP")
-    with _connected(found["host"].strip("[]"), int(found["port"])) as stream:
+    with _connect(found["host"].strip("[]"), int(found["port"])) as stream:
         first = b""
         while len(first) < 8 and (more := stream.recv(8 - len(first))):
             first += more
@@ -612,7 +612,7 @@ def _refuse_others(address: str) -> None:
         raise ValueError("something else listens there")
 
 
-def _connected(host: str, port: int) -> socket.socket:
+def _connect(host: str, port: int) -> socket.socket:
     """A connection to what listens there, waited for. Raises OSError after PATIENCE_S."""
     until = time.monotonic() + PATIENCE_S
     while True:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base import own_code, yaml
 from archsim.base.errors import ArchsimError
-from archsim.base.files import drafted, write_text
+from archsim.base.files import write_draft, write_text
 from archsim.base.tables import MissingColumn, Shown, Table, parquet_columns, read_csv, read_parquet
 from archsim.runs.columns import (
     DIE_COLUMNS,
@@ -32,7 +32,7 @@ from archsim.runs.columns import (
     TIMING_COLUMNS,
     Kinds,
 )
-from archsim.runs.packed_steps import unpacked
+from archsim.runs.packed_steps import unpack
 from archsim.specs.library import MANIFEST, MANIFEST_KEY, digest_of, manifest_blamed
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def write_frames(path: Path, records: Iterable[Record]) -> None:
     """Write the frames of the runs that have any, as one JSON object with a line for each run. One is in memory at a
     time.
     """
-    with drafted(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
+    with write_draft(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
         before = "{\n"
         for record in records:
             if found := record.get("frames"):
@@ -264,7 +264,7 @@ def spread(record: Record, of: str) -> Iterator[Row]:
     ``steps``) of a run.
     """
     of_run = {name: record["run"] if name == "run" else record["row"][name] for name in _OF_RUN}
-    columns = unpacked(record[of]) if of == "steps" else record[of]
+    columns = unpack(record[of]) if of == "steps" else record[of]
     for values in zip(*columns.values(), strict=True):
         yield of_run | dict(zip(columns, values, strict=True))
 
@@ -272,7 +272,9 @@ def spread(record: Record, of: str) -> Iterator[Row]:
 def references_of(rows: Iterable[Row]) -> dict[tuple, float | None]:
     """(Policy, key of comparable runs) → throughput, of the policies REFERENCES."""
     return {
-        (row["policy"], *_compared(row)): row["throughput_tokens_per_s"] for row in rows if row["policy"] in REFERENCES
+        (row["policy"], *_comparison_key(row)): row["throughput_tokens_per_s"]
+        for row in rows
+        if row["policy"] in REFERENCES
     }
 
 
@@ -280,7 +282,7 @@ def with_speedups(row: Row, references: Mapping[tuple, float | None]) -> dict[st
     """The row with its speed-ups over REFERENCES (see `references_of`), None over one that was not run."""
     speedups = {}
     for policy in REFERENCES:
-        reference = references.get((policy, *_compared(row)))
+        reference = references.get((policy, *_comparison_key(row)))
         speedups[f"speedup_vs_{policy}"] = row["throughput_tokens_per_s"] / reference if reference else None
     return {**row, **speedups}
 
@@ -316,7 +318,7 @@ def layers_told(layers: Layers) -> str:
     return ", ".join(parts)
 
 
-def _compared(row: Row) -> tuple:
+def _comparison_key(row: Row) -> tuple:
     """Key shared by the runs whose policies are compared."""
     return tuple(row[name] for name in ("system", "model", "trace", "batch", "engine", "assumptions"))
 
@@ -466,13 +468,13 @@ def _with_imports(file: Path, root: Path) -> set[Path]:
             continue
         found.add(each)
         waiting += [folder / "__init__.py" for folder in each.parents if root in folder.parents]
-        for name in _imported(each, root):
+        for name in _imports_of(each, root):
             path = root.joinpath(*name.split("."))
             waiting += [path.with_suffix(".py"), path / "__init__.py"]
     return found
 
 
-def _imported(file: Path, root: Path) -> Iterator[str]:
+def _imports_of(file: Path, root: Path) -> Iterator[str]:
     """Names that may be modules; of relative imports, the absolute ones."""
     package = file.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(file.read_bytes())):

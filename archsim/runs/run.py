@@ -229,7 +229,7 @@ class Run(Scenario, Job):
     @cached_property
     def simulation(self) -> str:
         """Equal for runs that differ only in how results are counted, or in what does nothing: one serves them all."""
-        return simulation_of(self, self.assumptions.simulated(self.policy), plain_text)
+        return simulation_of(self, self.assumptions.for_simulation(self.policy), plain_text)
 
     @property
     def code(self) -> str:

@@ -20,7 +20,7 @@ from archsim.engine.state import counted_in
 from archsim.policies import allocation, heatmap, registry
 from archsim.runs import columns, energy, measure_units, packed_steps
 from archsim.runs.finished import Finished
-from archsim.runs.physical_laws import broken_laws, obeyed
+from archsim.runs.physical_laws import broken_laws, find_broken
 from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
 from archsim.specs.engines import ENGINES
 from archsim.workload import column_cache, layer_subset, trace, traffic_presets
@@ -136,15 +136,15 @@ class Simulator:
             "started": started.isoformat(timespec="seconds"),
         }
         finished = Finished(run, demand, self._source(run.demand), outcome)
-        row, dies, links = columns.measured(finished)
+        row, dies, links = columns.row_of(finished)
         record = {"run": run.key, "row": row, "host": host, "dies": dies, "links": links}
         if details:
             record["pairs"], record["frames"] = (
                 measure_units.measure_pairs(outcome),
                 measure_units.measure_frames(outcome),
             )
-            record["steps"] = packed_steps.packed(measure_units.measure_steps(finished))
-        row["broken_laws"] = obeyed(broken_laws(finished, record), run.name)
+            record["steps"] = packed_steps.pack(measure_units.measure_steps(finished))
+        row["broken_laws"] = find_broken(broken_laws(finished, record), run.name)
         return record if details else {name: record[name] for name in ROW}
 
     def _outcome_of(self, run: Run) -> tuple[RunOutcome, float]:
@@ -154,7 +154,7 @@ class Simulator:
         if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
         begin = time.perf_counter()
-        outcome = self._within_limits(run) if energy.limited(run.system) else self._replay(run, energy.FULL).run()
+        outcome = self._within_limits(run) if energy.has_limits(run.system) else self._replay(run, energy.FULL).run()
         found = outcome, time.perf_counter() - begin
         if run.cacheable:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
@@ -164,7 +164,7 @@ class Simulator:
 
     def times(self, run: Run) -> tuple[float, float]:
         """ns of decode and of prefill; nothing else is measured, and nothing kept."""
-        if energy.limited(run.system):
+        if energy.has_limits(run.system):
             outcome = self._within_limits(run)
         else:
             outcome = self._replay(run, energy.FULL).run()
@@ -189,7 +189,7 @@ class Simulator:
 
     def replay(self, run: Run) -> Replay:
         """The run, not yet started; its ``demands`` are a ``RunDemand``."""
-        if energy.limited(run.system) and run.key not in self._clocks:
+        if energy.has_limits(run.system) and run.key not in self._clocks:
             self._within_limits(run)
         return self._replay(run, self._clocks.get(run.key, energy.FULL))
 
@@ -324,7 +324,7 @@ _RATES: Any = {
 }  # fmt: skip
 
 
-def refused(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
+def refusals(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
     """The runs that would fail before their first step, and why: their engines are built as `Simulator` builds them,
     and nothing is simulated. Of runs that differ in rates alone, one is built.
     """

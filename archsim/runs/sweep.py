@@ -32,9 +32,9 @@ class Watcher(Protocol):
     def kept(self, runs: int) -> None:
         """``runs`` results exist already."""
 
-    def finished(self, job: Job, record: Record) -> None: ...
+    def on_finished(self, job: Job, record: Record) -> None: ...
 
-    def failed(self, job: Job, failure: pool.Failure) -> None: ...
+    def on_failed(self, job: Job, failure: pool.Failure) -> None: ...
 
     def at(self, text: str, share: float) -> None:
         """What a long job does, and how much of it is done."""
@@ -52,10 +52,10 @@ class Unwatched:
     def kept(self, runs: int) -> None:
         pass
 
-    def finished(self, job: Job, record: Record) -> None:
+    def on_finished(self, job: Job, record: Record) -> None:
         pass
 
-    def failed(self, job: Job, failure: pool.Failure) -> None:
+    def on_failed(self, job: Job, failure: pool.Failure) -> None:
         pass
 
     def at(self, text: str, share: float) -> None:
@@ -154,14 +154,14 @@ def complete(
     for job, reply in replies:
         if isinstance(reply, pool.Failure):
             failures.append(f"{job.name}: {reply.message}")
-            watcher.failed(job, reply)
+            watcher.on_failed(job, reply)
             continue
         if store is not None and (job.details or reply["host"]["wall_s"] >= kept_from_s):
             store.save(job, reply)
         cache.keep(job, reply)
         records[job.key] = _row_of(reply)
         found(job, records[job.key])
-        watcher.finished(job, records[job.key])
+        watcher.on_finished(job, records[job.key])
     return records
 
 

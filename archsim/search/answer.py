@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.base.errors import capital
 from archsim.base.quantities import TIME, format_quantity
-from archsim.report.units import listed, percent, prefixed, significant
+from archsim.report.units import listing, percent, significant, with_prefix
 from archsim.search.compare import NEVER, PLATEAU, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
 from archsim.search.machines import MOST_BATCH
@@ -30,10 +30,10 @@ def answer(found: OptionComparison) -> str:
         rates = alone.rates[1:] if found.samples else alone.rates
         low, high = np.quantile(rates, (0.05, 0.95))
         unable = [each.side.label for each in sides if each not in able]
-        cannot = f", and {listed(unable)} cannot keep that" if unable else ""
+        cannot = f", and {listing(unable)} cannot keep that" if unable else ""
         return (
-            f"{_begin(found)}{alone.side.label} serves {prefixed(float(np.median(rates)))} tokens per second "
-            f"({prefixed(float(low))} to {prefixed(float(high))}){cannot}.{_size(found)}"
+            f"{_begin(found)}{alone.side.label} serves {with_prefix(float(np.median(rates)))} tokens per second "
+            f"({with_prefix(float(low))} to {with_prefix(float(high))}){cannot}.{_size(found)}"
         )
     order = sorted(range(len(sides)), key=lambda at: -float(np.median(sides[at].per(found.equal))))
     first, pairs = (0, [(0, 1)]) if len(sides) == 2 else (order[0], [(order[0], at) for at in order[1:]])
@@ -72,7 +72,7 @@ def _over_key(found: OptionComparison) -> str:
         name = sides[0].side.label.partition(" with ")[0]
         gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
         flat = (
-            f" {listed(str(varied.values[at]) for at in equal)} serve as much within {percent(PLATEAU, 1)}, of which "
+            f" {listing(str(varied.values[at]) for at in equal)} serve as much within {percent(PLATEAU, 1)}, of which "
             f"{varied.values[cheapest]} is the cheapest." if len(equal) > 1 else ""
         )  # fmt: skip
         if len(equal) == count:
@@ -181,7 +181,7 @@ def _size(found: OptionComparison) -> str:
             continue
         count = machines_for(each, rate, found.requests.output, found.samples)
         usd = count * each.usd[0] / each.side.machines
-        sizes.append(f"{count} {each.side.name} ({prefixed(usd)} USD)")
+        sizes.append(f"{count} {each.side.name} ({with_prefix(usd)} USD)")
     worlds = f" in {SURE:.0%} of worlds" if found.samples else ""
     return f" {rate:g} requests a second{worlds} take {' or '.join(sizes)}."
 
@@ -195,7 +195,7 @@ def reasons(found: OptionComparison) -> Iterator[str]:
             yield f"{each.side.label} does not keep the limits: its fastest token takes {_ms(fastest)}."
             continue
         parts = sorted(batch.parts_ns.items(), key=lambda part: -part[1])[:3]
-        spent = listed(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
+        spent = listing(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
         yield (
             f"{each.side.label}: {way.label}, {batch.batch:,} requests an engine. An iteration takes {_ms(batch.ns)} "
             f"({spent})."
@@ -208,8 +208,8 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         a, b = found.sides[:2]
         ratio_ = float(np.median(a.rates / b.rates))
         yield (
-            f"Per dollar, both serve as much if {a.side.label} costs {prefixed(b.usd[0] * ratio_)} USD; it is "
-            f"estimated at {prefixed(a.usd[0])} USD, and {b.side.label} at {prefixed(b.usd[0])} USD."
+            f"Per dollar, both serve as much if {a.side.label} costs {with_prefix(b.usd[0] * ratio_)} USD; it is "
+            f"estimated at {with_prefix(a.usd[0])} USD, and {b.side.label} at {with_prefix(b.usd[0])} USD."
         )
 
 

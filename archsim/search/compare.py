@@ -13,11 +13,11 @@ from archsim.base import errors
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
-from archsim.report.units import listed, percent
+from archsim.report.units import listing, percent
 from archsim.runs.energy import build_costs
 from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
-from archsim.search.machines import Batch, Machine, Used, experiment_of, run_of, timed
+from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
 from archsim.search.options import EQUALS, Limits, Requests, Side
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
@@ -186,7 +186,7 @@ def compare_machines(
     compared = []
     for machine, frontier in zip(found, frontiers, strict=True):
         say(f"{machine.side.name}: simulating what was chosen")
-        compared.append(_compared(machine, frontier, limits, requests, samples))
+        compared.append(_compare_side(machine, frontier, limits, requests, samples))
     return OptionComparison(
         tuple(compared), of, limits, requests, equal, samples,
         tuple(_notes(compared, requests, of, varied is not None)), grid, varied,
@@ -292,14 +292,14 @@ def _anchors(used: Used, limits: Limits, requests: Requests) -> list[int]:
     return sorted({every[0], every[-1], every[min(max(middle, 0), len(every) - 1)]})
 
 
-def _compared(machine: Machine, found: Frontier, limits: Limits, requests: Requests, samples: int) -> Compared:
+def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: Requests, samples: int) -> Compared:
     """A side at the limit. What is best there is simulated by the event engine with more layers, and all times are
     scaled by what that differs from its estimate.
     """
     estimates = _estimates(machine, requests)
     best, batch = _at_limit(machine, found, limits)
     estimate = estimates.batch(machine.used[best].way, batch)
-    simulated, file = _simulated(machine, machine.used[best], batch, requests)
+    simulated, file = _simulate(machine, machine.used[best], batch, requests)
     ratio = simulated.ns / estimate.ns
     frontier = Frontier([Curve(each.tpot_ns * ratio, each.tokens_per_s / ratio, each.ttft_ns * ratio)
                          for each in found.curves])  # fmt: skip
@@ -308,7 +308,7 @@ def _compared(machine: Machine, found: Frontier, limits: Limits, requests: Reque
         best = again
         if size != batch:
             batch = size
-            simulated, file = _simulated(machine, machine.used[best], batch, requests)
+            simulated, file = _simulate(machine, machine.used[best], batch, requests)
     rates = machine.side.machines * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
     own = sum(build_costs(machine.system).usd.values())
     usd = np.concatenate([[own], worlds.prices(machine.system, samples)]) if samples else np.array([own])
@@ -334,13 +334,13 @@ def _at_limit(machine: Machine, frontier: Frontier, limits: Limits) -> tuple[int
     return best, int(max(groups, (largest * (1 + 1e-9)) // groups * groups))
 
 
-def _simulated(machine: Machine, used: Used, batch: int, requests: Requests) -> tuple[Batch, ExperimentSpec]:
+def _simulate(machine: Machine, used: Used, batch: int, requests: Requests) -> tuple[Batch, ExperimentSpec]:
     file = experiment_of(
         machine.base, used.way, batch, requests, layers=machines.SIMULATED_LAYERS, engine="event",
         context=_estimates(machine, requests).context,
     )  # fmt: skip
     run, simulator = run_of(file)
-    return timed(simulator.record(run)["row"], batch), file
+    return batch_of(simulator.record(run)["row"], batch), file
 
 
 def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, variants: bool) -> list[str]:
@@ -370,8 +370,8 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, vari
         same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
         if other:
             found.append(
-                f"{listed(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws "
-                f"are independent" + (f"; {listed(same)} are the same" if same else "")
+                f"{listing(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws "
+                f"are independent" + (f"; {listing(same)} are the same" if same else "")
             )
     found.append(
         "Prices are of making the machines (archsim hardware cost), and hosts take no time where their file says none"

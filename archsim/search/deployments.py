@@ -15,7 +15,7 @@ import numpy as np
 
 from archsim.base import errors, tables
 from archsim.iteration.times import Batches, iteration_times
-from archsim.report.units import less_or_more, listed, percent, significant
+from archsim.report.units import less_or_more, listing, percent, significant
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
@@ -62,7 +62,7 @@ class DeploymentComparison(tables.Shown):
         """Both values, their difference with its range, and whether it is a tie."""
         first, *others = [name for name in self.names if name not in dict(self.refused)]
         if not others:
-            return f"{self.sure.sentence}.{self._refused()}"
+            return f"{self.sure.sentence}.{self._refused_text()}"
         judged = self.sure.judged
         unit, what = HEADLINES[judged]
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
@@ -76,9 +76,9 @@ class DeploymentComparison(tables.Shown):
             ends = f"{low}–{high}" if low != high else "in all worlds"
             times = [self._beside(other, first, column) for column in ("ttft_mean_ms", "tpot_mean_ms")]
             said.append(
-                f"{other} has {middle} × ({ends}{tie}) the {what}{per} of {first}, and {listed(filter(None, times))}"
+                f"{other} has {middle} × ({ends}{tie}) the {what}{per} of {first}, and {listing(filter(None, times))}"
             )
-        return f"{'; '.join(said)}.{self._rejected()}{self._refused()}"
+        return f"{'; '.join(said)}.{self._rejected_text()}{self._refused_text()}"
 
     def _beside(self, one: str, other: str, column: str) -> str:
         """``TTFT 812 instead of 790 ms (−3 % to +8 %)``."""
@@ -97,11 +97,11 @@ class DeploymentComparison(tables.Shown):
             f"{spread.p95 - 1:+.0%}){edge}"
         )
 
-    def _rejected(self) -> str:
+    def _rejected_text(self) -> str:
         counts = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
-        return f" Rejected as too long: {listed(counts)} requests." if counts else ""
+        return f" Rejected as too long: {listing(counts)} requests." if counts else ""
 
-    def _refused(self) -> str:
+    def _refused_text(self) -> str:
         return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)
 
     def __repr__(self) -> str:
@@ -165,11 +165,11 @@ def compare_deployments(
     limits = {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}
     return DeploymentComparison(
         found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
-        {name: _rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
+        {name: _count_rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
     )  # fmt: skip
 
 
-def _rejected(serving: serving_files.Serving) -> tuple[int, int]:
+def _count_rejected(serving: serving_files.Serving) -> tuple[int, int]:
     """Requests that are too long for the model or the engines, and all."""
     from archsim.serving.serving import deploy, requests_on
 
@@ -217,7 +217,7 @@ class ServedWhy(tables.Shown):
     @property
     def sentence(self) -> str:
         """Where a decode iteration goes, and the lever that helps most."""
-        spent = listed(f"{percent(share)} {cause.replace('_', ' ')}" for cause, share in list(self.shares.items())[:3])
+        spent = listing(f"{percent(share)} {cause.replace('_', ' ')}" for cause, share in list(self.shares.items())[:3])
         begin = f"A mean iteration of decodes of {self.name} is {spent}."
         if not self.levers:
             return begin

@@ -274,7 +274,7 @@ def run_of(experiment: ExperimentSpec) -> tuple[Run, Simulator]:
     return run, Simulator(selection.maker.traces)
 
 
-def timed(row: Mapping[str, Any], batch: int) -> Batch:
+def batch_of(row: Mapping[str, Any], batch: int) -> Batch:
     """The iteration of a row of results. Raises LawMissing where the laws of a whole iteration are not known."""
     if not row["iteration_ns"]:
         raise errors.ArchsimError(
@@ -298,7 +298,7 @@ class Estimates(NamedTuple):
     def batch(self, way: Way, batch: int) -> Batch:
         """Raises ArchsimError."""
         run, simulator = run_of(experiment_of(self.base, way, batch, self.requests, context=self.context))
-        return timed(simulator.record(run)["row"], batch)
+        return batch_of(simulator.record(run)["row"], batch)
 
     def prompt_ns(self, way: Way) -> float:
         """Of a prompt on every group of ranks; 0 where prompts do not count. Raises ArchsimError."""

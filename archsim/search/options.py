@@ -124,7 +124,7 @@ def side_of(given: Any, model: str | None) -> Side:
         return Side(given.name, 1, SYSTEM, given.model_dump(mode="json", by_alias=True), system=given)
     if isinstance(given, ExperimentSpec):
         return Side(given.name, 1, EXPERIMENT, given, experiment=given)
-    name, count = _counted(given) if isinstance(given, str) else (given, 1)
+    name, count = _count_and_name(given) if isinstance(given, str) else (given, 1)
     systems = config_files.named_files("systems")
     is_named = isinstance(name, str) and not library.is_path(name) and not Path(name).exists()
     if is_named and name in config_files.named_files("") and not (model and name in systems):
@@ -136,7 +136,7 @@ def side_of(given: Any, model: str | None) -> Side:
     return _of_system(name, str(name), count) if kind == SYSTEM else _of_file(name, count)
 
 
-def _counted(text: str) -> tuple[str, int]:
+def _count_and_name(text: str) -> tuple[str, int]:
     name, colon, number = text.rpartition(":")
     if not colon or Path(text).exists():
         return text, 1

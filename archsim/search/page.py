@@ -31,7 +31,7 @@ def write_options(found: OptionComparison, folder: Path) -> Path:
         "found": found, "answer": found.sentence, "why": found.reasons, "figures": figures[:1], "files": named,
         "others": figures[1:], "rows": list(_rows(found)), "parts": list(_parts(found)),
     }  # fmt: skip
-    files.write_text(folder / "index.html", rendering.rendered("options.html.j2", context))
+    files.write_text(folder / "index.html", rendering.render("options.html.j2", context))
     return folder / "index.html"
 
 
@@ -73,11 +73,12 @@ def _rows(found: OptionComparison):
         skip = each.rates[1:] if found.samples else each.rates
         low, high = np.quantile(skip, (0.05, 0.95))
         batch, count = each.batch, each.side.machines
+        middle = units.with_prefix(float(np.median(skip)))
         yield (
-            each.side.label, each.chosen.way.label, f"{batch.batch:,}", units.scaled(batch.ns, units.TIME_UNITS),
-            f"{units.prefixed(float(np.median(skip)))} ({units.prefixed(float(low))} to {units.prefixed(float(high))})",
-            units.prefixed(float(each.usd[0])),
-            f"{units.prefixed(count * each.chosen.way.engines * batch.watts)}W",
+            each.side.label, each.chosen.way.label, f"{batch.batch:,}", units.with_unit(batch.ns, units.TIME_UNITS),
+            f"{middle} ({units.with_prefix(float(low))} to {units.with_prefix(float(high))})",
+            units.with_prefix(float(each.usd[0])),
+            f"{units.with_prefix(count * each.chosen.way.engines * batch.watts)}W",
         )  # fmt: skip
 
 
@@ -86,4 +87,4 @@ def _parts(found: OptionComparison):
     for part in found.sides[0].batch.parts_ns:
         cells = [each.batch.parts_ns[part] for each in found.sides]
         if any(cells):
-            yield part.replace("_", " "), [units.scaled(ns, units.TIME_UNITS) if ns else "–" for ns in cells]
+            yield part.replace("_", " "), [units.with_unit(ns, units.TIME_UNITS) if ns else "–" for ns in cells]

@@ -18,7 +18,7 @@ import numpy as np
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.search.machines import Batch, Estimates, Used, Way, experiment_of, run_of, timed
+from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -110,11 +110,11 @@ class InWorlds(NamedTuple):
         """float64[world] ns of an iteration over that without a draw."""
         at = self.estimates
         run, simulator = run_of(experiment_of(at.base, way, batch, at.requests, context=at.context))
-        own = timed(simulator.record(run)["row"], batch)
+        own = batch_of(simulator.record(run)["row"], batch)
         found = []
         for world in range(self.samples):
             system = drawn(run.system, self.off.machine, self.drawn, world)
-            found.append(self._longer(timed(simulator.record(replace(run, system=system))["row"], batch), world))
+            found.append(self._longer(batch_of(simulator.record(replace(run, system=system))["row"], batch), world))
         return np.array(found) / own.ns
 
     def _longer(self, found: Batch, world: int) -> float:
@@ -137,7 +137,7 @@ def prices(system: SystemSpec, samples: int) -> np.ndarray:
     given = draws_of([each.key for each in quantities], samples, seed=_PRICED)
     values = {each.key.partition(".")[2]: each.distribution.at(given[each.key]) for each in quantities}
     return np.array([
-        sum(build_costs(system, Coefficients().changed({name: float(each[at]) for name, each in values.items()})
+        sum(build_costs(system, Coefficients().change({name: float(each[at]) for name, each in values.items()})
                         ).usd.values())
         for at in range(samples)
     ])  # fmt: skip

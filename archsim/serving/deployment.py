@@ -152,7 +152,7 @@ def with_host(
     if engine.shares_prompts:
         overlap = sharing_of(engine, laws.sizes)
     table, errors, extrapolated = prepare(laws, host, scheduler.max_num_seqs, overlap, offloaded_ns(engine, laws))
-    if engine.calibration.reference != engine.calibration.measured:
+    if engine.calibration.reference != engine.calibration.measured_rates:
         extrapolated = 1.0
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
@@ -161,7 +161,7 @@ def with_host(
     return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)), broken)
 
 
-def gathered(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
+def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:
     """Hidden vectors gathered before the experts and summed after them, by the collective ``sums``, where ranks have
     requests of their own; 0 where all ranks have the same.
     """

@@ -19,7 +19,7 @@ from archsim.iteration.times import Batches, iteration_times
 from archsim.laws.tables import CalibrationSpec
 from archsim.policies.registry import place_experts
 from archsim.serving.constants import Host
-from archsim.serving.deployment import BY_RANK, GATHERED, GATHERED_RANKS, Built, gathered
+from archsim.serving.deployment import BY_RANK, GATHERED, GATHERED_RANKS, Built, gathering_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.groups import DECODES as DECODE_ROW
 from archsim.serving.groups import ExpertGroup, Gathered, Parts, Say, slots_of
@@ -87,7 +87,7 @@ def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: 
     scenario = Scenario(system, serving.model, assumptions, serving.policy, _WORKLOAD, 1)
     together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
-    moved = gathered(engine, built.laws.sizes, sums) if together else None
+    moved = gathering_of(engine, built.laws.sizes, sums) if together else None
     parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
     alike = system.launch == WITH_KERNELS and parallel.dp == 1
     return GroupBuilder(scenario, pool_of(serving), parts, spec.every, alike, {})
@@ -155,11 +155,11 @@ def groups_apart(
     # Of the fuller side: a rank's tokens over the links of its devices, or those of all ranks over the others' links.
     fuller = np.maximum(each / parallel.tp, each * parallel.dp / (links.expert_links or system.dies))
 
-    def carried(n_bytes: int) -> np.ndarray:
+    def carry(n_bytes: int) -> np.ndarray:
         ns = links.latency_ns + fuller * copies * n_bytes / links.bandwidth_bytes_per_s * NS_PER_S
         return layers * np.where(each > 0, ns, 0.0)
 
-    moved = Gathered(carried(sizes.dispatch), carried(sizes.combine))
+    moved = Gathered(carry(sizes.dispatch), carry(sizes.combine))
     scenario = Scenario(system, model, assumptions, serving.policy, _WORKLOAD, 1)
     factor = host.experts if straight else 1.0
     parts = _parts(built, scheduler, model, moved, factor)._replace(inside=True)
@@ -282,7 +282,7 @@ def pool_of(serving: Serving) -> TokenPool:
     if trace is not None:
         content = open_trace(str(trace), model).digest
     else:
-        like = spec.generated.preset_of(model.name)
+        like = spec.synthetic_traffic.preset_of(model.name)
         content = traffic_presets.preset_digest(like) if like else ""
     return _pool(model.model_dump_json(by_alias=True), spec.model_dump_json(by_alias=True), trace, content)
 

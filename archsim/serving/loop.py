@@ -37,7 +37,7 @@ def run(
         elif what == 1:
             _arrive(state, which, limits)
         elif what == 3:
-            _loaded(state, which)
+            _kv_arrives(state, which)
         else:
             _end(state, which, now, limits, transfer)
         if _more_at(state, now, limits):
@@ -160,7 +160,7 @@ def _loads(state: records.ServingState, k, r, limits: records.SchedulerLimits):
 
 
 @outer
-def _loaded(state: records.ServingState, k):
+def _kv_arrives(state: records.ServingState, k):
     """KV from the store has reached a rank: its request waits there."""
     rank = state.ranks[k]
     r = rank.load_head
@@ -270,7 +270,7 @@ def _end(state: records.ServingState, i, now, limits: records.SchedulerLimits, t
             made = _made(state, r, state.new[k, at], limits)
             if limits.cached and state.new[k, at]:
                 kv.insert(state, k, r, limits)
-            if _sampled(state, r, made, now, limits) and _leaves(state, i, k, r, now, limits, transfer):
+            if _count_tokens(state, r, made, now, limits) and _leaves(state, i, k, r, now, limits, transfer):
                 continue
             state.slots[k, kept] = r
             kept += 1
@@ -300,7 +300,7 @@ def _made(state: records.ServingState, r, new, limits: records.SchedulerLimits):
 
 
 @inner
-def _sampled(state: records.ServingState, r, made, now, limits: records.SchedulerLimits):
+def _count_tokens(state: records.ServingState, r, made, now, limits: records.SchedulerLimits):
     """Count the tokens that a request got, all at once."""
     request = state.requests[r]
     if request.behind and request.made:

@@ -227,13 +227,13 @@ def _between(requests: np.ndarray, begin: float, end: float) -> RequestRates:
     """Output tokens count when they are emitted, requests and their prompts when they end."""
     ended = (requests["last_ns"] > begin) & (requests["last_ns"] <= end)
     per_s = NS_PER_S / (end - begin)
-    output = emitted(requests, end) - emitted(requests, begin)
+    output = tokens_until(requests, end) - tokens_until(requests, begin)
     return RequestRates(
         float(ended.sum()) * per_s, output * per_s, float(requests["input"][ended].sum()) * per_s, ended
     )
 
 
-def emitted(requests: np.ndarray, until_ns: float) -> float:
+def tokens_until(requests: np.ndarray, until_ns: float) -> float:
     """Output tokens up to a time: those after the first of a request come evenly until its last."""
     first, last = requests["first_ns"], requests["last_ns"]
     later = (np.minimum(last, until_ns) - first) / np.maximum(last - first, 1e-3) * (requests["output"] - 1)
@@ -245,7 +245,7 @@ def _emitted_at(requests: np.ndarray, share: float) -> float:
     low, high, most = float(requests["first_ns"].min()), float(requests["last_ns"].max()), requests["output"].sum()
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (middle, high) if emitted(requests, middle) < share * most else (low, middle)
+        low, high = (middle, high) if tokens_until(requests, middle) < share * most else (low, middle)
     return high
 
 

@@ -218,7 +218,7 @@ def _generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
 
 
-def scaled(requests: Requests, speed: float) -> Requests:
+def scale_rate(requests: Requests, speed: float) -> Requests:
     """The same requests at ``speed`` times their rate."""
     return requests._replace(arrival_ns=requests.arrival_ns / speed)
 
@@ -403,7 +403,7 @@ def read_requests(
         raise TraceError(f"{path}: requests.hash_tokens: only traces of {having} have hash ids. Leave the key out")
     hash_tokens = hash_tokens or chosen.hash_tokens
     with _readable(path):
-        rows = list(_checked(path, chosen.read(path), hash_tokens))
+        rows = list(_check_rows(path, chosen.read(path), hash_tokens))
     if not rows:
         raise TraceError(f"{path}: no requests")
     unit, why = _unit_of(path, rows, chosen, named=name is not None, given=unit)
@@ -458,7 +458,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise TraceError(f"{path}: cannot be read: {error}") from None
 
 
-def _checked(path: Path, rows: Iterable[RequestRow], hash_tokens: int) -> Iterator[RequestRow]:
+def _check_rows(path: Path, rows: Iterable[RequestRow], hash_tokens: int) -> Iterator[RequestRow]:
     before = None
     for row in rows:
         where = f"{path}:{row.line}"
@@ -745,7 +745,7 @@ def _llmservingsim_agentic(path: Path) -> Iterator[RequestRow]:
     """
     for line, row in _records(path):
         arrival, think_ns = _moment(path, line, row, "arrival_time_ns"), 0.0
-        for at, each in enumerate(_listed(path, line, row, "sub_requests")):
+        for at, each in enumerate(_list_at(path, line, row, "sub_requests")):
             if not isinstance(each, dict):
                 raise TraceError(f"{path}:{line}: sub_requests[{at}] is {each!r:.40}; expected an object")
             sizes = _sizes(path, line, each, "input_toks", "output_toks")
@@ -761,7 +761,7 @@ def _applied_compute(path: Path) -> Iterator[RequestRow]:
     for line, row in _records(path):
         turns, think_ns = _count(path, line, row, "num_turns"), 0.0
         tokens = _count(path, line, row, "input_prompt_length")
-        answers, tools, times = (_listed(path, line, row, key) for key in keys)
+        answers, tools, times = (_list_at(path, line, row, key) for key in keys)
         if not len(answers) == len(tools) == len(times) == turns:
             raise TraceError(f"{path}:{line}: {turns} turns, but {len(answers)} answers, {len(tools)} outputs of tools "
                              f"and {len(times)} latencies; expected as many of each")  # fmt: skip
@@ -775,7 +775,7 @@ def _applied_compute(path: Path) -> Iterator[RequestRow]:
                 think_ns = float(_decimal(path, line, one, "time") * UNITS["s"])
 
 
-def _listed(path: Path, line: int, row: dict[str, Any], key: str) -> list[Any]:
+def _list_at(path: Path, line: int, row: dict[str, Any], key: str) -> list[Any]:
     found = row.get(key)
     if not isinstance(found, list):
         raise TraceError(f"{path}:{line}: {key} is {found!r:.40}; expected a list")
@@ -911,7 +911,7 @@ def token_pool(model: ModelSpec, spec: RoutingSpec, trace: Path | None) -> Token
     if trace is not None:
         source: TokenSource = some_layers(open_trace(str(trace), model), layers)
     else:
-        source = traffic_presets.generated_traffic(model, spec.generated, spec.requests, layers)
+        source = traffic_presets.generated_traffic(model, spec.synthetic_traffic, spec.requests, layers)
     prompts, decodes = [], []
     kept = 0
     for piece in source.steps(draw_requests(source.requests, spec.requests, spec.seed), spec.steps):

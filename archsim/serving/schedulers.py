@@ -1,9 +1,9 @@
 """Schedulers: what a rank computes in its next iteration; a function each, and a row in ``archsim.specs.serving``.
 
-A scheduler is a function ``(state, k, now_ns, limits)``. `compiled` compiles it. It is called for every rank ``k`` that
-has a request, before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running request, 0
-for none), admits waiting requests, and gives both the KV blocks for these tokens, with the parts below. Its parameters
-are ``limits.params``, in the order of its row; those of a user's own function are keyword arguments.
+A scheduler is a function ``(state, k, now_ns, limits)``, compiled by `compile_scheduler`. It is called for every rank
+``k`` that has a request, before every iteration of its engine. It fills ``state.new[k, i]`` (tokens of the i-th running
+request, 0 for none), admits waiting requests, and gives both the KV blocks for these tokens, with the parts below. Its
+parameters are ``limits.params``, in the order of its row; those of a user's own function are keyword arguments.
 """
 
 import inspect
@@ -228,7 +228,7 @@ def empty(state: records.ServingState, k):
 Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 
 
-def compiled(
+def compile_scheduler(
     name: str, params: Mapping[str, float], state: records.ServingState, limits: records.SchedulerLimits
 ) -> Compiled:
     """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.

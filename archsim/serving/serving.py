@@ -315,7 +315,7 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    served = simulated(serving, deployment, requests, max(logged, LOGGED), progress)
+    served = simulate_requests(serving, deployment, requests, max(logged, LOGGED), progress)
     power = _power(serving, deployment, served)
     if not logged:
         served = served._replace(log=served.log[:0])
@@ -362,7 +362,7 @@ def _late(served: Served, factor: float) -> Served:
     return served._replace(requests=requests)
 
 
-def simulated(
+def simulate_requests(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int = 0, progress: Progress = SILENT
 ) -> Served:
     """What happens to requests on a deployment, without measures."""
@@ -399,7 +399,7 @@ def _longer(serving: Serving, deployment: Deployment, requests: Requests, served
     if len(more.input) <= own or not np.array_equal(more.input[:own], requests.input):  # requests of a measured run
         return None
     if not clients:
-        more = drawn.scaled(more, requests.offered_per_s / more.offered_per_s)
+        more = drawn.scale_rate(more, requests.offered_per_s / more.offered_per_s)
     pools = [built.pool for built in (deployment.prefill, deployment.decode) if built]
     tables = served.experts
     if tables is not None and tables.shape[2]:
@@ -439,7 +439,7 @@ def requests_of(serving: Serving) -> Requests:
         found = _drawn(given)._replace(apart=apart)
     else:
         read = read_requests(serving.trace, given.format, given.time_unit, given.hash_tokens)
-        found = drawn.scaled(read, given.speed)
+        found = drawn.scale_rate(read, given.speed)
         found = found._replace(concurrency=given.concurrency or 0, apart=apart, outputs_kept=given.outputs_kept)
         if serving.spec.loads.rates and not found.offered_per_s:
             raise TraceError(

@@ -275,7 +275,7 @@ def simulate(
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
     moved = transfer or KvTransfer(np.float64(0), np.float64(0))
-    schedule = schedulers.compiled(scheduler.name, scheduler.params, state, limits)
+    schedule = schedulers.compile_scheduler(scheduler.name, scheduler.params, state, limits)
     ended = loop.PAUSED
     while ended == loop.PAUSED:
         ended = loop.run(state, pool.table, (decode or pool).table, limits, moved, schedule)
@@ -292,7 +292,7 @@ def simulate(
         raise ArchsimError(f"scheduler {scheduler.name}: {_fault(state, ended)}")
     totals = state.totals[0]
     moves = tuple(sorted((each for group in groups for each in group.moves), key=lambda each: each.time_ns))
-    found = _served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
+    found = _as_served(state, totals, requests.concurrency, np.array(balance, float).reshape(-1, 2), moves)
     return found._replace(ttft=not pool.prefilled, failed=tuple(failing.found))
 
 
@@ -605,7 +605,7 @@ class Failing:
         instance["experts"] = len(mine) / max(int((mine == i).sum()), 1)
 
 
-def _served(
+def _as_served(
     state: ServingState, totals: np.void, concurrency: int, balance: np.ndarray, moves: tuple[MigrationCost, ...]
 ) -> Served:
     bin_ns, end = float(totals["bin_ns"]), float(totals["now_ns"])

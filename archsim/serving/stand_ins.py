@@ -17,7 +17,7 @@ from archsim.base.sums import sum
 from archsim.iteration.attention import PHASES
 from archsim.iteration.experts import NOT_GATED
 from archsim.iteration.layers import attentions
-from archsim.iteration.narrow import faster, narrowed
+from archsim.iteration.narrow import faster, narrow
 from archsim.laws import scaling, transfers
 from archsim.laws.dominated import not_served
 from archsim.laws.tables import CalibrationSpec, MoeTable, ScaledSections
@@ -56,10 +56,10 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
         sections = ScaledSections(gpu=base.gpu, sections=("attention",))
         calibration = scaling.with_scaled(calibration.model_copy(update={"scaled": sections}), base)
         notes.append(f"{ATTENTION_STANDS_IN} {calibration.gpu} takes the times of {base.gpu}, scaled by rates.")
-    calibration, said = _served(calibration, experts)
+    calibration, said = _served_tables(calibration, experts)
     notes += said
-    like_products, calibration = narrowed(calibration, "gemm", products)
-    like_experts, calibration = narrowed(calibration, "moe", experts)
+    like_products, calibration = narrow(calibration, "gemm", products)
+    like_experts, calibration = narrow(calibration, "moe", experts)
     for what, dtype, like in (("products", products, like_products), ("experts", experts, like_experts)):
         if dtype != like:
             notes.append(
@@ -78,7 +78,7 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
     return StandIns(calibration, like_products, like_experts, tuple(notes))
 
 
-def _served(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
+def _served_tables(calibration: CalibrationSpec, dtype: str) -> tuple[CalibrationSpec, list[str]]:
     """The calibration without kernels of fused layers that nobody serves with, where the library has another."""
     said: dict[tuple[str, str, str], list[float]] = {}
     dropped: set[tuple[str, str, str]] = set()

@@ -85,7 +85,7 @@ def prepare(
     shared = whole if overlap.sharing == 1 else _attention(laws, most_requests, overlap.sharing)
     table = _table(laws, host, most_requests, overlap, shared, offloaded_ns)
     plain = _table(laws, Host(), most_requests, ALONE, whole)
-    return TabulatedTimes(table, *_judged(laws, plain, most_requests))
+    return TabulatedTimes(table, *_judge(laws, plain, most_requests))
 
 
 def _table(
@@ -195,7 +195,7 @@ def _attention(laws: IterationLaws, most_requests: int, sharing: int = 1) -> tup
     return np.log(np.maximum(decode, 1e-9)), np.log(np.maximum(prefill, 1e-9))
 
 
-def _judged(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
+def _judge(laws: IterationLaws, table: StepTable, most_requests: int) -> tuple[tuple[float, float], float]:
     """Random batches of a prompt chunk and decodes, by the laws and by the table."""
     draw = np.random.default_rng(0)
     decodes = np.rint(np.exp(draw.uniform(0, np.log(most_requests), _SEEN)))

@@ -109,7 +109,7 @@ class LinksAsBuiltSpec(Spec):
     degraded: tuple[DegradedSpec, ...] = ()
 
     @property
-    def named(self) -> Iterable[tuple[tuple[str | int, ...], Pair]]:
+    def with_keys(self) -> Iterable[tuple[tuple[str | int, ...], Pair]]:
         """Every link with its keys."""
         yield from ((("dead", index), pair) for index, pair in enumerate(self.dead))
         yield from ((("degraded", index, "link"), each.link) for index, each in enumerate(self.degraded))

@@ -130,7 +130,7 @@ class AssumptionsSpec(fields.Spec):
         """Whether the time of a die depends on the distinct tokens that a dispatch brings it, or would bring it."""
         return self.gemm == "grouped" and self.activations != "replicated" and self.dispatch not in GATHERING
 
-    def simulated(self, policy: policies.PolicySpec) -> "AssumptionsSpec":
+    def for_simulation(self, policy: policies.PolicySpec) -> "AssumptionsSpec":
         """The set without what one simulation of a policy serves in the same way: fields that only count its results,
         and those that do nothing under the others or for this policy.
         """

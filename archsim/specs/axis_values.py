@@ -84,9 +84,9 @@ class Range:
             numbers = np.array([self.low * ratio**share for share in shares.tolist()])
         else:
             numbers = self.low + shares * (self.high - self.low)
-        return self.rounded(numbers)
+        return self.round_numbers(numbers)
 
-    def rounded(self, numbers: "np.ndarray") -> list[float]:
+    def round_numbers(self, numbers: "np.ndarray") -> list[float]:
         """Numbers in the base unit, float64[n], as their text is read: whole, or of six significant digits."""
         import numpy as np
 
@@ -177,7 +177,7 @@ def counted_values(given: dict[str, Any]) -> Sequence[Any]:
     if len(numbers) > _MANY:
         import numpy as np
 
-        return RangeValues(span, list(dict.fromkeys(span.rounded(np.array(numbers, np.float64)))))
+        return RangeValues(span, list(dict.fromkeys(span.round_numbers(np.array(numbers, np.float64)))))
     return tuple(dict.fromkeys(span._written(number) for number in numbers))
 
 

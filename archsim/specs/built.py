@@ -295,7 +295,7 @@ def _refuse_unknown_links(system: Made) -> None:
     if system.links_as_built is None:
         return
     pairs, seen = pairs_of(system), dict[tuple[int, int], str]()
-    for keys, (a, b) in system.links_as_built.named:
+    for keys, (a, b) in system.links_as_built.with_keys:
         at = ("links_as_built", *keys)
         pair, written = (min(a, b), max(a, b)), ".".join(map(str, at))
         missing = [site for site in (a, b) if site >= system.sites]

@@ -155,7 +155,7 @@ def _systems() -> str:
                 config_files.display(file),
             )
         )
-    return errors.aligned(rows)
+    return errors.align(rows)
 
 
 def _nic(system: SystemSpec) -> str:
@@ -174,12 +174,12 @@ def _models() -> str:
         layers = f"{len(model.moe_layer_ids)} of {model.layers}"
         shape = (model.hidden, model.expert_ffn, model.experts, model.top_k, model.shared_experts)
         rows.append((name, layers, *map(str, shape), config_files.display(file)))
-    return errors.aligned(rows)
+    return errors.align(rows)
 
 
 def _policies() -> str:
-    presets = errors.aligned([("name", "meaning"), *policies.PRESET_MEANINGS.items()])
-    parts = errors.aligned([("name", "parts"), *((name, _parts(preset)) for name, preset in policies.PRESETS.items())])
+    presets = errors.align([("name", "meaning"), *policies.PRESET_MEANINGS.items()])
+    parts = errors.align([("name", "parts"), *((name, _parts(preset)) for name, preset in policies.PRESETS.items())])
     rules = (
         "These are the rules, with their parameters and defaults. Your own function is named package.module:function."
     )
@@ -226,7 +226,7 @@ def _calibrations() -> str:
         data = with_sections(yaml.read_yaml(file), file.parent, numbers=False).data
         tables = {key: len(value) for key, value in data.items() if isinstance(value, list)}
         rows.append((name, ", ".join(f"{key} {count}" for key, count in tables.items()), config_files.display(file)))
-    return errors.aligned(rows)
+    return errors.align(rows)
 
 
 def _experiments() -> str:
@@ -234,7 +234,7 @@ def _experiments() -> str:
     for name, file in config_files.named_files("").items():
         first, *others = textwrap.wrap(_opening(file), _OPENING_WIDTH) or [""]
         rows += [(name, config_files.display(file), first), *(("", "", line) for line in others)]
-    return errors.aligned(rows)
+    return errors.align(rows)
 
 
 def _opening(file: Path) -> str:
@@ -251,7 +251,7 @@ def _traffic() -> str:
         recorded = "tables" in head or "subjects" in head
         basis = "a recorded trace" if recorded else "recorded loads" if "loads" in head else "statistics"
         rows.append((name, basis, head.get("licence", "not stated"), config_files.display(file)))
-    return errors.aligned(rows)
+    return errors.align(rows)
 
 
 LISTINGS = {

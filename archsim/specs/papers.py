@@ -378,12 +378,12 @@ class PaperSpec(fields.Spec):
         """Every row with its group, in order."""
         return ((group, row) for group in self.claims for row in group.rows)
 
-    def called(self, column: str, value: Any) -> str:
+    def name_of(self, column: str, value: Any) -> str:
         """A value of a column as a reader of the paper calls it: ``policy ep``, or `names` of this file."""
         key = column.rpartition(".")[2]
         name = self.names.get(key, key)
         if isinstance(value, list):
-            return " or ".join(self.called(column, each) for each in value)
+            return " or ".join(self.name_of(column, each) for each in value)
         return f"{name} {value}" if isinstance(name, str) else name.get(str(value), f"{key} {value}")
 
     def overrides(self, run: str, rules: int, end: int | None = None) -> tuple[str, ...]:

@@ -244,7 +244,7 @@ class DisaggregatedSpec(Spec):
     transfer: TransferSpec = TransferSpec()
 
     @model_validator(mode="after")
-    def _modelled(self) -> "DisaggregatedSpec":
+    def _check_sides(self) -> "DisaggregatedSpec":
         if isinstance(self.prefill, SideSpec) and self.prefill.experts_on is not None:
             what = "prompts on two sides are not modelled; let the engines that prefill have experts of their own"
             raise KeyProblem(("prefill", "experts_on"), what)
@@ -322,7 +322,7 @@ class RoutingSpec(Spec):
         return self
 
     @property
-    def generated(self) -> workload.SyntheticSpec:
+    def synthetic_traffic(self) -> workload.SyntheticSpec:
         """The traffic that is not recorded."""
         return self.synthetic or workload.SyntheticSpec(like=self.like or workload.OF_MODEL, seed=self.seed)
 
@@ -385,7 +385,7 @@ class ExpertOffloadSpec(Spec):
     popularity: RoutingSpec | None = None
 
     @model_validator(mode="after")
-    def _generated(self) -> "ExpertOffloadSpec":
+    def _check_popularity(self) -> "ExpertOffloadSpec":
         if self.popularity is not None and self.popularity.trace is not None:
             raise KeyProblem(("popularity", "trace"), "only generated traffic has this key. Give like or synthetic")
         return self
@@ -519,7 +519,7 @@ class ServeSpec(Spec):
         return {name: side for name, side in both.items() if isinstance(side, SideSpec)}
 
     @model_validator(mode="after")
-    def _loaded(self) -> "ServeSpec":
+    def _check_load(self) -> "ServeSpec":
         drawn = self.requests.trace is None and self.requests.prefixes is None and self.requests.sessions is None
         if self.scheduler.balance in schedulers.BY_HASHES and drawn:
             what = (

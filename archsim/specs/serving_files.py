@@ -101,7 +101,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
         for each in spec.policies
     )
     if isinstance(spec.routing, RoutingSpec):
-        policies = tuple(_padded(each, spec, model, system) for each in policies)
+        policies = tuple(_pad_slots(each, spec, model, system) for each in policies)
     spec, recipe = with_recipe(spec, system, model)
     names = [policy.name for policy in policies]
     if len(set(names)) < len(names):
@@ -212,7 +212,7 @@ OF_GPUS = {
 OF_WAFERS = {"capacity": "unbounded", "weights": "routed"}
 
 
-def _padded(policy: PolicySpec, spec: ServeSpec, model: ModelSpec, system: SystemSpec) -> PolicySpec:
+def _pad_slots(policy: PolicySpec, spec: ServeSpec, model: ModelSpec, system: SystemSpec) -> PolicySpec:
     """With empty slots where ranks of GPUs do not divide the experts, as kernels run as many on each."""
     uneven = any(model.experts % pool.parallel.sizes().ep for pool in spec.pools)
     if policy.placement.name != "linear" or not uneven or system.launch != "gpu":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from archsim.base import files, tables
 from archsim.report import plots, rendering
-from archsim.report.units import factor, listed
+from archsim.report.units import factor, listing
 from archsim.runs.results import layers_told
 from archsim.specs.assumptions import ASSUMPTIONS
 from archsim.studies.ablation import EFFECT_COLUMNS, AblatedField, Ablation, FieldEffect, Waterfall, effect_rows
@@ -59,7 +59,7 @@ def render(found: Ablation, name: str, notes: Sequence[str] = ()) -> str:
             for link in _links_of(found)
         ],
     }
-    return rendering.rendered("ablation.html.j2", context, {"factor": factor})
+    return rendering.render("ablation.html.j2", context, {"factor": factor})
 
 
 def _links_of(found: Ablation) -> list[AblatedField]:
@@ -99,7 +99,7 @@ def sentence(fall: Waterfall, found: Ablation) -> str:
     largest = sorted(
         (each for each in fall.effects if _distance(each) > log(1 + LEAST_CHANGE)), key=_distance, reverse=True
     )
-    parts = listed(
+    parts = listing(
         f"{factor(each.factor)} by {each.link.field} ({each.link.before} → {each.link.after})"
         for each in largest[:MOST_NAMED]
     )

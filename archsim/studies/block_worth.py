@@ -17,7 +17,16 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
 from archsim.report.deciders import NEED_NO_ALLOCATOR, words
-from archsim.report.units import TIME_UNITS, between, less_or_more, listed, percent, scaled, signed_percent, significant
+from archsim.report.units import (
+    TIME_UNITS,
+    between,
+    less_or_more,
+    listing,
+    percent,
+    signed_percent,
+    significant,
+    with_unit,
+)
 from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.policies import NEEDS, PolicySpec
@@ -138,7 +147,7 @@ class BlockWorth(Shown):
                 place = f"{row.policy} over {row.without}", row.system, row.model, reason
                 together.setdefault(place, []).append(row.batch)
             for (policies, system, model, why), batches in list(together.items())[:MOST_REASONS]:
-                sizes = listed(f"{batch:,}" for batch in sorted(batches))
+                sizes = listing(f"{batch:,}" for batch in sorted(batches))
                 said.append(f"{policies} ({system}, {model}, batch {sizes}, {name}): {why}")
             if (more := sum(map(len, together.values())) - sum(map(len, list(together.values())[:MOST_REASONS]))) > 0:
                 said.append(f"Under {name}, {more} more run{' gains' if more == 1 else 's gain'} no more than these.")
@@ -170,7 +179,7 @@ class BlockWorth(Shown):
                     if units:
                         yield (
                             f"For {model} on {system} under {policy} ({assumptions}), it {verb} paying for its "
-                            f"{listed(WORDS[name] for name in units)} between batch {before.batch:,} "
+                            f"{listing(WORDS[name] for name in units)} between batch {before.batch:,} "
                             f"({signed_percent(before.gain)}) and batch {after.batch:,} ({signed_percent(after.gain)})."
                         )
 
@@ -195,8 +204,8 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
         none = "It is not worth it in the run" if len(rows) == 1 else f"It is worth it in none of {len(rows)} runs"
         return f"is not worth it. {none}. {gains}"
     if set(paid.values()) == {len(rows)}:
-        return f"is worth it. It pays for its {listed(WORDS.values())} in {every}. {gains}"
-    each = listed(f"for its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
+        return f"is worth it. It pays for its {listing(WORDS.values())} in {every}. {gains}"
+    each = listing(f"for its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
     return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it pays {each}. {gains}"
 
 
@@ -206,7 +215,7 @@ def _reason(row: BlockRun, share: Mapping[str, float]) -> str:
     said = []
     if unpaid:
         need = max(PAYS, *(share.get(name, 0.0) for name in unpaid))
-        said.append(f"It does not pay for its {listed(WORDS[name] for name in unpaid)}. {_short_of(row, share, need)}")
+        said.append(f"It does not pay for its {listing(WORDS[name] for name in unpaid)}. {_short_of(row, share, need)}")
     if "w" not in row.pays:
         begin = "It does not pay for its power"
         if row.most_energy is None:
@@ -223,11 +232,11 @@ def _short_of(row: BlockRun, share: Mapping[str, float], need: float) -> str:
     least = min(row.gains) if row.draws > 1 else row.gain
     room_ns = saved_ns - row.before_ns * need / (1 + need)  # for decisions, with a gain that is enough
     if row.decision_ns > 0 and room_ns > 0 and row.gain < need:
-        more = scaled(row.decision_ns, TIME_UNITS)
+        more = with_unit(row.decision_ns, TIME_UNITS)
         return (
-            f"Time of decisions is the charge that is too large. A decode step saves {scaled(saved_ns, TIME_UNITS)} "
+            f"Time of decisions is the charge that is too large. A decode step saves {with_unit(saved_ns, TIME_UNITS)} "
             f"elsewhere, but waits {more} longer for decisions. It would pay if it waited at most "
-            f"{scaled(room_ns, TIME_UNITS)} longer."
+            f"{with_unit(room_ns, TIME_UNITS)} longer."
         )
     if row.gain >= need:
         return (
@@ -236,8 +245,8 @@ def _short_of(row: BlockRun, share: Mapping[str, float], need: float) -> str:
         )
     if saved_ns <= NO_GAIN * row.before_ns:
         same = saved_ns >= -NO_GAIN * row.before_ns
-        step = "takes the same time" if same else f"takes {scaled(-saved_ns, TIME_UNITS)} longer"
-        waits = f" and waits {scaled(row.decision_ns, TIME_UNITS)} longer for them" if row.decision_ns > 0 else ""
+        step = "takes the same time" if same else f"takes {with_unit(-saved_ns, TIME_UNITS)} longer"
+        waits = f" and waits {with_unit(row.decision_ns, TIME_UNITS)} longer for them" if row.decision_ns > 0 else ""
         return (
             f"It saves nothing that a charge could exceed: a decode step {step} outside of decisions{waits}. "
             f"Throughput would have to grow by {signed_percent(need)}."

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from archsim.base.errors import ArchsimError, aligned
+from archsim.base.errors import ArchsimError, align
 from archsim.base.own_code import CodeNotImported
 from archsim.runs.notes import system_notes
 from archsim.specs.describe import summary, summary_of_serving, summary_of_sweep
@@ -89,7 +89,7 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
             source = source.partition(": ")[0] if source.startswith("default of ") else source
             value = _amount(each.value, each.unit)
             rows.append((f"  {key}", value, f"{low} to {high}", each.distribution.shape, source))
-        yield from aligned([("  key", "value", "range", "shape", "source"), *rows]).splitlines()
+        yield from align([("  key", "value", "range", "shape", "source"), *rows]).splitlines()
         exact = [key.removeprefix("system.") for key in exact_of(system)]
         yield f"{of}These numbers count as exact: {', '.join(exact)}"
     if systems:
@@ -104,15 +104,15 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
             )
             for each in economics_of(Coefficients())
         ]  # fmt: skip
-        yield from aligned([("  key", "value", "range", "shape", "source"), *coefficients]).splitlines()
+        yield from align([("  key", "value", "range", "shape", "source"), *coefficients]).splitlines()
 
 
 def _amount(value: float, unit: str) -> str:
     """``1.5 TB/s``, ``300 ns``, ``0.9``."""
-    from archsim.report.units import prefixed, significant
+    from archsim.report.units import significant, with_prefix
 
     if unit in ("B", "B/s", "FLOP/s", "Hz"):
-        number, _, prefix = prefixed(value).partition("\u00a0")
+        number, _, prefix = with_prefix(value).partition("\u00a0")
         return f"{number} {prefix}{unit}"
     return f"{significant(value)} {unit}".strip()
 
@@ -168,9 +168,9 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
 def _refused_runs(plan: SweepPlan, runs: Sequence[Run]) -> Iterator[str]:
     """A line for each run that would fail: where its system is written, its point or parts, and why."""
     from archsim.runs.plan import axes_told
-    from archsim.runs.simulator import refused
+    from archsim.runs.simulator import refusals
 
-    for run, why in refused(runs):
+    for run, why in refusals(runs):
         if run.point is None:
             at = plan.experiment.limits_at.get((run.system.name, ""), "")
             which = f"{run.model.name} by {run.policy.name}, {run.assumptions.label}"

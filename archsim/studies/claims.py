@@ -67,14 +67,14 @@ class Claims(tables.Shown):
     @cached_property
     def signs(self) -> tuple[judged_claims.JudgedSign, ...]:
         """Which of two systems is faster, for all pairs that its groups name."""
-        return tuple(judged_claims.judged_signs(self.judged, self.paper.called))
+        return tuple(judged_claims.judged_signs(self.judged, self.paper.name_of))
 
     @cached_property
     def groups(self) -> list[tuple[papers.ClaimGroup, list[judged_claims.JudgedClaim]]]:
         """Every group of the paper, with its rows."""
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
-    def recorded(self) -> dict[str, Any]:
+    def as_recorded(self) -> dict[str, Any]:
         """What was simulated, by id, and by which code, in the form that `judge_recorded` reads."""
         rows = {
             each.row.id: {"values": {str(at): value for at, value in each.values.items()}}
@@ -161,7 +161,7 @@ def _configs_digest() -> str:
 
 
 def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Claims | None:
-    """Like `judge_paper`, but for values that were simulated before (`Claims.recorded`): None where other code
+    """Like `judge_paper`, but for values that were simulated before (`Claims.as_recorded`): None where other code
     computed them. A row that was not simulated has no value.
     """
     if recorded.get("code") != code_of(paper):
@@ -186,7 +186,7 @@ def _judge(
     values: Mapping[int, judged_claims.Value],
     ends: tuple[judged_claims.Value, ...],
 ) -> judged_claims.JudgedClaim:
-    place = ", ".join(paper.called(key, value) for key, value in row.at.items())
+    place = ", ".join(paper.name_of(key, value) for key, value in row.at.items())
     if not place and len(group.rows) > 1:
         place = _OF_ALL[row.take or group.take]
     return judged_claims.JudgedClaim(

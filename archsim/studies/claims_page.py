@@ -138,7 +138,7 @@ def write_claims(claims: Claims, folder: Path) -> Path:
         "sentence": paper_sentence(claims), "picture": picture_of(claims), "figure": figure_of(claims),
         "answers": [(each, answer_sentence(each)) for each in claims.answers],
     }  # fmt: skip
-    write_text(folder / "index.html", rendering.rendered("claims.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", rendering.render("claims.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 
@@ -155,7 +155,7 @@ def figure_of(claims: Claims) -> plots.Bars | None:
         return None
     rows = [
         {
-            "name": claims.paper.called(figure.by, value), "part": part, "value": found,
+            "name": claims.paper.name_of(figure.by, value), "part": part, "value": found,
             "label": shown(found, figure.unit), "told": shown(found, figure.unit),
         }
         for value, part, found in claims.bars
@@ -212,7 +212,7 @@ def write_summary(claims: Sequence[Claims], folder: Path) -> Path:
         "misses": largest_misses(claims),
         "answers": [(answer, answer_sentence(answer)) for each in claims for answer in each.answers],
     }
-    write_text(folder / "index.html", rendering.rendered("claims_summary.html.j2", context, _FILTERS))
+    write_text(folder / "index.html", rendering.render("claims_summary.html.j2", context, _FILTERS))
     return folder / "index.html"
 
 

@@ -13,7 +13,7 @@ from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
 from archsim.report.answers import sentences
 from archsim.report.page import PAGES, write_report
-from archsim.report.rendering import rendered
+from archsim.report.rendering import render
 from archsim.report.report import Report
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.engine_comparison import (
@@ -24,7 +24,7 @@ from archsim.runs.engine_comparison import (
     compare_engines,
     errors,
     sample,
-    shortened,
+    shorten,
     write_comparison,
 )
 from archsim.runs.notes import die_of, result_notes, traffic_notes
@@ -83,10 +83,10 @@ def _compare(
 ) -> Comparison:
     """numbers: of the points to draw the sample from."""
     plan, maker = selection.plan, selection.maker
-    drawn = [shortened(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
+    drawn = [shorten(run, decode_steps) for run in maker.runs(map(plan.point, sample(numbers, size)))]
     watcher.phase(f"{len(drawn)} runs on both engines")
     watcher.begin(len(ENGINES) * len(drawn))
-    compared = tuple(compare_engines(drawn, simulator.Simulator(maker.traces), watcher.finished))
+    compared = tuple(compare_engines(drawn, simulator.Simulator(maker.traces), watcher.on_finished))
     fewest = min(decode_steps, plan.experiment.workload.decode_steps)
     return Comparison(plan.experiment.name, compared, len(numbers), fewest)
 
@@ -137,7 +137,7 @@ def failures_on_page(name: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except FailedRuns as error:
-        write_text(folder / PAGES[0], rendered("failed.html.j2", {"name": name, "failed": str(error).splitlines()}))
+        write_text(folder / PAGES[0], render("failed.html.j2", {"name": name, "failed": str(error).splitlines()}))
         raise
 
 

@@ -11,7 +11,7 @@ from archsim.base.causes import CAUSES
 from archsim.runs import energy, plan
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
-from archsim.runs.packed_steps import unpacked
+from archsim.runs.packed_steps import unpack
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 
@@ -188,7 +188,7 @@ def _of_decode_step(record: Record) -> dict[str, float]:
     """Cause → ns of a decode step: what decode iterations waited for, as shares of ``decode_step_ns``, which is that of
     all MoE layers. Empty without decode, and for runs of too many steps, which the record leaves out.
     """
-    row, steps = record["row"], unpacked(record["steps"])
+    row, steps = record["row"], unpack(record["steps"])
     first = 1 if row["prefill_ns"] else 0  # step 0 is the prefill, where one counts
     waited = {
         name: sums.sum(ns for step, ns in zip(steps["step"], steps[f"bound_{name}_ns"], strict=True) if step >= first)

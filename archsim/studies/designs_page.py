@@ -27,7 +27,7 @@ def render(found: DesignComparison) -> str:
         "of": found.causes[0].group if found.causes else "",
         "groups": [(name, [each for each in found.quantities if each.group == name]) for name in groups],
     }
-    return rendering.rendered("compare.html.j2", context, {"cell": cell, "change": change})
+    return rendering.render("compare.html.j2", context, {"cell": cell, "change": change})
 
 
 def answer(found: DesignComparison) -> str:
@@ -47,7 +47,7 @@ def answer(found: DesignComparison) -> str:
     saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
     if saved is None or sign * gaps[saved] <= 0:
         return said
-    saved_ns = units.scaled(sign * gaps[saved], units.TIME_UNITS)
+    saved_ns = units.with_unit(sign * gaps[saved], units.TIME_UNITS)
     return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
 
 
@@ -56,7 +56,7 @@ def shown(each: DesignFigure, value: float | None) -> str:
         return "–"
     match each.unit:
         case "ns":
-            return units.scaled(value, units.TIME_UNITS)
+            return units.with_unit(value, units.TIME_UNITS)
         case "share":
             return units.percent(value, 1)
         case "×":
@@ -92,8 +92,8 @@ def _causes_shown(found: DesignComparison) -> plots.Bars | None:
         for cause in tables.BOUNDS.values():
             ns = sums.sum(getattr(each, side) or 0.0 for each in found.causes if each.name == cause)
             if ns:
-                label = units.scaled(totals[side], units.TIME_UNITS)
-                text = units.scaled(ns, units.TIME_UNITS)
+                label = units.with_unit(totals[side], units.TIME_UNITS)
+                text = units.with_unit(ns, units.TIME_UNITS)
                 rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": text})
     return plots.Bars(
         question="What does each design spend its time on?", rows=rows, y="name", colours=figures.cause_colours(),

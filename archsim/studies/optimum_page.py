@@ -11,7 +11,7 @@ import numpy as np
 from archsim.base import files
 from archsim.report import maps, rendering
 from archsim.report.die_map import DieMap
-from archsim.report.units import TIME_UNITS, listed, percent, scaled
+from archsim.report.units import TIME_UNITS, listing, percent, with_unit
 from archsim.runs import columns, results
 from archsim.studies.optimum import Measured, table_of
 from archsim.studies.optimum_distances import KINDS, StepDistance
@@ -41,7 +41,7 @@ def render(found: list[Measured], name: str, notes: Sequence[str] = ()) -> str:
         "rows": [_row(each) for each in found], "short": list(answers(found)),
         "worst": [_picture(each) for each in worst],
     }  # fmt: skip
-    return rendering.rendered("optimum.html.j2", context)
+    return rendering.render("optimum.html.j2", context)
 
 
 def sentences(found: list[Measured]) -> list[str]:
@@ -51,7 +51,7 @@ def sentences(found: list[Measured]) -> list[str]:
     ends = several if len(ordered) > 1 else {"Compared with": ordered[0]}
     said = []
     for which, each in ends.items():
-        parts = listed(f"{percent(share, 1)} by {part}" for part, share in each.parts.items())
+        parts = listing(f"{percent(share, 1)} by {part}" for part, share in each.parts.items())
         said.append(
             f"{which} the bound is {each.run.policy.name} ({_place(each)}). Its layer-steps take "
             f"{percent(each.summary()[0], 1)} longer than the bound: {parts}."
@@ -105,7 +105,7 @@ def _row(each: Measured) -> dict:
 def _picture(each: Measured) -> dict:
     worst = each.worst
     bound, plan, step, decision = (
-        scaled(ns, TIME_UNITS) for ns in (worst.bound.ns, worst.plan_ns, worst.step_ns, worst.exposed_ns)
+        with_unit(ns, TIME_UNITS) for ns in (worst.bound.ns, worst.plan_ns, worst.step_ns, worst.exposed_ns)
     )
     return {
         "heading": (

@@ -108,7 +108,7 @@ class ProblemBuilder:
 
         Raises ArchsimError for experts with several holders.
         """
-        if placement.replicated:
+        if placement.has_replicas:
             raise errors.ArchsimError("the placement replicates experts; bounds support one holder per expert")
         tokens, origins, top_k = demand.tokens, demand.origins, demand.top_k
         expert, home = np.flatnonzero(tokens), placement.home[row].astype(np.int64)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base import errors, files, sums
-from archsim.report.units import TIME_UNITS, percent, scaled, significant
+from archsim.report.units import TIME_UNITS, percent, significant, with_unit
 from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
 from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import Selection, select
@@ -33,7 +33,7 @@ from archsim.uncertainty.estimate import (
     fastest_shares,
     indices,
     interval,
-    narrowed,
+    narrow,
     order,
     pair,
     refuse_shares,
@@ -48,7 +48,7 @@ from archsim.uncertainty.worlds import (
     draws_of,
     economics_of,
     exact_of,
-    planned,
+    plan_runs,
     propagate,
     refuse_few,
 )
@@ -121,7 +121,7 @@ def _answer(
     refuse_few(samples)
     files.own_folder(folder)
     worlds = Worlds(runs, samples, seed)
-    every = planned(runs, worlds)
+    every = plan_runs(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
     found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
     watcher.phase("finding what the answer depends on")
@@ -264,10 +264,10 @@ def _off_centre(
         first = max(known, key=lambda name: shifts[name] * (1 if over < 1 else -1))
         key = next(each for each in named.values() if each.draws_as == first)
         side, value = "less" if over < 1 else "more", f"{significant(key.value)} {key.unit}".strip()
-        plain, middle = scaled(option.value_ns, TIME_UNITS), scaled(option.ns.p50, TIME_UNITS)
+        plain, middle = with_unit(option.value_ns, TIME_UNITS), with_unit(option.ns.p50, TIME_UNITS)
         low, high = significant(key.distribution.low), significant(key.distribution.high)
         yield (
-            f"{sure_answer.named(of)}: {option.name} takes {plain} as simulated, which is {side} than in "
+            f"{sure_answer.name_of(of)}: {option.name} takes {plain} as simulated, which is {side} than in "
             f"{percent(max(share, 1 - share))} of its samples (median {middle}). Most of that is {key.key}: its value, "
             f"{value}, is above {percent(at[first])} of its range ({low} to {high})."
         )
@@ -291,9 +291,9 @@ def _with_layers(found: Sequence[Index], by_draws: np.ndarray, values: np.ndarra
     others = min(1.0, drawn / whole)
     error = others * 2 / float(np.sqrt(len(values)))
     layers = Index(sure_answer.LAYERS, 1 - others, error, 1 - others, error)
-    scaled = [each._replace(**{name: value * others for name, value in each._asdict().items() if name != "name"})
+    with_unit = [each._replace(**{name: value * others for name, value in each._asdict().items() if name != "name"})
               for each in found]  # fmt: skip
-    return tuple(sorted([*scaled, layers], key=lambda each: (-each.total, each.name)))
+    return tuple(sorted([*with_unit, layers], key=lambda each: (-each.total, each.name)))
 
 
 def _scale(expansion: Expansion, by: float) -> Expansion:
@@ -322,7 +322,7 @@ def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interv
     drawn = {each.key.partition(".")[2]: each.distribution.at(draws[each.key]) for each in quantities}
     values: dict[str, list[float]] = {name: [] for name in sure_answer.ECONOMICS}
     for at, world in enumerate(worlds.runs(run, run.engine)):
-        known = coefficients.changed({name: float(each[at]) for name, each in drawn.items()})
+        known = coefficients.change({name: float(each[at]) for name, each in drawn.items()})
         slower = replace(activity, time_s=activity.time_s * found.ns[at] / found.value_ns)
         machine = build_costs(world.system, known)
         values["energy_per_token_j"].append(sums.sum(energy_of(slower, machine, known).values()) / activity.tokens)
@@ -345,7 +345,7 @@ def measurements(
     for name, command in uncertainty.load_widths().commands.items():
         known = sorted({each.draws_as for each in named.values() if each.measured_by == name} & set(draws))
         if known:
-            after, worth = narrowed(expansion, draws, values, known), worth_knowing(rates, draws, known)
+            after, worth = narrow(expansion, draws, values, known), worth_knowing(rates, draws, known)
             if after.width < sure_answer.NARROWER * before.width or worth > sure_answer._LEAST_WORTH:
                 found.append(sure_answer.Measurement(command, tuple(known), after, worth))
     return tuple(sorted(found, key=lambda each: (each.narrowed.width - before.width) / each.command.minutes))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base import sums, tables
-from archsim.report.units import TIME_UNITS, listed, percent, scaled
+from archsim.report.units import TIME_UNITS, listing, percent, with_unit
 from archsim.report.units import interval as interval_text
 from archsim.runs.run import Run
 from archsim.specs import uncertainty
@@ -90,7 +90,7 @@ class ComparedOptions:
 
     @property
     def name(self) -> str:
-        return named(self.of)
+        return name_of(self.of)
 
     @property
     def ratio(self) -> Interval:
@@ -98,7 +98,7 @@ class ComparedOptions:
         return self.options[0].ns if self.headline is None else self.headline.ratio
 
 
-def named(of: Mapping[str, Any]) -> str:
+def name_of(of: Mapping[str, Any]) -> str:
     """``dojo, deepseek-v3, batch 4,096``: what options share."""
     return ", ".join(f"batch {value:,}" if key == "batch" else str(value) for key, value in of.items())
 
@@ -220,7 +220,7 @@ def order_of_options(
         most = f"{names[0]} is the fastest in {share_told(options[0].fastest, samples)}"
         return f"{most}. It is {sure}."
     closest = max(ties, key=lambda each: each.ratio.width)
-    tied = listed([names[0], *(each.slower for each in ties)])
+    tied = listing([names[0], *(each.slower for each in ties)])
     if max(closest.probability, closest.reverse) < _NEVER:
         said = f"{tied} are a tie: {names[0]} and {closest.slower} take the same time in all {samples} samples."
     else:
@@ -269,7 +269,7 @@ def measurement_sentence(each: Measurement, place: ComparedOptions) -> str:
     def write(found: Interval) -> str:
         if place.headline:
             return f"{found.p05:.{digits}f}–{found.p95:.{digits}f}"
-        return f"{scaled(found.p05, TIME_UNITS)}–{scaled(found.p95, TIME_UNITS)}"
+        return f"{with_unit(found.p05, TIME_UNITS)}–{with_unit(found.p95, TIME_UNITS)}"
 
     said = narrowing_sentence(each, write(place.ratio), write(each.narrowed), narrows)
     if each.worth < _LEAST_WORTH:
@@ -284,7 +284,7 @@ def narrowing_sentence(each: Measurement, before: str, after: str, narrows: bool
     if each.no_die:
         return (
             f"There is no such die to measure. On a similar part, such as {each.no_die}, `{each.command.run}` takes "
-            f"{minutes}; else take {each.command.simulated}. Known exactly, {listed(each.names)} would {what}."
+            f"{minutes}; else take {each.command.simulated}. Known exactly, {listing(each.names)} would {what}."
         )
     return f"Measuring {each.command.of} takes {minutes} (`{each.command.run}`). It would {what}."
 

@@ -31,7 +31,7 @@ def write_files(table: tables.Table, plain: Mapping[str, Any], context: Mapping[
     files.own_folder(folder)
     table.write_csv(folder / FILE)
     files.write_text(folder / JSON, json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    files.write_text(folder / PAGE, rendering.rendered("sure.html.j2", context))
+    files.write_text(folder / PAGE, rendering.render("sure.html.j2", context))
     return folder / PAGE
 
 

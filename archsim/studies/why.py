@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.causes import CAUSES, Cause
-from archsim.base.errors import ArchsimError, aligned
+from archsim.base.errors import ArchsimError, align
 from archsim.base.quantities import as_written
 from archsim.base.tables import Shown
 from archsim.engine.loop import Replay
-from archsim.report.units import BYTE_UNITS, NO_BREAK, TIME_UNITS, less_or_more, listed, percent, scaled, significant
+from archsim.report.units import (
+    BYTE_UNITS,
+    NO_BREAK,
+    TIME_UNITS,
+    less_or_more,
+    listing,
+    percent,
+    significant,
+    with_unit,
+)
 from archsim.runs.notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.simulator import Simulator
@@ -74,10 +83,10 @@ class Why(Shown):
         hot = (
             f"The busiest link is {row['link_src']} → {row['link_dst']}. It is busy for "
             f"{percent(row['link_busy_ns'] / row['time_ns'])} of the layer-step and carries "
-            f"{scaled(row['link_bytes'], BYTE_UNITS)}."
+            f"{with_unit(row['link_bytes'], BYTE_UNITS)}."
         )
         return [
-            ("cause", f"The layer-step spends {doing_text(row)}. It takes {scaled(row['time_ns'], TIME_UNITS)}."),
+            ("cause", f"The layer-step spends {doing_text(row)}. It takes {with_unit(row['time_ns'], TIME_UNITS)}."),
             ("link", "No link was busy." if row["link"] is None else hot),
             (
                 "die",
@@ -100,7 +109,7 @@ class Why(Shown):
             return tried
         time_ns = self.rows[0]["time_ns"]
         best = sorted(self.levers, key=lambda each: each.time_ns)
-        said = listed(f"{_change(each.time_ns / time_ns - 1)} time {each.with_it}" for each in best)
+        said = listing(f"{_change(each.time_ns / time_ns - 1)} time {each.with_it}" for each in best)
         return f"The layer-step would take {said}. Each change was simulated."
 
     def __repr__(self) -> str:
@@ -108,7 +117,7 @@ class Why(Shown):
         if self.levers is None:
             more = f"{MORE}, give step {first['step']} and layer {first['layer']}."
             clock = [self.clock] if self.clock else []
-            return "\n".join([self.run, aligned([HEADS, *table_of(self.rows)]), *clock, more])
+            return "\n".join([self.run, align([HEADS, *table_of(self.rows)]), *clock, more])
         step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
         return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
@@ -141,7 +150,7 @@ def doing_text(row: Row, most: int = 3) -> str:
     shares = [(cause, share) for cause, share in list(shares_of(row).items())[:most] if share >= LEAST]
     (first, share), *others = shares
     rest = [f"{percent(other)} {CAUSES[cause].doing}" for cause, other in others]
-    return listed([f"{percent(share)} of its time {CAUSES[first].doing}", *rest])
+    return listing([f"{percent(share)} of its time {CAUSES[first].doing}", *rest])
 
 
 def explain(
@@ -191,7 +200,7 @@ def sentence(found: Why) -> str:
     with HBM twice as fast, which helps most of all that was tried.``
     """
     row = found.rows[0]
-    said = f"Its slowest layer-step takes {scaled(row['time_ns'], TIME_UNITS)} and spends {doing_text(row, 1)}."
+    said = f"Its slowest layer-step takes {with_unit(row['time_ns'], TIME_UNITS)} and spends {doing_text(row, 1)}."
     best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
     if best is None:
         return said
@@ -223,7 +232,7 @@ def _clock_sentence(row: Row) -> str:
         return ""
     if not row["throttled_share"]:
         return "The clock is full, as no limit of power or heat is reached."
-    clocks = listed(f"{percent(row[name])} in {phase}" for name, phase in _CLOCKS if (row[name] or 1) < 1)
+    clocks = listing(f"{percent(row[name])} in {phase}" for name, phase in _CLOCKS if (row[name] or 1) < 1)
     return f"Of the full clock, dies run at {clocks}. The limit is the {row['held_by']}."
 
 
@@ -316,7 +325,7 @@ def table_of(rows: tuple[Row, ...]) -> list[tuple[str, ...]]:
     """(iteration, layer, time, causes, link, die over mean) of steps."""
     return [
         (
-            str(row["step"]), str(row["layer"]), scaled(row["time_ns"], TIME_UNITS), causes_text(row),
+            str(row["step"]), str(row["layer"]), with_unit(row["time_ns"], TIME_UNITS), causes_text(row),
             "–" if row["link"] is None else f"{row['link_src']} → {row['link_dst']}",
             f"{row['die']}{NO_BREAK}({percent(row['die_tokens'] / row['tokens'])} of tokens)",
             f"{row['expert']}{NO_BREAK}({percent(row['expert_tokens'] / row['tokens'])})",

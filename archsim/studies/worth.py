@@ -21,7 +21,7 @@ import numpy as np
 from archsim.base.errors import CapacityError, PlacementError, SpecError, did_you_mean
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
-from archsim.report.units import between, listed, percent, signed_percent, significant
+from archsim.report.units import between, listing, percent, signed_percent, significant
 from archsim.serving.expert_groups import FROM_TRAFFIC
 from archsim.serving.serving import Outcome
 from archsim.specs.model import ModelSpec
@@ -96,7 +96,7 @@ class Worth(Shown):
         changes = [f"the time per token (TPOT) by {_between(self.tpot)}"]
         changes += [f"goodput by {_between(self.goodput)}"] if kept else []
         changes += [f"the time to first token (TTFT) by {_between(self.ttft)}"]
-        how = f"It changes {listed(changes)}."
+        how = f"It changes {listing(changes)}."
         how += "" if kept else " Goodput is 0, as no request keeps the limits."
         low, high = max(gain[0], self.goodput[0]), max(gain[1], self.goodput[1])
         if low >= PAYS:

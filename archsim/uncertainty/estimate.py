@@ -2,7 +2,7 @@
 would change.
 
 Samples of one quantity are float64[sample]; those of several options share their worlds, so that a ratio has an
-interval of its own. A second, better and slower engine runs the first few worlds only (`corrected`).
+interval of its own. A second, better and slower engine runs the first few worlds only (`correct`).
 
 Sobol' indices are those of an expansion in Legendre polynomials of the draws that the samples are fitted to (Sudret,
 "Global sensitivity analysis using polynomial chaos expansions", 2008; terms are chosen by orthogonal matching pursuit
@@ -47,7 +47,7 @@ def interval(samples: np.ndarray) -> Interval:
     return Interval(*map(float, np.quantile(samples, QUANTILES)))
 
 
-def corrected(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def correct(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Samples of the better engine, float64[sample], of which the first are known: ``high``, float64[few].
 
     ``low``: of the fast engine, all worlds. The others are the control variate's line through the known worlds, and the
@@ -61,7 +61,7 @@ def corrected(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     slope = _slope(low[:few], high)
     line = high.mean() + slope * (low - low[:few].mean())
     residual = high - line[:few]
-    found: np.ndarray = line + residual[_shuffled(len(low), few)]
+    found: np.ndarray = line + residual[_shuffle(len(low), few)]
     found[:few] = high
     return found
 
@@ -72,7 +72,7 @@ def _slope(low: np.ndarray, high: np.ndarray) -> float:
     return float(spread @ (high - high.mean())) / variance if variance > 0 else 0.0
 
 
-def _shuffled(count: int, few: int) -> np.ndarray:
+def _shuffle(count: int, few: int) -> np.ndarray:
     """Which of the few residuals each world has, int64[count]; each is used equally often, as far as it goes."""
     rng = np.random.default_rng(few)
     rounds = [rng.permutation(few) for _ in range(-(-count // few))]
@@ -175,7 +175,7 @@ def expand(draws: Mapping[str, np.ndarray], values: np.ndarray) -> Expansion:
     candidates = _candidates(len(names))
     columns = _columns(_polynomials(points), candidates)
     chosen = _significant(columns, values, _chosen(columns, values))
-    coefficients = _fitted(columns[:, chosen], values)
+    coefficients = _fit(columns[:, chosen], values)
     left = float(np.mean((values - columns[:, chosen] @ coefficients) ** 2))
     return Expansion(names, candidates[chosen], coefficients, left)
 
@@ -202,7 +202,7 @@ def indices(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.nd
         columns, rng = _columns(_polynomials(points), expansion.degrees), np.random.default_rng(1)
         for _ in range(_RESAMPLED):
             rows = rng.integers(0, len(values), len(values))
-            coefficients = _fitted(columns[rows], values[rows])
+            coefficients = _fit(columns[rows], values[rows])
             left = float(np.mean((values[rows] - columns[rows] @ coefficients) ** 2))
             drawn.append(expansion.shares(coefficients, left))
     errors = np.std(np.array(drawn), axis=0) if drawn else np.zeros((2, len(expansion.names)))
@@ -250,7 +250,7 @@ def _columns(polynomials: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     return found
 
 
-def _fitted(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _fit(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
     found: np.ndarray = np.linalg.lstsq(columns, values, rcond=None)[0]
     return found
 
@@ -297,7 +297,7 @@ def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> 
     least = max(_SIGNIFICANT, float(np.sqrt(2 * np.log(columns.shape[1]))) + _BEYOND_NOISE)
     while len(chosen) > 1:
         own = columns[:, chosen]
-        coefficients = _fitted(own, values)
+        coefficients = _fit(own, values)
         residual = values - own @ coefficients
         freedom = max(1, len(values) - len(chosen))
         deviations = np.sqrt(float(residual @ residual) / freedom * np.diag(np.linalg.pinv(own.T @ own)))
@@ -311,9 +311,7 @@ def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> 
     return chosen
 
 
-def narrowed(
-    expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray, known: Sequence[str]
-) -> Interval:
+def narrow(expansion: Expansion, draws: Mapping[str, np.ndarray], values: np.ndarray, known: Sequence[str]) -> Interval:
     """The interval of a value once some draws are known, around its median, in the mean over what they may be."""
     points = np.stack([draws[name] for name in expansion.names], axis=1)
     left = values - expansion.of(points, known)

@@ -26,7 +26,7 @@ from archsim.laws import die, moe
 from archsim.runs import pool, sweep
 from archsim.runs import store as cache
 from archsim.runs.energy import Coefficients
-from archsim.runs.packed_steps import unpacked
+from archsim.runs.packed_steps import unpack
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
 from archsim.runs.store import RecordStore
 from archsim.specs.assumptions import GATHERING
@@ -35,7 +35,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import LevelsSpec, UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen
-from archsim.uncertainty.estimate import agreement, corrected
+from archsim.uncertainty.estimate import agreement, correct
 from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.workload import Trace
 
@@ -118,7 +118,7 @@ def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintyS
         if own is not None and own.distribution.centre == value:
             distribution, group = own.distribution, own.group or group
             source = own.source or f"range beside its value in {system.name}"
-        elif (kind := _kind(key, dimension)) and value and not _believed(key, scenario):
+        elif (kind := _kind(key, dimension)) and value and not _is_belief(key, scenario):
             distribution, source = widths.defaults[kind].of(value), f"default of {kind}: {widths.defaults[kind].source}"
             distribution = _within(spec, name, distribution)
         if distribution is not None:
@@ -152,7 +152,7 @@ def _kind(key: str, dimension: Dimension) -> str:
     return _OF_DIMENSION.get(dimension.name, "")
 
 
-def _believed(key: str, scenario: Scenario | None) -> bool:
+def _is_belief(key: str, scenario: Scenario | None) -> bool:
     """Whether a number is what a policy believes, not what the machine does."""
     return key == "system.compute.efficiency" and scenario is not None and scenario.assumptions.gemm != "roofline"
 
@@ -240,7 +240,7 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
-        table, carried = "collectives", assumptions.dispatch not in GATHERING and _carried(scenario)
+        table, carried = "collectives", assumptions.dispatch not in GATHERING and _is_carried_over(scenario)
         way = "sibling_gpu" if carried else "fit"
     elif system.d2d.copies is not None:
         table, way = "copies", "fit"
@@ -255,7 +255,7 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         )
 
 
-def _carried(scenario: Scenario) -> bool:
+def _is_carried_over(scenario: Scenario) -> bool:
     """Whether kernels of transfers were measured on another GPU, shape or number of ranks."""
     return ports.grid_of(scenario.system) is not None and moves.kernels_carried(scenario)
 
@@ -283,7 +283,7 @@ def economics_of(coefficients: Coefficients) -> list[Quantity]:
     return [
         Quantity(f"economics.{name}", each.value, each.unit, each.source,
                  Distribution("triangular", each.low, each.value, each.high))
-        for name, each in coefficients.named().items() if each.low < each.high
+        for name, each in coefficients.by_name().items() if each.low < each.high
     ]  # fmt: skip
 
 
@@ -433,7 +433,7 @@ def time_of(row: Record) -> float:
     return float(row["decode_ns"] or row["prefill_ns"])
 
 
-def planned(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
+def plan_runs(runs: Sequence[Run], worlds: Worlds) -> list[Run]:
     """All runs that `propagate` needs, each once: the experiment's own, then those in worlds."""
     every: dict[str, Run] = {run.key: run for run in runs}
     for run in runs:
@@ -454,7 +454,7 @@ def propagate(
     """The runs in all worlds. ``folder``: of the records, which a later call finds; ``scheduler``: address of a Dask
     cluster that simulates, in place of ``jobs`` processes. Raises FailedRuns.
     """
-    every = planned(runs, worlds)
+    every = plan_runs(runs, worlds)
     failures: list[str] = []
     records = sweep.complete(
         every, RecordStore(folder), SharedProgress(watcher, len(every)), failures, jobs or available_cores(), scheduler,
@@ -462,7 +462,7 @@ def propagate(
     )  # fmt: skip
     cache.remove_oldest()
     sweep.refuse_failed(failures, len(every))
-    found = [_gathered(run, worlds, records) for run in runs]
+    found = [_gather(run, worlds, records) for run in runs]
     return over_layers(over_traffic(found, worlds, records), traces)
 
 
@@ -476,25 +476,25 @@ class SharedProgress(sweep.Unwatched):
         self._done += runs
         self._say()
 
-    def finished(self, job: Job, record: Record) -> None:
+    def on_finished(self, job: Job, record: Record) -> None:
         self._done += 1
         self._say()
 
-    def failed(self, job: Job, failure: pool.Failure) -> None:
-        self._watcher.failed(job, failure)
+    def on_failed(self, job: Job, failure: pool.Failure) -> None:
+        self._watcher.on_failed(job, failure)
 
     def _say(self) -> None:
         self._watcher.at(f"{self._runs:,} runs in many samples", self._done / self._runs)
 
 
-def _gathered(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:
+def _gather(run: Run, worlds: Worlds, records: dict[str, Record]) -> InWorlds:
     fast = _times(_fast(run, worlds), records)
     few = _correcting(run, worlds)
     row = records[run.key]["row"]
     if not few:
         return InWorlds(run, row, fast, None)
     better = _times(few, records)
-    return InWorlds(run, row, corrected(fast, better), agreement(fast, better))
+    return InWorlds(run, row, correct(fast, better), agreement(fast, better))
 
 
 def runs_of_traffic(run: Run, worlds: Worlds) -> list[Run]:
@@ -543,7 +543,7 @@ def over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) -> 
         if isinstance(record, pool.Failure):
             raise FailedRuns(record.message)
         if record["steps"]:  # of very many steps none are kept
-            columns = unpacked(record["steps"])
+            columns = unpack(record["steps"])
             step, (_, layer) = np.array(columns["step"]), np.unique(columns["layer"], return_inverse=True)
             counted = np.isin(step, np.unique(step)[-int(record["row"]["decode_steps"] or 1) :])
             each = next(of for own, of in asked if own is run)
@@ -577,7 +577,7 @@ def _fast(run: Run, worlds: Worlds) -> list[Run]:
 
 
 def _on_fast(run: Run) -> Run:
-    return replace(_thinned(run), engine=FAST) if run.engine != FAST else run
+    return replace(_thin(run), engine=FAST) if run.engine != FAST else run
 
 
 def _correcting(run: Run, worlds: Worlds) -> list[Run]:
@@ -585,7 +585,7 @@ def _correcting(run: Run, worlds: Worlds) -> list[Run]:
     return [] if run.engine == FAST else worlds.runs(run, run.engine, CORRECTING)
 
 
-def _thinned(run: Run) -> Run:
+def _thin(run: Run) -> Run:
     """The run with few layers."""
     if layers_of(run) <= THINNED or run.engine == FAST:
         return run

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.files import Bomb, drafted, refuse_bomb
+from archsim.base.files import Bomb, refuse_bomb, write_draft
 
 MAGIC = b"ARCHCOL1"
 LEVEL = 3
@@ -49,7 +49,7 @@ def pack_frames(columns: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
 
 
 def write_frames(path: Path, columns: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    with drafted(path, durable=True) as draft:
+    with write_draft(path, durable=True) as draft:
         draft.write_bytes(pack_frames(columns, facts))
 
 

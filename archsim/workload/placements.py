@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import PlacementError
-from archsim.base.files import drafted, regular
+from archsim.base.files import regular, write_draft
 from archsim.specs.model import ModelSpec
 
 # The expert in every slot, as serving engines see a placement, and the rules that all of their loaders share.
@@ -289,7 +289,7 @@ def write_placement(placed: PhysicalMap, model: ModelSpec, folder: Path) -> list
     """One file per engine; each appears only when it has been read back. Raises PlacementError if one differs."""
     paths = [folder / engine.file for engine in ENGINES]
     for engine, path in zip(ENGINES, paths, strict=True):
-        with drafted(path, durable=True) as draft:
+        with write_draft(path, durable=True) as draft:
             draft.write_text(engine.written(placed, model), encoding="utf-8")
             if not np.array_equal(engine.read(draft, model, placed.ranks).experts, placed.experts):
                 raise PlacementError(f"{path}: what was written is not what {engine.name} would read")

@@ -13,7 +13,7 @@ from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from archsim.specs.model import ModelSpec
 from archsim.workload import traffic_heads, traffic_model
-from archsim.workload.published import PublishedFile, PublishedStatistic, measured, read_published, rows_of
+from archsim.workload.published import PublishedFile, PublishedStatistic, measure_statistics, read_published, rows_of
 from archsim.workload.subjects import SeveralSubjects, collect, traffic_of
 from archsim.workload.trace import Trace
 from archsim.workload.trace_store import LOADS, is_store, open_store
@@ -156,7 +156,7 @@ def fit_preset(
     parameters = fit_subjects(trace, out.stem, origin, seed)
     save_traffic(parameters, out, model.name)
     if given is not None:
-        add_published(out, measured(given.published, sample_of(parameters)))
+        add_published(out, measure_statistics(given.published, sample_of(parameters)))
     return out
 
 
@@ -203,7 +203,7 @@ def statistics_model(source: str) -> str:
     return read_published(Path(source)).model
 
 
-def profiled(
+def profile_source(
     source: str, model_name: str | None, published: str | None
 ) -> tuple[Trace, tuple[PublishedStatistic, ...]]:
     """What `archsim trace profile` measures: recorded requests, or generated ones of a preset, and the statistics that

@@ -245,7 +245,7 @@ class PublishedStatistic(Spec):
     def label(self) -> str:
         return self.statistic + ("" if self.at is None else f" at {self.at:g}")
 
-    def missed(self, found: float) -> float | None:
+    def miss_of(self, found: float) -> float | None:
         """How far a value is outside the interval, relative to its nearest end; None: within."""
         low, high = self.ends
         if low <= found <= high or not np.isfinite(found):
@@ -337,13 +337,13 @@ def _excludes(one: PublishedStatistic, other: PublishedStatistic) -> str:
     return ""
 
 
-def measured(published: tuple[PublishedStatistic, ...], trace: Trace) -> tuple[PublishedStatistic, ...]:
+def measure_statistics(published: tuple[PublishedStatistic, ...], trace: Trace) -> tuple[PublishedStatistic, ...]:
     """The statistics, each with what a trace has of it."""
     found = []
     for each in published:
         value = each.measure(trace)
         known = float(f"{value:.4g}") if np.isfinite(value) else None
-        miss = None if known is None else each.missed(known)
+        miss = None if known is None else each.miss_of(known)
         found.append(each.model_copy(update={"generated": known, "miss": None if miss is None else round(miss, 4)}))
     return tuple(found)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base.errors import TraceError, did_you_mean
-from archsim.base.files import DRAFT_SUFFIX, drafted, sole_writer, write_text
+from archsim.base.files import DRAFT_SUFFIX, sole_writer, write_draft, write_text
 from archsim.base.host import in_order
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _index(entries: list[trace_store.Entry]) -> tuple[dict[str, np.ndarray], dic
 def _write(out: Path, part: str, content: bytes, **more: int) -> dict:
     digest = hashlib.sha256(content).hexdigest()
     name = f"{part}-{digest[:16]}.col"
-    with drafted(out / name, durable=True) as draft:
+    with write_draft(out / name, durable=True) as draft:
         draft.write_bytes(content)
     return {"file": name, "bytes": len(content), "sha256": digest, **more}
 

@@ -20,7 +20,7 @@ from archsim.base.files import write_text
 from archsim.specs.model import ModelSpec
 from archsim.workload import traffic_model
 from archsim.workload.layer_subset import spread_layers
-from archsim.workload.published import HOW, SAMPLE_REQUESTS, PublishedStatistic, measured, rows_of
+from archsim.workload.published import HOW, SAMPLE_REQUESTS, PublishedStatistic, measure_statistics, rows_of
 from archsim.workload.subjects import collect, traffic_of
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_fit import first_acceptance, fit_loads
@@ -98,7 +98,7 @@ def fit_published(
     traffic = generate(np.log([values[name] for name in moved]), None, final=True)
     found = tuple(
         each.model_copy(update={"held_out": each.statistic in held_out})
-        for each in measured(head.published, sample_of(traffic))
+        for each in measure_statistics(head.published, sample_of(traffic))
     )
     return head.model_copy(update={"published": found}), traffic
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from archsim.base import files, yaml
-from archsim.laws.stored import STORED, digest, packed, save
+from archsim.laws.stored import STORED, digest, pack, save
 from archsim.laws.tables import SECTIONS, CalibrationSpec, TableOrigin
 from archsim.specs.calibration_sections import NUMBERS, TABLES
 from calibration.measurements.reading import CalibrationError
@@ -56,11 +56,11 @@ def _write_section(tables: Sequence[TableOrigin], file: Path) -> None:
         beside.unlink(missing_ok=True)
         return
     file.parent.mkdir(exist_ok=True)
-    written, arrays = packed(tables)
+    written, arrays = pack(tables)
     data: dict[str, Any] = {TABLES: written}
     if any(STORED in table for table in written):
         data = {NUMBERS: {"file": beside.name, "sha256": digest(arrays)}} | data
-        with files.drafted(beside) as draft:
+        with files.write_draft(beside) as draft:
             save(draft, arrays)
     else:
         beside.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from archsim.base.files import UNREADABLE, unpacked
+from archsim.base.files import UNREADABLE, decompress
 from calibration.measurements.layouts import UNKNOWN_VERSION
 from calibration.measurements.schema import MeasurementProblem
 
@@ -38,7 +38,7 @@ def read_cells(file: Path, label: str, problems: list[MeasurementProblem]) -> pd
     """
     try:
         data = file.read_bytes()
-        text = (unpacked(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
+        text = (decompress(data, "gzip") if file.suffix.lower() == PACKED else data).decode("utf-8-sig")
     except UNREADABLE as error:
         problems.append(MeasurementProblem(label, 1, f"cannot be read as UTF-8 text: {error}", "refused"))
         return None

@@ -197,7 +197,7 @@ def _model_layers(tables: Tables) -> Iterator[Case]:
         names = [name for name in row.cells if re.fullmatch(r"load_chip_\d+", name)]
         loads = np.array([row.count(name, zero=True) for name in names], float)
         if not loads.any():
-            raise row.refused("no assignments; expected loads above 0")
+            raise row.refusal("no assignments; expected loads above 0")
         sent = np.tile(loads / len(loads), (len(loads), 1))  # as many from each chip
         for kernel in (DISPATCH, COMBINE):
             yield Case(

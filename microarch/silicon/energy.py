@@ -177,7 +177,7 @@ def run_energy(
 
     Also of many machines: numbers of the activity, ``die_mm2`` and ``pieces`` may be arrays.
     """
-    known = {name: each.value for name, each in (estimates or EnergyEstimates()).named().items()}
+    known = {name: each.value for name, each in (estimates or EnergyEstimates()).by_name().items()}
     side_mm = np.sqrt(die_mm2)
     llc_pj = known["sram_pj_per_bit"] + known["wire_pj_per_bit_mm"] * side_mm / 2
     llc_pj = llc_pj * activity.core_factor * cached

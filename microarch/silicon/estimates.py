@@ -28,14 +28,14 @@ class Estimate:
 class Estimates:
     """A group of estimates, one per field."""
 
-    def named(self) -> dict[str, Estimate]:
+    def by_name(self) -> dict[str, Estimate]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def changed(self: Group, changes: Mapping[str, float]) -> Group:
+    def change(self: Group, changes: Mapping[str, float]) -> Group:
         """The group with changed values. A user's value has no range. Raises ValueError for a negative one, KeyError
         for an unknown name.
         """
-        known = self.named()
+        known = self.by_name()
         return replace(
             self,
             **{
@@ -46,7 +46,7 @@ class Estimates:
 
     def with_estimates(self: Group, found: Mapping[str, Estimate]) -> Group:
         """The group with those of ``found`` that are its own."""
-        return replace(self, **{name: each for name, each in found.items() if name in self.named()})
+        return replace(self, **{name: each for name, each in found.items() if name in self.by_name()})
 
     def at(self: Group, bound: str) -> Group:
         """The group with every value at its ``low`` or ``high`` bound."""
@@ -55,5 +55,5 @@ class Estimates:
 
 @lru_cache(maxsize=64)
 def _at(group: Group, bound: str) -> Group:
-    ends = {name: replace(each, value=getattr(each, bound)) for name, each in group.named().items()}
+    ends = {name: replace(each, value=getattr(each, bound)) for name, each in group.by_name().items()}
     return replace(group, **ends)

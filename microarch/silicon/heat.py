@@ -81,7 +81,7 @@ class HeatEstimates(Estimates):
     )
 
     def values(self) -> dict[str, float]:
-        return {name: each.value for name, each in self.named().items()}
+        return {name: each.value for name, each in self.by_name().items()}
 
 
 class HeatGrid:

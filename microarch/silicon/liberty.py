@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import unpacked
+from archsim.base.files import decompress
 from archsim.base.sums import sum
 
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')
@@ -160,7 +160,7 @@ def read_libraries(paths: Sequence[Path]) -> Library:
     files, texts, volts = [], [], 0.0
     for path in paths:
         data = path.read_bytes()
-        content = unpacked(data, "xz") if path.suffix == ".xz" else data
+        content = decompress(data, "xz") if path.suffix == ".xz" else data
         text = content.decode("utf-8", "replace")
         library = parse(text)
         unit, load = library.value("time_unit"), library.attributes.get("capacitive_load_unit", [])

@@ -13,7 +13,7 @@ import pytest
 from support.tiny import archsim, start, tiny_file
 
 from archsim.cli.main import main
-from archsim.report.units import RATE_UNITS, TIME_UNITS, scaled
+from archsim.report.units import RATE_UNITS, TIME_UNITS, with_unit
 from archsim.runs.notes import THREE_NUMBERS
 
 FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
@@ -150,8 +150,8 @@ def test_run_prints_its_row(swept):
     with (folder / "reports" / "tiny" / "results.csv").open(newline="") as stream:
         row = next(row for row in csv.DictReader(stream) if row["run"] == printed["run"])
     assert (row["policy"], row["system"], row["batch"]) == ("allo", "square", "40")
-    assert printed["decode"] == scaled(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
-    assert printed["throughput"] == scaled(float(row["tokens_per_s"]), RATE_UNITS)
+    assert printed["decode"] == with_unit(float(row["decode_ns"]), TIME_UNITS) and printed["policy"] == "allo"
+    assert printed["throughput"] == with_unit(float(row["tokens_per_s"]), RATE_UNITS)
     assert (
         "one of base, ep, allo, pred, allo+pred (choose with --policy)" in ended.stdout and "None" not in ended.stdout
     )

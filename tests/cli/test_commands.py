@@ -26,7 +26,7 @@ from archsim.cli import compile, printing
 from archsim.cli import compile as compiling
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
-from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, scaled
+from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, with_unit
 from archsim.runs.plan import select
 from archsim.specs.library import load_planned
 from archsim.specs.serving_files import load_serving
@@ -195,7 +195,7 @@ def test_a_narrow_terminal_keeps_the_first_columns(monkeypatch, capsys, width, l
 
 
 def test_nothing_has_the_plain_unit():
-    assert [scaled(0, units).split("\u00a0") for units in (BYTE_UNITS, TIME_UNITS, SCALES)] == [
+    assert [with_unit(0, units).split("\u00a0") for units in (BYTE_UNITS, TIME_UNITS, SCALES)] == [
         ["0", "B"], ["0", "ns"], ["0", ""],
     ]  # fmt: skip
 

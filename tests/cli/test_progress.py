@@ -31,7 +31,7 @@ def said(runs, seconds_a_run, kept=0, phases=()):
     lines.kept(kept)
     for _ in range(runs - kept):
         now[0] += seconds_a_run
-        lines.finished(RUN, RECORD)
+        lines.on_finished(RUN, RECORD)
     return stream.getvalue().splitlines()
 
 
@@ -90,7 +90,7 @@ def test_a_bar_estimates_by_the_runs_that_were_not_kept(monkeypatch):
         shown = []
         for _ in range(5):
             now[0] += 6.0
-            bar.finished(RUN, RECORD)
+            bar.on_finished(RUN, RECORD)
             stream.truncate(0)
             bar._progress.refresh()
             shown.append(" left" in stream.getvalue())

@@ -21,7 +21,7 @@ from archsim.iteration.memory import KV, fit_of, memory_fit
 from archsim.iteration.misfit import levers, refuse_misfit
 from archsim.iteration.rank_memory import ACTIVATIONS, ATTENTION, COLLECTIVE_BYTES, EXPERTS, SAMPLED_BYTES, SHARED
 from archsim.policies.registry import place_experts
-from archsim.runs.feasibility import MemoryUse, uncounted
+from archsim.runs.feasibility import MemoryUse, uncounted_notes
 from archsim.runs.notes import memory_notes
 from archsim.serving.engine import ServingEngine
 from archsim.serving.kv_room import kept, kv_blocks, kv_room
@@ -147,7 +147,7 @@ def test_a_model_without_attention_counts_experts_alone_and_says_so():
     of = scenario(model=model)
     fit = fit_of(of, placed(of))
     assert set(fit.parts) == {EXPERTS}
-    (note,) = uncounted([MemoryUse(of, fit, True, None)])
+    (note,) = uncounted_notes([MemoryUse(of, fit, True, None)])
     assert "qwen3-235b-a22b" in note and "attention, vocabulary" in note
 
 
@@ -157,7 +157,7 @@ def test_a_context_that_nothing_says_must_be_written():
         fit_of(of, placed(of))
     none = scenario(context=0)
     fit = fit_of(none, placed(none))
-    assert fit.of(KV) == 0 and uncounted([MemoryUse(none, fit, True, None)]) == [
+    assert fit.of(KV) == 0 and uncounted_notes([MemoryUse(none, fit, True, None)]) == [
         "HBM holds no KV cache, as workload.context is 0."
     ]
 

@@ -17,7 +17,7 @@ from support.examples import examples
 import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.report.units import estimated
+from archsim.report.units import estimate_texts
 from archsim.runs.energy import Activity, Coefficients, activity_of, build_costs, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.specs.library import load_experiment, load_system
@@ -49,15 +49,15 @@ def machine_of(system, coefficients=None):
     return build_costs(system, coefficients or Coefficients())
 
 
-@pytest.mark.parametrize("name", Coefficients().named())
+@pytest.mark.parametrize("name", Coefficients().by_name())
 def test_every_coefficient_has_a_source_and_a_range(name):
-    estimate = Coefficients().named()[name]
+    estimate = Coefficients().by_name()[name]
     assert estimate.source and estimate.low <= estimate.value <= estimate.high and estimate.low < estimate.high
 
 
 def only(name: str) -> EnergyEstimates:
     """All coefficients of energy zero but one."""
-    zero = {other: Estimate(0.0, 0.0, 0.0, "", "test") for other in EnergyEstimates().named() if other != name}
+    zero = {other: Estimate(0.0, 0.0, 0.0, "", "test") for other in EnergyEstimates().by_name() if other != name}
     return replace(EnergyEstimates(), **zero)
 
 
@@ -66,16 +66,16 @@ def test_energy_is_the_sum_of_what_its_coefficients_give():
     whole = run_energy(ACTIVITY, **MACHINE)
     by_coefficient = [
         sum(run_energy(ACTIVITY, **(MACHINE | {"decision_w": 0.0}), estimates=only(name)).values())
-        for name in EnergyEstimates().named()
+        for name in EnergyEstimates().by_name()
     ]
     assert sum(whole.values()) == pytest.approx(sum(by_coefficient) + whole["decision"], rel=1e-12)
 
 
-@pytest.mark.parametrize("name", EnergyEstimates().named())
+@pytest.mark.parametrize("name", EnergyEstimates().by_name())
 def test_doubling_a_coefficient_doubles_its_share(name):
-    value = EnergyEstimates().named()[name].value
+    value = EnergyEstimates().by_name()[name].value
     once, twice = (
-        sum(run_energy(ACTIVITY, **MACHINE, estimates=EnergyEstimates().changed({name: factor * value})).values())
+        sum(run_energy(ACTIVITY, **MACHINE, estimates=EnergyEstimates().change({name: factor * value})).values())
         for factor in (1, 2)
     )
     share = sum(run_energy(ACTIVITY, **(MACHINE | {"decision_w": 0.0}), estimates=only(name)).values())
@@ -88,7 +88,7 @@ def test_doubling_a_coefficient_doubles_its_share(name):
 def test_doubling_a_price_doubles_its_part(name, part):
     machine = {"die_mm2": 400.0, "dies": 25, "stacks_per_die": 4, "hbm_bytes_per_die": 80e9}
     once = machine_cost(**machine).usd
-    changed = CostEstimates().changed({name: 2 * CostEstimates().named()[name].value})
+    changed = CostEstimates().change({name: 2 * CostEstimates().by_name()[name].value})
     twice = machine_cost(**machine, estimates=changed).usd
     assert twice[part] == pytest.approx(2 * once[part]) and sum(twice.values()) > sum(once.values())
 
@@ -254,7 +254,7 @@ def test_columns_follow_from_what_moved():
 )
 def test_bad_coefficients_are_refused(changes, says):
     with pytest.raises(SpecError) as problem:
-        Coefficients().changed(changes)
+        Coefficients().change(changes)
     assert says in str(problem.value)
 
 
@@ -269,7 +269,7 @@ def test_command_prints_blocks_parts_and_sources(capsys):
 def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):
     assert main(["cost", "configs/power.yaml", "--sources"]) == 0
     printed = capsys.readouterr().out
-    assert all(name in printed for name in HeatEstimates().named())
+    assert all(name in printed for name in HeatEstimates().by_name())
     for change, why in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
         assert main(["cost", "configs/power.yaml", "--coefficient", change]) == 2
         assert why in capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_the_energy_of_empty_rows_predicts_what_it_was_not_fitted_on(cases):
     few = cases[(cases["work"] == "product") & (cases["m"] <= 32)]
 
     def error(row, share):
-        estimates = EnergyEstimates().changed({"padding_pj": share})
+        estimates = EnergyEstimates().change({"padding_pj": share})
         rates = row.hbm_tbytes_per_s * 1e12, row.tflop_per_s * 1e12, 1 + (row.dtype == "bf16")
         return gpu_power_w(*rates, H100_MM2, estimates, row.m, 700.0, 1.32)[0] / row.measured_w - 1
 
@@ -484,4 +484,4 @@ def test_estimates_have_no_more_digits_than_their_ranges_carry(capsys):
     said = capsys.readouterr().out
     (row,) = [line.split() for line in said.splitlines() if line.strip().startswith("sum") and "," in line]
     assert row == ["sum", "34,000", "20,000", "77,000"]
-    assert estimated("energy", 0.0512345, 0.030912, 0.068612) == ("51 mJ/token", "31 mJ/token", "69 mJ/token")
+    assert estimate_texts("energy", 0.0512345, 0.030912, 0.068612) == ("51 mJ/token", "31 mJ/token", "69 mJ/token")

@@ -94,7 +94,7 @@ def test_nodes_scale_area_energy_and_price(tmp_path):
     assert old.area_mm2["compute"] > plain.area_mm2["compute"] > new.area_mm2["compute"]
     assert old.area_mm2["hbm"] == plain.area_mm2["hbm"] == new.area_mm2["hbm"]
     assert full_load_w(old) > full_load_w(plain) > full_load_w(new)
-    known = Coefficients().changed({"wafer_usd": 20000.0})  # a user's stays as given
+    known = Coefficients().change({"wafer_usd": 20000.0})  # a user's stays as given
     assert known.of(old.system).cost.wafer_usd.value == 20000.0
     assert Coefficients().of(plain.system) == Coefficients()
 
@@ -181,6 +181,6 @@ def test_busy_kernels_draw_more_with_their_rows_and_nothing_where_all_multiply()
     known = EnergyEstimates()
     watts = [gpu_power_w(1e12, 1e13, 2, 814.0, known, rows)[0] for rows in (64, 512, 4096)]
     assert watts == sorted(watts) and watts[2] - watts[0] > 50
-    none = known.changed({"busy_w_per_mm2": 0.0, "crowded_w_per_mm2": 0.0})
+    none = known.change({"busy_w_per_mm2": 0.0, "crowded_w_per_mm2": 0.0})
     full = 0.68 * 989e12
     assert gpu_power_w(1e11, full, 2, 814.0, known)[0] == pytest.approx(gpu_power_w(1e11, full, 2, 814.0, none)[0])

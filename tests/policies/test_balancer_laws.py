@@ -500,7 +500,7 @@ def by_hash(step):
     return given
 
 
-@pytest.mark.parametrize("rule, slowly", [(allocation.even, evenly), (allocation.hashed, by_hash)])
+@pytest.mark.parametrize("rule, slowly", [(allocation.even, evenly), (allocation.take_by_hash, by_hash)])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rule_is_that_of_single_experts(rule, slowly, seed):
     step = drawn_step(seed)

@@ -41,13 +41,13 @@ def test_homes_are_broadcast_over_layers():
     placement = Placement.of_homes(np.array([2, 0, 2]), 4, 3)
     assert placement.home.tolist() == [[2, 0, 2]] * 4
     assert placement.slots.tolist() == [4, 0, 8]
-    assert not placement.replicated
+    assert not placement.has_replicas
 
 
 def test_the_first_holder_is_the_home():
     placement = Placement.of_holders([[[2, 0], [1]]], 3)
     assert placement.home.tolist() == [[2, 1]]
-    assert placement.replicated and placement.slots.tolist() == [1, 1, 1]
+    assert placement.has_replicas and placement.slots.tolist() == [1, 1, 1]
 
 
 @settings(max_examples=examples(50))
@@ -101,7 +101,7 @@ def test_what_is_no_placement_is_refused(home, holds, problem):
 
 def test_a_users_rule_may_replicate_and_know_the_layers():
     model, system = small_model(), small_system()
-    spec = policy("ep", placement="support.placements:replicated")
+    spec = policy("ep", placement="support.placements:has_replicas")
     placement = place_experts(spec, model, system.dies)
     layers = len(model.moe_layer_ids)
     assert placement.holds.shape == (layers, model.experts, system.dies)
@@ -124,7 +124,7 @@ def test_replicas_that_do_not_fit_are_refused():
     system = small_system(hbm={"capacity_bytes": int(needed), "reserved_fraction": 0.0})
     EventEngine(scenario_of(system, model, policy("ep", placement="balanced"), assumptions))
     with pytest.raises(CapacityError, match="fit"):
-        EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:replicated"), assumptions))
+        EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:has_replicas"), assumptions))
 
 
 def test_a_placement_of_another_shape_is_refused():

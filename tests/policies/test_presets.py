@@ -31,13 +31,13 @@ from archsim.policies.allocation import (
     Plan,
     StepView,
     even,
-    hashed,
     home,
     isca26,
     lplb,
     nearest,
     paper,
     static,
+    take_by_hash,
 )
 from archsim.policies.capacity import drop_pairs, reroute_pairs
 from archsim.policies.copy_aware import copy_aware
@@ -104,7 +104,9 @@ class Rule(NamedTuple):
 AMONG_HOLDERS = {"home", "even", "nearest", "static", "lplb", "libra"}
 RULES = {name: Rule(build_policy(policy(name)).allocate, parts["allocation"] in AMONG_HOLDERS)
          for name, parts in PRESETS.items()}  # fmt: skip
-RULES |= {f"rule {rule.__name__}": Rule(rule, holders=True) for rule in (home, even, nearest, static, lplb, hashed)}
+RULES |= {
+    f"rule {rule.__name__}": Rule(rule, holders=True) for rule in (home, even, nearest, static, lplb, take_by_hash)
+}
 RULES |= {f"rule {rule.__name__}": Rule(rule) for rule in (isca26, paper, lp, harmoeny, copy_aware)}
 
 
@@ -195,7 +197,7 @@ def test_a_hash_spreads_tokens_as_chance_does():
     view = random_view(np.random.default_rng(0))
     everywhere = np.ones(view.holders.shape, bool)
     view = view._replace(tokens=np.full(EXPERTS, 9_000, np.int32), holders=everywhere)
-    first, then = (loads(hashed(view._replace(step=step))) for step in (1, 2))
+    first, then = (loads(take_by_hash(view._replace(step=step))) for step in (1, 2))
     deviation = np.sqrt(9_000 * (DIES - 1)) / DIES
     assert np.abs(first - 9_000 / DIES).max() < 5 * deviation and (first != then).any()
     assert first.std() == pytest.approx(deviation, rel=0.3)

@@ -8,7 +8,7 @@ import archsim as ar
 from archsim import extend
 from archsim.base.errors import SpecError
 from archsim.engine.demand import build_run_demand
-from archsim.policies.affinity import gathered
+from archsim.policies.affinity import gather
 from archsim.policies.allocation import Costs, StepView, home, paper
 from archsim.policies.async_eplb import async_eplb
 from archsim.policies.craft import craft_replicas
@@ -16,8 +16,8 @@ from archsim.policies.metro import metro
 from archsim.policies.placement import redundant
 from archsim.policies.rebalancing import History, eplb
 from archsim.policies.seen_routing import SeenRouting
-from archsim.policies.separation import separated
-from archsim.policies.task_placement import placed
+from archsim.policies.separation import separate_experts
+from archsim.policies.task_placement import place
 from archsim.policies.waterfill import sent_pairs, waterfill_rule
 from archsim.specs.library import load_assumptions
 from archsim.specs.policies import NEUTRAL, PolicySpec
@@ -42,23 +42,23 @@ def of(held):
 
 def test_experts_that_are_chosen_together_are_kept_apart():
     # 0 to die 0; 1 would find 10 + 8 there, and nothing on die 1; 2 finds 10 on either; 3 has die 1 left
-    assert of(separated(FOUR, pairs((0, 1, 8), (2, 3, 8)), SLOTS)) == [[0, 2], [1, 3]]
+    assert of(separate_experts(FOUR, pairs((0, 1, 8), (2, 3, 8)), SLOTS)) == [[0, 2], [1, 3]]
     # 2 shares tokens with 0, so it goes to 1
-    assert of(separated(FOUR, pairs((0, 1, 8), (0, 2, 8)), SLOTS)) == [[0, 3], [1, 2]]
+    assert of(separate_experts(FOUR, pairs((0, 1, 8), (0, 2, 8)), SLOTS)) == [[0, 3], [1, 2]]
 
 
 def test_experts_lie_where_their_tokens_live_and_with_those_chosen_as_well():
     none = np.zeros((2, 4), np.int64)
     # 0 to die 0; 1 has 8 tokens there, by 0; 2 and 3 have die 1 left
-    assert of(gathered(FOUR, pairs((0, 1, 8), (2, 3, 8)), none, SLOTS)) == [[0, 1], [2, 3]]
+    assert of(gather(FOUR, pairs((0, 1, 8), (2, 3, 8)), none, SLOTS)) == [[0, 1], [2, 3]]
     # tokens of 0 and 1 live on die 1, those of 2 and 3 on die 0
-    assert of(gathered(FOUR, pairs(), np.array([[0, 0, 9, 9], [9, 9, 0, 0]]), SLOTS)) == [[2, 3], [0, 1]]
+    assert of(gather(FOUR, pairs(), np.array([[0, 0, 9, 9], [9, 9, 0, 0]]), SLOTS)) == [[2, 3], [0, 1]]
 
 
 def test_each_task_is_even_over_dies():
     # by the sum of loads 10 and 6 of task a would share die 0 (10, then 9 and 7 on the other, then 6)
     tasks = np.array([[10, 6, 0, 0], [0, 0, 9, 7]])
-    assert of(placed(tasks, SLOTS)) == [[0, 3], [2, 1]]
+    assert of(place(tasks, SLOTS)) == [[0, 3], [2, 1]]
 
 
 def view(tokens, holders, **more):

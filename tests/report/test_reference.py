@@ -33,7 +33,7 @@ def problems(kind: str, data: object) -> list[str]:
     return [error.message for error in validator(kind).iter_errors(data)]
 
 
-generated = cache(reference.generated)
+generated = cache(reference.generate)
 
 
 def test_generated_files_are_up_to_date():

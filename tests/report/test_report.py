@@ -21,28 +21,28 @@ from archsim.engine.fabrics import build_fabric
 from archsim.engine.step_counts import MOST_FRAMES, StepCounts
 from archsim.report import deciders, design_map, die_figures, published_overhead
 from archsim.report.answers import sentences
-from archsim.report.balancers import balancers_section, distance, reached, reason
+from archsim.report.balancers import balancers_section, distance, reason, share_reached
 from archsim.report.deciders import added_mm2, families, words
 from archsim.report.decision_cost import section, step_exposed_ns
 from archsim.report.layout import nodes_of
 from archsim.report.maps import MappedRun, die_map, port_utilisation
 from archsim.report.page import PAGES, render_all, write_report
-from archsim.report.rendering import rendered
+from archsim.report.rendering import render
 from archsim.report.report import Report
-from archsim.report.sections import beyond_memory, copied
+from archsim.report.sections import beyond_memory, copy_runs
 from archsim.report.tables import BOUNDS, results, ties
 from archsim.report.units import (
     BYTE_UNITS,
     TIME_UNITS,
-    carried,
+    carried_digits,
     factor,
     interval,
     percent,
     plain_factor,
-    prefixed,
-    scaled,
     signed_percent,
     significant,
+    with_prefix,
+    with_unit,
 )
 from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
 from archsim.runs.measure_run import HOST_PERCENTILES
@@ -443,11 +443,11 @@ def test_copies_beyond_memory_are_told_where_nothing_bounds_them(tmp_path):
 def test_what_copies_cost_and_save_is_told_of_runs_that_made_some(tmp_path):
     none = dict.fromkeys(("local_hbm_write_bytes", "replicas_max_bytes_per_die"), 0)
     write_folder(tmp_path, changes=none)
-    assert copied(Report(tmp_path)) == [] and "What copies cost" not in first_page(tmp_path)
+    assert copy_runs(Report(tmp_path)) == [] and "What copies cost" not in first_page(tmp_path)
     parts = {"saved": 2 * 10**12, "evicted_unused": 3 * 10**12, "evicted_used": 10**12, "held": 4 * 10**12}
     changes = {f"copies_{name}_bytes": n_bytes for name, n_bytes in parts.items()}
     write_folder(tmp_path, changes=changes | {"decode_step_ns": 2e6, "local_hbm_write_bytes": _written})
-    found = copied(Report(tmp_path))
+    found = copy_runs(Report(tmp_path))
     assert {run["policy"] for run in found} == {"pred", "allo+pred"}
     rows = [row for row in Page(first_page(tmp_path)).rows if "3.00\u00a0TB" in row]
     assert len(rows) == len(found)
@@ -471,9 +471,9 @@ def test_numbers_are_written_for_people():
         "1.00",
         "100",
     ]
-    assert [prefixed(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
-    assert scaled(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
-    assert scaled(-42300.0, ((1e3, "µs"), (1.0, "ns"))) == "−42.3\u00a0µs"  # a minus, no hyphen
+    assert [with_prefix(value) for value in (4.35e12, 33, 0)] == ["4.35\u00a0T", "33", "0"]
+    assert with_unit(1.24e12, BYTE_UNITS) == "1.24\u00a0TB"
+    assert with_unit(-42300.0, ((1e3, "µs"), (1.0, "ns"))) == "−42.3\u00a0µs"  # a minus, no hyphen
     assert (factor(5.3), plain_factor(5.3)) == ("5.30×", "5.3×")
     assert [signed_percent(change).replace("\u00a0", " ") for change in (0.031, -0.0042, 0)] == [
         "+3.1 %",
@@ -530,8 +530,8 @@ def test_a_balancer_that_does_not_pay_has_a_reason(changes, why):
 def test_distance_and_share_of_the_ceiling():
     assert distance(row("eplb", 1.0, 1.8)) == pytest.approx(1.5)
     assert distance(row("eplb", 1.0, None)) is None
-    assert reached(row("eplb", 1.0, 1.2), EP) == pytest.approx(1.0) and reached(EP, EP) == 0.0
-    assert reached(EP, row("ep", 1.0, 1.2)) is None  # nothing to remove
+    assert share_reached(row("eplb", 1.0, 1.2), EP) == pytest.approx(1.0) and share_reached(EP, EP) == 0.0
+    assert share_reached(EP, row("ep", 1.0, 1.2)) is None  # nothing to remove
 
 
 def test_a_glance_names_the_fastest_of_every_machine_traffic_and_model():
@@ -783,9 +783,9 @@ def test_exposed_a_step_does_not_depend_on_how_many_layers_ran(decided, report, 
     for name in ("manifest.yaml", "dies.csv", "links.csv", "pairs.csv", "steps.parquet"):
         (tmp_path / name).write_bytes((decided / name).read_bytes())
     part = 3 / LAYERS
-    scaled = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
+    with_unit = ("decision_exposed_ns", "exposed_evaluate_ns", "decode_ns")
     rows = runs_of(decided)
-    write_runs(tmp_path, [row | {name: row[name] * part for name in scaled} | {"layers": 3} for row in rows])
+    write_runs(tmp_path, [row | {name: row[name] * part for name in with_unit} | {"layers": 3} for row in rows])
     few = Report(tmp_path)
     assert list(map(step_exposed_ns, few.runs)) == pytest.approx(list(map(step_exposed_ns, report.runs)))
     hosts = [section(each)["hosts"] for each in (few, report)]
@@ -935,7 +935,7 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
     ],
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_interval_carries(value, low, high, told):
-    assert carried(value, low, high) == told
+    assert carried_digits(value, low, high) == told
 
 
 def test_an_interval_is_told_in_one_unit_with_one_number_of_decimals():
@@ -955,7 +955,7 @@ def test_a_template_is_compiled_once_has_the_filters_of_its_page_and_is_made_ane
     monkeypatch.setattr(jinja2.Environment, "compile", counted)
     template = tmp_path / "one.j2"
     template.write_text("{{ x|own }}")
-    pages = [rendered("one.j2", {"x": "a"}, {"own": lambda text, end=end: text + end}, tmp_path) for end in "bc"]
+    pages = [render("one.j2", {"x": "a"}, {"own": lambda text, end=end: text + end}, tmp_path) for end in "bc"]
     assert pages == ["ab", "ac"] and len(compiled) == 1
     template.write_text("{{ x }}, new")
-    assert rendered("one.j2", {"x": "a"}, folder=tmp_path) == "a, new" and len(compiled) == 2
+    assert render("one.j2", {"x": "a"}, folder=tmp_path) == "a, new" and len(compiled) == 2

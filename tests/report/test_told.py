@@ -15,7 +15,7 @@ from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
 from archsim.report.answers import Winner, _distances, _faster_systems, _limits, _won
 from archsim.report.report import Panel
-from archsim.report.units import listed
+from archsim.report.units import listing
 from archsim.runs.notes import (
     drawn_notes,
     layer_notes,
@@ -253,7 +253,7 @@ def test_two_systems_are_compared_first_of_all():
 
 
 def test_lists_read_as_people_write_them():
-    assert [listed(each) for each in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [listing(each) for each in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
 
 
 # ---- Notes read as people speak, for one run and for several.

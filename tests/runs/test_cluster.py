@@ -38,12 +38,12 @@ class Watching(Unwatched):
     def kept(self, runs):
         self.kept_runs += runs  # those that took long on a busy machine are in the cache
 
-    def finished(self, run, record):
+    def on_finished(self, run, record):
         self.finished_runs += 1
         if self.finished_runs == 1:
             self._do()
 
-    def failed(self, run, failure):
+    def on_failed(self, run, failure):
         raise AssertionError(failure.message)
 
 
@@ -192,7 +192,7 @@ def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
         yield cluster
 
     monkeypatch.setattr(pool, "_client", client)
-    monkeypatch.setattr(pool, "_distributed", lambda: cluster)
+    monkeypatch.setattr(pool, "_import_distributed", lambda: cluster)
     replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
     failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
     assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message

@@ -38,7 +38,7 @@ from archsim.runs.columns import (
     shown_columns,
 )
 from archsim.runs.energy import work_of
-from archsim.runs.feasibility import rooms, uncounted
+from archsim.runs.feasibility import rooms, uncounted_notes
 from archsim.runs.notes import calibration_notes, die_of, memory_notes, result_notes
 from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
@@ -386,8 +386,8 @@ def test_every_column_says_what_it_is():
 def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, monkeypatch):
     (run,) = select(choose(tiny(tmp_path), policy="ep", batch=12)).runs()
     seen: list[finished.Finished] = []
-    measured = of_runs.measured
-    monkeypatch.setattr(simulator.columns, "measured", lambda each: seen.append(each) or measured(each))
+    measured = of_runs.row_of
+    monkeypatch.setattr(simulator.columns, "row_of", lambda each: seen.append(each) or measured(each))
     record = Simulator().record(run)
     follow = ["speedup_vs_base", "speedup_vs_ep", "run"]  # from other rows
     assert list(record["row"]) == [name for name in RUN_COLUMNS if name not in follow]
@@ -531,7 +531,7 @@ def test_of_a_recorded_trace_it_is_that_of_the_longest_request_of_the_batch(reco
     run = run_of(recorded, batch, decode_steps=steps)
     (room,) = rooms([run])
     assert room.fit.context == run.workload.context == tokens and run.context_from == "longest request"
-    assert uncounted([room]) == [
+    assert uncounted_notes([room]) == [
         "workload.context is not given, so every request holds as much KV cache as the longest of its batch."
     ]
 

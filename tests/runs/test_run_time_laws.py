@@ -11,7 +11,7 @@ from support.random_experiments import TOY, random_deployment, random_experiment
 from archsim.api import serve
 from archsim.base.errors import ArchsimError
 from archsim.runs.notes import law_notes
-from archsim.runs.physical_laws import REFUSE, SWITCH, LawBroken, broken_laws, obeyed
+from archsim.runs.physical_laws import REFUSE, SWITCH, LawBroken, broken_laws, find_broken
 from archsim.runs.run import Workspace
 from archsim.runs.simulator import Simulator
 from archsim.serving.physical_laws import broken_laws as of_served
@@ -88,9 +88,9 @@ def test_what_cannot_be_is_said_in_words_and_refused_in_tests(monkeypatch):
         false = record | {table: record[table] | {column: values.tolist()}}
         assert list(broken_laws(finished, false)), (table, column)
     with pytest.raises(LawBroken, match="the run: 2 is 3"):
-        obeyed(iter(["2 is 3"]), "the run")
+        find_broken(iter(["2 is 3"]), "the run")
     monkeypatch.delenv(SWITCH)
-    row = record["row"] | {"broken_laws": obeyed(iter(["2 is 3"]), "the run")}
+    row = record["row"] | {"broken_laws": find_broken(iter(["2 is 3"]), "the run")}
     (note,) = law_notes([row, record["row"]])
     assert "1 of 2 runs disobeys" in note and "2 is 3" in note and not law_notes([record["row"]])
     assert REFUSE == "refuse"

@@ -21,7 +21,7 @@ from support.watching import Heard
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, TraceError
-from archsim.base.files import drafted, read_sealed, sole_writer, write_sealed
+from archsim.base.files import read_sealed, sole_writer, write_draft, write_sealed
 from archsim.cli.main import main
 from archsim.engine.fabrics import build_fabric, extent_of
 from archsim.engine.loop import Replay
@@ -205,7 +205,7 @@ def test_schedule_gives_every_run_once(tmp_path, workers):
     experiment = tiny(tmp_path, BOTH_KINDS)
     schedule, given, turn = RunQueue(expanded(experiment)), [], 0
     while task := schedule.next(turn % workers):
-        schedule.compiled(task.job)
+        schedule.note_compiled(task.job)
         given.append(task.job.key)
         turn += 1
     assert sorted(given) == sorted(run.key for run in expanded(experiment))
@@ -218,7 +218,7 @@ def test_workers_compile_different_kernels_on_different_demands(tmp_path):
     assert all(task.cold for task in first)
     assert {task.job.assumptions.contention for task in first} == {"reserved", "shared"}
     assert len({task.job.demand.key for task in first}) == 2
-    schedule.compiled(first[0].job)
+    schedule.note_compiled(first[0].job)
     later = [schedule.next(0) for _ in range(4)]
     assert all(task and not task.cold for task in later)
     assert {task.job.assumptions.contention for task in later} == {first[0].job.assumptions.contention}
@@ -231,7 +231,7 @@ def test_a_worker_waits_for_a_kernel_rather_than_compile_it_again(tmp_path):
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive() and given == []
-    schedule.compiled(first.job)
+    schedule.note_compiled(first.job)
     waiting.join(10)
     assert len(given) == 1 and not given[0].cold
 
@@ -241,7 +241,7 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
     schedule, first = RunQueue(expanded(experiment)), None
     for worker in (0, 1):
         first = schedule.next(worker)
-        schedule.compiled(first.job)
+        schedule.note_compiled(first.job)
     rest = [schedule.next(1) for _ in range(experiment.runs - 2)]
     demands = [task.job.demand.key for task in (first, *rest)]
     changes = sum(one != two for one, two in zip(demands, demands[1:], strict=False))
@@ -253,11 +253,11 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     runs = expanded(tiny(tmp_path, "workload.batch=[40, 12, 25]"))
     other = tiny(tmp_path, "workload.batch=[40, 12, 25]", "models.0.name=other")
     schedule = RunQueue([*runs, *expanded(other)])
-    schedule.compiled(runs[0])
+    schedule.note_compiled(runs[0])
     one, two = schedule.next(0), schedule.next(1)
     assert [run.batch for run in one.together] == [run.batch for run in two.together] == [40, 25, 12]
     assert one.job.model.name != two.job.model.name
-    schedule.gathered(two.together)
+    schedule.note_gathered(two.together)
     later = [schedule.next(1) for _ in range(len(runs) - 1)]
     assert {task.job.model.name for task in later} == {two.job.model.name}
     assert not any(task.together for task in later)
@@ -266,7 +266,7 @@ def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewh
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive() and given == [], "a demand that is being gathered is not built beside that"
-    schedule.gathered(one.together)
+    schedule.note_gathered(one.together)
     waiting.join(10)
     assert given[0].job.demand.batch == 25 and given[0].together == ()
 
@@ -277,7 +277,7 @@ def test_a_worker_goes_on_with_the_traffic_it_has_drawn():
         for traffic in "ab" for size in (10, 20, 40) for asked in ("tokens", "origins")
     ]  # fmt: skip
     schedule, taken = RunQueue(runs), {0: [], 1: []}
-    schedule.compiled(runs[0])
+    schedule.note_compiled(runs[0])
     for turn in range(len(runs)):
         taken[turn % 2].append(schedule.next(turn % 2).job)
     assert [{run.traffic for run in each} for each in taken.values()] == [{"a"}, {"b"}]
@@ -329,7 +329,7 @@ def test_a_worker_gets_a_run_without_a_look_at_all_that_wait():
     schedule, given = RunQueue(runs), []
     while task := schedule.next(0):
         given.append(task.job)
-        schedule.compiled(task.job)
+        schedule.note_compiled(task.job)
     assert given == runs[::-1]
     assert len(looks) <= 4 * len(runs)
 
@@ -378,7 +378,7 @@ def test_one_writer_at_a_time(tmp_path):
 
 
 def test_draft_is_no_file(tmp_path):
-    with pytest.raises(RuntimeError), drafted(tmp_path / "whole") as draft:
+    with pytest.raises(RuntimeError), write_draft(tmp_path / "whole") as draft:
         draft.write_text("half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
@@ -553,7 +553,7 @@ def test_the_partial_table_grows_by_a_row_a_run(tmp_path):
     sizes = []
 
     class Sizes(Unwatched):
-        def finished(self, run, record):
+        def on_finished(self, run, record):
             sizes.append((tmp_path / "out" / "results.partial.csv").stat().st_size)
 
     sweep(tiny(tmp_path, "workload.batch=12", "systems=[isca26_dojo]"), tmp_path / "out", jobs=1, watcher=Sizes())

@@ -315,7 +315,7 @@ def test_the_shipped_example_is_read():
 
 
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
-    from archsim.serving.requests import scaled
+    from archsim.serving.requests import scale_rate
     from archsim.serving.serving import deploy, requests_of, serve_requests
     from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
 
@@ -325,7 +325,7 @@ def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
     rate = highest_rate(serving, deployment, requests)
     requests = requests_of(load_serving(FILE | {"requests": drawn | {"count": SUSTAINED}}))
     below, above = (
-        serve_requests(serving, deployment, scaled(requests, factor * rate / requests.offered_per_s)).measures
+        serve_requests(serving, deployment, scale_rate(requests, factor * rate / requests.offered_per_s)).measures
         for factor in (1.0, 1 + 2 * CLOSE)
     )
     assert below.within_slo >= WITHIN and not below.saturated

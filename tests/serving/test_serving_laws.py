@@ -19,7 +19,7 @@ from archsim.serving.kv import with_outputs
 from archsim.serving.measures import Slo, few_told, in_step_told, measure, saturation, times_ns, unsteadiness
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
-from archsim.serving.schedulers import compiled
+from archsim.serving.schedulers import compile_scheduler
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
 from archsim.specs.schedulers import SCHEDULERS
 
@@ -106,7 +106,7 @@ def test_all_kv_blocks_come_back(rows, name, blocks, shared, units):
         return
     limits = simulation._limits(asked, scheduler, 0.0, units=units)
     state = simulation._state(asked, scheduler, machine, None, limits)
-    schedule = compiled(name, {}, state, limits)
+    schedule = compile_scheduler(name, {}, state, limits)
     assert loop.run(state, machine.table, machine.table, limits, FREE, schedule) == loop.ENDED
     rank = state.ranks[0]
     cached = int(state.sizes[state.references[0] == 0].sum())

@@ -10,7 +10,7 @@ import pytest
 from support.serving import opened, pool
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, scaled
+from archsim.serving.requests import FORMATS, Requests, first, format_of, read_requests, scale_rate
 from archsim.serving.schedulers import sessions_of
 from archsim.serving.simulate import Scheduler, simulate
 from archsim.specs.serving_files import load_serving
@@ -59,7 +59,7 @@ def test_hash_ids_are_numbered_anew(tmp_path):
     found = read_requests(written(tmp_path, *SAMPLES["mooncake"]))
     assert found.hash_tokens == 512 and found.hash_from.tolist() == [0, 2, 4]
     assert found.hash_ids[0] == found.hash_ids[2] and found.hash_ids[1] != found.hash_ids[3]
-    assert first(found, 1).hash_ids.tolist() == [0, 2] and scaled(found, 2.0).arrival_ns[1] == 1e9
+    assert first(found, 1).hash_ids.tolist() == [0, 2] and scale_rate(found, 2.0).arrival_ns[1] == 1e9
 
 
 def test_sharegpt_gives_lengths(tmp_path):

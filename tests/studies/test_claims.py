@@ -346,7 +346,7 @@ def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_p
     counts, recorded = claims_page.counts_of([found]), recorded_values()[name]
     assert counts.skilled >= least and not counts.none
     if recorded["code"] == code_of(load_paper(name)):
-        assert found.recorded()["rows"] == {each.row.id: recorded["rows"][each.row.id] for each in found.judged}
+        assert found.as_recorded()["rows"] == {each.row.id: recorded["rows"][each.row.id] for each in found.judged}
 
 
 # Independent numbers with a skill above 0.5 against the best null model, as first measured; never lowered quietly.

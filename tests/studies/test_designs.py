@@ -15,7 +15,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli import compare
 from archsim.cli.main import main
-from archsim.runs.packed_steps import unpacked
+from archsim.runs.packed_steps import unpack
 from archsim.runs.plan import SCRAPPED, choose, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
@@ -47,7 +47,7 @@ def test_causes_sum_to_a_decode_step(compared, tmp_path):
     for side, row in zip("ab", found.rows, strict=True):
         assert sum(getattr(each, side) for each in found.causes) == pytest.approx(row["decode_step_ns"])
         (run,) = select(choose(tiny(tmp_path, *FEW), policy=row["policy"], batch=40)).runs()
-        steps = pandas.DataFrame(unpacked(Simulator().record(run)["steps"]))
+        steps = pandas.DataFrame(unpack(Simulator().record(run)["steps"]))
         decode = steps[steps.step > 0]
         assert row["prefill_ns"] > 0 and len(decode) == 2  # layers of one step
         columns = {about.label: cause.column for cause, about in CAUSES.items()}

@@ -18,11 +18,11 @@ class Heard(Unwatched):
     def kept(self, runs):
         self.found += runs
 
-    def finished(self, run, record):
+    def on_finished(self, run, record):
         self.ran.append(run.key)
         self.interrupt("ran")
 
-    def failed(self, run, failure):
+    def on_failed(self, run, failure):
         self.failures.append(failure)
 
     def at(self, text, share):

@@ -10,12 +10,12 @@ from archsim.base.yaml import dump_yaml, parse_yaml
 from archsim.runs.run import plain_text
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.estimate import (
-    corrected,
+    correct,
     expand,
     fastest_shares,
     indices,
     interval,
-    narrowed,
+    narrow,
     order,
     pair,
     refuse_shares,
@@ -49,7 +49,7 @@ def test_a_linear_case_has_the_closed_form():
         assert found[name].total == pytest.approx(weight**2 / 14, abs=1e-3)
     assert values.var() == pytest.approx(14 / 12, rel=0.02)
     # knowing a and b leaves c: 90 % of an even draw of width 1
-    known = narrowed(expand(draws, values), draws, values, ["a", "b"])
+    known = narrow(expand(draws, values), draws, values, ["a", "b"])
     assert known.width == pytest.approx(0.9, rel=0.03) and known.p50 == pytest.approx(13, abs=0.05)
 
 
@@ -77,7 +77,7 @@ def test_without_spread_the_interval_is_the_value_to_the_bit():
     value = 182_053_000.1234567
     same = np.full(64, value)
     assert set(interval(same)) == {value}
-    assert set(corrected(np.full(64, 3.7), np.full(16, value))) == {value}
+    assert set(correct(np.full(64, 3.7), np.full(16, value))) == {value}
     assert all(each.total == 0 for each in indices(expand(draws_of(["a"], 64), same), draws_of(["a"], 64), same))
 
 
@@ -93,7 +93,7 @@ def test_two_fidelities_have_the_mean_of_the_better_one():
     draws = draws_of(["a", "b"], 1024)
     better = 3 + 2 * draws["a"] + 0.1 * np.sin(9 * draws["b"])
     fast = 1 + 0.5 * draws["a"]
-    found = corrected(fast, better[:16])
+    found = correct(fast, better[:16])
     error = 0.1 / np.sqrt(2) / np.sqrt(16)
     assert found.mean() == pytest.approx(better.mean(), abs=3 * error)
     assert np.array_equal(found[:16], better[:16])

@@ -12,7 +12,7 @@ from archsim.specs.config_files import named_files
 from archsim.specs.library import load_model
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.preset_files import fit_preset
-from archsim.workload.published import STATISTICS, PublishedStatistic, measured, read_published
+from archsim.workload.published import STATISTICS, PublishedStatistic, measure_statistics, read_published
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_heads import TrafficStatistics, read_head
 from archsim.workload.traffic_presets import generated_traffic, load_traffic
@@ -95,7 +95,7 @@ def test_a_preset_lists_what_it_misses(name):
     assert head.published
     for each in head.published:
         assert each.generated is not None
-        assert each.miss == (None if (miss := each.missed(each.generated)) is None else pytest.approx(miss, abs=1e-4))
+        assert each.miss == (None if (miss := each.miss_of(each.generated)) is None else pytest.approx(miss, abs=1e-4))
 
 
 MEASURED = ("olmoe-1b-7b", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mixtral-8x7b", "deepseek-v3")))
@@ -104,7 +104,7 @@ MEASURED = ("olmoe-1b-7b", *(pytest.param(name, marks=pytest.mark.nightly) for n
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_preset_gives_what_it_lists_and_meets_what_is_printed(name):
     head, _ = read_head(named_files("traffic")[name])
-    again = measured(head.published, sample_of(load_traffic(name, load_model(name))))
+    again = measure_statistics(head.published, sample_of(load_traffic(name, load_model(name))))
     for listed, now in zip(head.published, again, strict=True):
         assert now.generated == pytest.approx(listed.generated, rel=1e-3), listed.label
     printed = [each for each in again if each.how == "printed"]
@@ -122,7 +122,7 @@ def test_a_fit_meets_printed_statistics_and_predicts_one_that_it_has_not_seen(tm
     made = tmp_path / "made.yaml"
     source = head.model_copy(update=true | {"published": ()})
     write_head(source, None, made, made, model.name)
-    values = measured(tuple(rows), sample_of(load_traffic(str(made), model)))
+    values = measure_statistics(tuple(rows), sample_of(load_traffic(str(made), model)))
     file = tmp_path / "published.yaml"
     file.write_text("model: mixtral-8x7b\npublished:\n" + "".join(
         f"- {{statistic: {each.statistic}, {f'at: {each.at}, ' if each.at else ''}value: {each.generated}, interval: "

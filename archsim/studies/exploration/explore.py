@@ -47,7 +47,7 @@ def explore(
     Finished runs are kept in ``folder`` and reused.
     """
     plan = plan_of(plan)
-    judge = Judge(spec, energy.Coefficients().changed(spec.coefficients))
+    judge = Judge(spec, energy.Coefficients().change(spec.coefficients))
     jobs = jobs or host.available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")

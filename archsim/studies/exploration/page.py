@@ -13,8 +13,8 @@ from archsim.base import causes, files, sums, tables
 from archsim.base.errors import capital
 from archsim.base.yaml import dump_yaml
 from archsim.report import balancers, sections
-from archsim.report.rendering import rendered
-from archsim.report.units import NO_BREAK, amount, between, listed, unit_of_objective
+from archsim.report.rendering import render as rendered
+from archsim.report.units import NO_BREAK, amount, between, listing, unit_of_objective
 from archsim.runs.energy import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
 from archsim.specs import constraints, explore
@@ -146,7 +146,7 @@ def sentences(found: Exploration, steps: Sequence[BreakEven]) -> list[str]:
         return ["No design is allowed by the constraints."]
     heading, point = next(iter(designs.items()))
     design = ", ".join(f"{axis} {level}" for axis, level in point.axes.items())
-    values = listed(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
+    values = listing(f"{name} {amount(name, point.values[name])}" for name in found.spec.objectives)
     best = answer_heading(found, heading, point)
     cause, share = point.limit
     said = [f"{capital(best)}: {design}. It has {values}."]
@@ -172,7 +172,7 @@ def unmet_budgets(found: Exploration) -> list[str]:
             every = [point.values[name] for point in found.points if point.allowed and name in point.values]
             ranges += [f"{name} is {between(every, partial(amount, name))}"] if every else []
         asked = with_units(budget).replace("<=", "≤").replace(">=", "≥")
-        said.append(f"No design keeps {asked}, as {listed(ranges)}." if ranges else f"No design keeps {asked}.")
+        said.append(f"No design keeps {asked}, as {listing(ranges)}." if ranges else f"No design keeps {asked}.")
     return said
 
 
@@ -208,7 +208,7 @@ def _range(found: Exploration, objective: str, point: Candidate, design: Mapping
         return f" ({low} to {high})"
     if objective != "cost" or design is None:
         return ""
-    system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().changed(found.spec.coefficients)
+    system, own = SystemSpec.model_validate(design["systems"][0]), Coefficients().change(found.spec.coefficients)
     low, high = (amount("cost", sums.sum(build_costs(system, own.at(bound)).usd.values())) for bound in ("low", "high"))
     return f" ({low} to {high})"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base import units
-from archsim.base.files import drafted
+from archsim.base.files import write_draft
 from archsim.serving.measures import PERCENTILES, Spread, times_ns, within_limits
 from archsim.serving.serving import Outcome, slo_of
 
@@ -55,7 +55,7 @@ def bench(outcome: Outcome) -> dict[str, Any]:
 
 def write_bench(outcome: Outcome, path: Path) -> None:
     """Write the JSON, with one key's text in memory at a time; the file is replaced atomically."""
-    with drafted(path) as draft, draft.open("w", encoding="utf-8") as stream:
+    with write_draft(path) as draft, draft.open("w", encoding="utf-8") as stream:
         before = "{"
         for key, value in bench(outcome).items():
             stream.write(f"{before}{json.dumps(key)}: {json.dumps(value, default=np.ndarray.tolist)}")

@@ -20,7 +20,7 @@ from archsim.base import tables, units
 from archsim.serving.constants import Host
 from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
-from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve_requests, simulated
+from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve_requests, simulate_requests
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.bench_json import METRICS, bench
@@ -81,7 +81,7 @@ def compare_bench(serving: Serving, path: Path) -> ServingComparison:
     measured = read_measured(path)
     serving = _under_load(serving, measured)
     requests = requests_measured(serving, measured.lists)
-    return compared(serve_requests(serving, deploy(serving), requests), measured)
+    return compare_run(serve_requests(serving, deploy(serving), requests), measured)
 
 
 def _under_load(serving: Serving, run: MeasuredRun) -> Serving:
@@ -89,13 +89,13 @@ def _under_load(serving: Serving, run: MeasuredRun) -> Serving:
     return serving if serving.trace is not None else load_serving(under_load(serving.given, run))
 
 
-def compared(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
+def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
     """A simulated run beside a measured one."""
-    measured, simulated, rows = run.values, bench(outcome), []
+    measured, simulate_requests, rows = run.values, bench(outcome), []
     chunks = _tokens_a_chunk(run, outcome)
     keys = [f"{kind}_{name}_ms" for name in METRICS for kind in ("mean", "median", "p99")]
     for key in ("duration", "request_throughput", "output_throughput", *keys):
-        other, ours = measured.get(key), simulated[key]
+        other, ours = measured.get(key), simulate_requests[key]
         alike = not (chunks and key.endswith("_itl_ms"))
         error = ours / other - 1 if alike and isinstance(other, int | float) and other and ours is not None else None
         rows.append(ComparedValue(key, other, ours, error))
@@ -187,14 +187,14 @@ def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = l
 
     def off(host: Host) -> np.ndarray:
         told(f"simulation {next(count)} of the measured run, of at most {MOST_SIMULATIONS}")
-        return _off(simulated(serving, hosted(deployment, host), requests), measured, half)
+        return _off(simulate_requests(serving, with_host(deployment, host), requests), measured, half)
 
-    host = _fitted(start, off)
-    outcome = serve_requests(serving, hosted(deployment, host), requests)
-    return FittedConstants(host, compared(outcome, measured), _told(outcome.served, measured, half))
+    host = _fit_host(start, off)
+    outcome = serve_requests(serving, with_host(deployment, host), requests)
+    return FittedConstants(host, compare_run(outcome, measured), _told(outcome.served, measured, half))
 
 
-def hosted(deployment: Deployment, host: Host) -> Deployment:
+def with_host(deployment: Deployment, host: Host) -> Deployment:
     """A deployment with other host constants: its tables keep their laws."""
 
     def of(built: Built) -> Built:
@@ -205,7 +205,7 @@ def hosted(deployment: Deployment, host: Host) -> Deployment:
     return replace(deployment, host=host, prefill=of(deployment.prefill), decode=decode)
 
 
-def _fitted(start: Host, off: Callable[[Host], np.ndarray]) -> Host:
+def _fit_host(start: Host, off: Callable[[Host], np.ndarray]) -> Host:
     """The constants; and factors on laws besides where these alone leave a mean further off than ``CLOSE``. A client
     may see a token with its iteration, or as late as with the engine: what is nearer.
     """
@@ -218,18 +218,18 @@ def _fitted(start: Host, off: Callable[[Host], np.ndarray]) -> Host:
         values = np.append(x[: len(CONSTANTS)] * SCALES, np.exp(x[len(CONSTANTS) :])).tolist()
         return start._replace(first_after=first_after, **dict(zip(CONSTANTS + FACTORS, values, strict=True)))
 
-    def solved(first_after: int, free: int) -> tuple[float, np.ndarray]:
-        return _solved(known, lambda x: off(host_at(x, first_after)), free)
+    def solve(first_after: int, free: int) -> tuple[float, np.ndarray]:
+        return _solve(known, lambda x: off(host_at(x, first_after)), free)
 
-    tried = {after: solved(after, len(CONSTANTS)) for after in sorted({1, start.first_after}, reverse=True)}
+    tried = {after: solve(after, len(CONSTANTS)) for after in sorted({1, start.first_after}, reverse=True)}
     first_after = min(tried, key=lambda after: tried[after][0])
     x = tried[first_after][1]
     if np.abs(off(host_at(x, first_after))[:MEANS]).max() > CLOSE:
-        _, x = min(tried[first_after], solved(first_after, len(known)), key=lambda each: each[0])
+        _, x = min(tried[first_after], solve(first_after, len(known)), key=lambda each: each[0])
     return host_at(x, first_after)
 
 
-def _solved(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: int) -> tuple[float, np.ndarray]:
+def _solve(known: np.ndarray, off: Callable[[np.ndarray], np.ndarray], free: int) -> tuple[float, np.ndarray]:
     """The least sum of squares, and where: of what ``off`` gives, and of how far the first ``free`` are from what is
     known; the others stay. Schedules make times jump, so nothing is derived (Nelder and Mead, 1965).
     """

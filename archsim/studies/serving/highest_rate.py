@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from archsim.base.errors import TraceError
 from archsim.serving.measures import saturation, within_limits
-from archsim.serving.requests import Requests, scaled
-from archsim.serving.serving import ENOUGH, Deployment, requests_of, simulated, slo_of
+from archsim.serving.requests import Requests, scale_rate
+from archsim.serving.serving import ENOUGH, Deployment, requests_of, simulate_requests, slo_of
 from archsim.specs.serving_files import Serving
 
 WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
@@ -25,7 +25,7 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     own = requests.offered_per_s
 
     def fits(asked: Requests, rate: float) -> bool:
-        return share_within(serving, deployment, scaled(asked, rate / asked.offered_per_s)) >= WITHIN
+        return share_within(serving, deployment, scale_rate(asked, rate / asked.offered_per_s)) >= WITHIN
 
     few, many = (_draw(serving, requests, count) for count in (ENOUGH, SUSTAINED))
     rate = _highest(lambda rate: fits(few, rate), own)
@@ -36,7 +36,7 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
     """The share of requests that are within all limits. It is 0 where they come faster than they end."""
-    served = simulated(serving, deployment, requests)
+    served = simulate_requests(serving, deployment, requests)
     return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 

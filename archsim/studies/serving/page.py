@@ -14,8 +14,8 @@ import numpy as np
 from archsim.base import errors, files, host, tables, units
 from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.plots import Points
-from archsim.report.rendering import rendered
-from archsim.report.units import carried, interval, percent, significant
+from archsim.report.rendering import render
+from archsim.report.units import carried_digits, interval, percent, significant
 from archsim.runs import results, sweep
 from archsim.runs import store as cache
 from archsim.runs.run import Record, Workspace
@@ -97,7 +97,7 @@ def write_outcome(
     bench_json.write_bench(outcome, folder / "bench.json")
     page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
     page["intervals"] = None if table is None else intervals_in(folder, table)
-    files.write_text(folder / "index.html", rendered("serving.html.j2", page))
+    files.write_text(folder / "index.html", render("serving.html.j2", page))
 
 
 def context(outcome: Outcome, loaded: Sequence[Loaded], policies: Sequence[Outcome] = ()) -> dict[str, Any]:
@@ -141,7 +141,9 @@ def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     ):  # fmt: skip
         ends = None if found is None else found.ttft if name == "TTFT" else found.tpot
         told = (
-            number(each, ",.2f") if ends is None or each != each else carried(each, *(end * each for end in ends))
+            number(each, ",.2f")
+            if ends is None or each != each
+            else carried_digits(each, *(end * each for end in ends))
             for each in (spread.mean, *spread.percentiles)
         )
         rows.append((name, *told))
@@ -208,7 +210,7 @@ def _distributions(outcome: Outcome) -> list[Points]:
 def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
     if not loaded or len(loaded[0].around) < 2:
         return []
-    offered = _offered(outcome)
+    offered = _offered_text(outcome)
     good = [
         Line(f"goodput, {each.policy}" if len(loaded) > 1 else "goodput",
              tuple((load.offered, load.measures.goodput_per_s) for load in each.around))
@@ -237,7 +239,7 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
 
 def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
     """Where the time per token of the first policy falls with the load, or its goodput is not monotone, and why."""
-    return loads_told(loaded[0].around, _offered(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
+    return loads_told(loaded[0].around, _offered_text(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
 
 
 _MOVED = 0.03  # of a value: less is not told
@@ -297,10 +299,10 @@ def _by_input(outcome: Outcome, loaded: Sequence[Loaded]) -> dict[str, Any]:
             if table is not first:
                 cells = [f"{cell} ({part:+.0%})" for cell, part in zip(cells, change, strict=True)]
             rows.append((name, f"{tokens:,}", cells))
-    return {"what": _offered(outcome), "loads": [f"{each:g}" for each in first.offered], "rows": rows}
+    return {"what": _offered_text(outcome), "loads": [f"{each:g}" for each in first.offered], "rows": rows}
 
 
-def _offered(outcome: Outcome) -> str:
+def _offered_text(outcome: Outcome) -> str:
     return "clients" if outcome.requests.concurrency else "requests/s offered"
 
 
@@ -341,17 +343,17 @@ def write_points_page(plan: ServePlan, table: tables.Table, folder: Path) -> Pat
         "files": ("results.csv", "results.parquet", "manifest.yaml"),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
-        "rows": [cells(row, keys) for row in ordered(table.rows)],
+        "rows": [cells(row, keys) for row in order_rows(table.rows)],
         "notes": plan.notes(table.rows),
         "texts": len(keys),
         "refused": len(table.rows) - len(served),
         "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
     }
-    files.write_text(target, rendered("serving_points.html.j2", context))
+    files.write_text(target, render("serving_points.html.j2", context))
     return target
 
 
-def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def order_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(rows, key=_order)
 
 
@@ -415,7 +417,7 @@ def serve_all(plan: ServePlan, watcher: sweep.Watcher | None = None) -> ServedPl
         began = perf_counter()  # of a plain file, what the record would only say is raised
         served = run.record(server.serve(run), perf_counter() - began) if run.details else run.simulate(workspace)
         records[run.key] = served
-        watching.finished(run, served)
+        watching.on_finished(run, served)
     outcomes = tuple(server.outcomes[run.key] for run in runs if run.details)
     return ServedPlan(plan, outcomes, table_of(plan, runs, records))
 
@@ -480,13 +482,13 @@ def _write_pages(
     around: bool,
     table: tables.Table,
 ) -> None:
-    loaded = [_loaded(run, records) for run in runs] if around else []
+    loaded = [_loads_of(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
     write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST), table)
 
 
-def _loaded(run: ServeRun, records: dict[str, Record]) -> Loaded:
+def _loads_of(run: ServeRun, records: dict[str, Record]) -> Loaded:
     """What the page of a run shows of other loads."""
     own = {run.offered: run}
     around = [own.get(load) or at_load(run, load) for load in asked_loads(run)]

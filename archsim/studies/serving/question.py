@@ -141,12 +141,12 @@ def _mean_lengths(
     if positions is None:
         return *usual, ""
 
-    def shortened(tokens: float, given: float | None) -> float:
+    def shorten(tokens: float, given: float | None) -> float:
         return given or max(LENGTH_STEP, int(tokens * positions / longest) // LENGTH_STEP * LENGTH_STEP)
 
     means, before = usual, None
     while (longest := _longest(*means, spread)) > positions and means != before:
-        before, means = means, (shortened(means[0], prompt), shortened(means[1], output))
+        before, means = means, (shorten(means[0], prompt), shorten(means[1], output))
     if means == usual or longest > positions:  # lengths of the user's own that are too long are refused as requests
         return *usual, ""
     return *means, (

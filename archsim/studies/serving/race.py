@@ -14,8 +14,8 @@ from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
 from archsim.serving.measures import saturation, times_ns
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
-from archsim.serving.requests import Requests, first, scaled
-from archsim.serving.serving import Deployment, decodes_alone, simulated
+from archsim.serving.requests import Requests, first, scale_rate
+from archsim.serving.serving import Deployment, decodes_alone, simulate_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import configuration, engines, highest_rate, question
@@ -72,7 +72,7 @@ class Race:
         """As many requests at a rate as are needed to see a queue grow."""
         count = RESIDENCES * rate * residence_ns / units.NS_PER_S
         some = first(self.requests, int(min(max(count, FEWEST), question.MOST_REQUESTS)))
-        return scaled(some, rate / some.offered_per_s)
+        return scale_rate(some, rate / some.offered_per_s)
 
     def share(self, kind: int, deployment: Deployment, rate: float, residence_ns: float) -> float:
         """The share of requests that are within the limits at a rate. It is 0 where requests come
@@ -89,7 +89,7 @@ class Race:
                     kind, configuration.Configuration(parallel, 1, question.USUAL_SEQS, question.USUAL_TOKENS)
                 )
                 engines.estimate_rate(self.kinds[kind].serving, *self.side(kind, parallel), self.requests)
-                simulated(self.kinds[kind].serving, deployment, first(self.requests, 8))
+                simulate_requests(self.kinds[kind].serving, deployment, first(self.requests, 8))
                 return
             except errors.ArchsimError:
                 continue
@@ -188,7 +188,7 @@ class Race:
         deployment = self.deployment(task.kind, task.choice)
         asked = self.asked_at(task.rate, task.residence_ns)
         for share in GRID:
-            served = simulated(serving, deployment, scaled(asked, share))
+            served = simulate_requests(serving, deployment, scale_rate(asked, share))
             found, lost = times_ns(served), bool(saturation(served))
             rates.append(share * task.rate)
             times.append(np.stack([np.full_like(found[each], np.inf) if lost else found[each] for each in TIMES]))
@@ -197,7 +197,7 @@ class Race:
     def _energy(self, tried: Tried, rate: float) -> Upkeep:
         """Under load, at a rate."""
         kind, asked = self.kinds[tried.kind], self.asked_at(max(rate, 1e-3), tried.residence_ns)
-        served = simulated(kind.serving, self.deployment(tried.kind, tried.choice), asked, logged=MOST_LOGGED)
+        served = simulate_requests(kind.serving, self.deployment(tried.kind, tried.choice), asked, logged=MOST_LOGGED)
         engine = self.side(tried.kind, tried.choice.parallel)[0]
         return upkeep(served, engine, kind.offer.system, tried.choice.devices, BOARD_W.get(kind.offer.gpu, np.inf))
 

@@ -23,7 +23,7 @@ from archsim.runs.notes import datasheet_note
 from archsim.runs.pool import in_copies
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
-from archsim.serving.requests import first, rejected_told, scaled
+from archsim.serving.requests import first, rejected_told, scale_rate
 from archsim.serving.serving import requests_of, serve_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.studies.serving.chances import drawn_rates, factors_of
@@ -320,7 +320,7 @@ def _serve_best(race: Race, tried: Tried, best: Recommended) -> Measures:
     rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
     deployment = race.deployment(tried.kind, best.choice)
     some = first(race.requests, FULL_REQUESTS)
-    return serve_requests(serving, deployment, scaled(some, rate / some.offered_per_s)).measures
+    return serve_requests(serving, deployment, scale_rate(some, rate / some.offered_per_s)).measures
 
 
 def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:
@@ -340,8 +340,8 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
     system = kind.offer.system
     if system.datasheet_only:
         yield datasheet_note([system.name])
-    if scaled := scaled_report(system):
-        yield scaled
+    if scale_rate := scaled_report(system):
+        yield scale_rate
     if asked.note:
         yield asked.note
     if "trace" not in asked.requests:

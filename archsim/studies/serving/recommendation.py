@@ -260,11 +260,11 @@ def serve_file(found: Recommendation) -> dict[str, Any]:
         given["requests"]["count"] = FULL_REQUESTS
         given["requests"]["arrivals"] = {"rate": f"{rate:.4g}/s"}
     else:
-        given["requests"]["speed"] = float(f"{rate / _offered(found):.4g}")
+        given["requests"]["speed"] = float(f"{rate / _offered_rate(found):.4g}")
     return with_choice(given, choice)
 
 
-def _offered(found: Recommendation) -> float:
+def _offered_rate(found: Recommendation) -> float:
     return requests_of(found.best.kind.serving).offered_per_s
 
 

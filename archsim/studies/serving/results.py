@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
-from archsim.report.units import listed, significant
+from archsim.report.units import listing, significant
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
@@ -211,7 +211,7 @@ def _within_limits(slo: SloSpec) -> str:
     """``stay within TTFT 2 s and TPOT 50 ms``, of requests."""
     given = (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns), ("E2E", slo.e2e_ns))
     limits = [f"{name} {format_quantity(limit, TIME)}" for name, limit in given if limit is not None]
-    return f"stay within {listed(limits)}" if limits else "count, as the file has no limits (slo:)"
+    return f"stay within {listing(limits)}" if limits else "count, as the file has no limits (slo:)"
 
 
 def _either(each: Sequence) -> str:

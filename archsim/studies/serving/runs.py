@@ -33,7 +33,7 @@ from archsim.serving.serving import (
     requests_of,
     requests_on,
     serve_requests,
-    simulated,
+    simulate_requests,
 )
 from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs import calibration_files, config_files, library, plausible, policies, schedulers, serving_files
@@ -67,7 +67,7 @@ COLUMNS: Mapping[str, str] = _OF_DEPLOYMENT | dict(MEASURES) | {"refused": table
 class ServeRun(Job):
     """``cells``: of its axes; ``point``: number among those of the plan; ``offered``: requests a second, or clients.
 
-    ``details``: all that happened is kept (``served`` of its record, see `packed`), not its measures alone.
+    ``details``: all that happened is kept (``served`` of its record, see `pack`), not its measures alone.
     """
 
     serving: serving_files.Serving
@@ -112,18 +112,18 @@ class ServeRun(Job):
         except errors.ArchsimError as error:
             return self.record(None, perf_counter() - began, str(error))
         record = self.record(outcome, perf_counter() - began)
-        return record | {"served": packed(outcome.served)} if self.details else record
+        return record | {"served": pack(outcome.served)} if self.details else record
 
     def record(self, outcome: Outcome | None, wall_s: float, refused: str = "") -> dict[str, Any]:
         """The record of an outcome, or of none, without details."""
         row = self.row(outcome.measures, outcome.deployment) if outcome else self.row(None, None, refused)
-        row["broken_laws"] = physical_laws.obeyed(iter(outcome.broken_laws), self.name) if outcome else None
+        row["broken_laws"] = physical_laws.find_broken(iter(outcome.broken_laws), self.name) if outcome else None
         return {"run": self.key, "row": row, "host": {"wall_s": wall_s}}
 
     def warm_up(self, workspace: Workspace) -> None:
         """Serve the first requests."""
         deployment = workspace.of(Server).deployment(self)
-        simulated(self.serving, deployment, first_of(requests_on(self.serving, deployment), _WARM))
+        simulate_requests(self.serving, deployment, first_of(requests_on(self.serving, deployment), _WARM))
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -243,7 +243,7 @@ def _routing(serving: serving_files.Serving) -> str:
         return ""
     if serving.routed is not None:
         return open_trace(str(serving.routed), serving.model).digest
-    like = serving.spec.routing.generated.preset_of(serving.model.name)
+    like = serving.spec.routing.synthetic_traffic.preset_of(serving.model.name)
     return traffic_presets.preset_digest(like) if like else ""
 
 
@@ -339,7 +339,7 @@ class ServePlan(NamedTuple):
     def runs(self) -> tuple[ServeRun, ...]:
         """The runs of all points under all policies, in order. Raises TraceError."""
         return tuple(
-            ServeRun(serving._replace(policy=policy), cells, at, offered(serving), not self.has_axes)
+            ServeRun(serving._replace(policy=policy), cells, at, offered_rate(serving), not self.has_axes)
             for at, (serving, cells) in enumerate(zip(self.points, self.cells, strict=True))
             for policy in serving.policies
         )
@@ -404,7 +404,7 @@ def shown(value: Any) -> Any:
     return str(value).replace("'", "")
 
 
-def offered(serving: serving_files.Serving, requests: Requests | None = None) -> float:
+def offered_rate(serving: serving_files.Serving, requests: Requests | None = None) -> float:
     """Clients of a closed loop, or requests a second: those that the file says, or those of its trace."""
     given = serving.spec.requests
     if given.concurrency:
@@ -489,7 +489,7 @@ class Server:
     def outcome(self, run: ServeRun, record: Record) -> Outcome:
         """The outcome of a run with details: from its record, if it was not served here."""
         if run.key not in self.outcomes:
-            measures, served = measures_of(record["row"]), unpacked(record["served"])
+            measures, served = measures_of(record["row"]), unpack(record["served"])
             deployment = self.deployment(run)
             parts = run.serving, deployment, requests_on(run.serving, deployment)
             self.outcomes[run.key] = Outcome(*parts, served, measures)
@@ -505,7 +505,7 @@ class Server:
         return self._built[run.group]
 
 
-def packed(served: Served) -> str:
+def pack(served: Served) -> str:
     """All that happened, as text: arrays as a compressed ``.npz``, in base 64."""
     arrays = {name: np.asarray(getattr(served, name)) for name in _ARRAYS}
     if served.experts is not None:
@@ -519,8 +519,8 @@ def packed(served: Served) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def unpacked(text: str) -> Served:
-    """What `packed` packed."""
+def unpack(text: str) -> Served:
+    """What `pack` packed."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
         found = {name: kept[name] for name in kept.files}
     bin_ns, concurrency, ttft = found["scalars"].tolist()

@@ -20,7 +20,7 @@ from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, complete, refuse_failed
 from archsim.serving.measures import Measures
 from archsim.serving.requests import Requests, first
-from archsim.serving.serving import ENOUGH, Outcome, requests_of, serve_requests, simulated
+from archsim.serving.serving import ENOUGH, Outcome, requests_of, serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
@@ -129,7 +129,7 @@ class OfLayout(PartOfSearch):
         requests = engines.requests(self.serving)
         sides = build_sides(self.serving, layout.parallel, layout.decode, choice.prefill > 0, {})
         estimate_rate(self.serving, *sides[0], requests)
-        simulated(self.serving, deployment_of(self.serving, sides, choice), first(requests, 8))
+        simulate_requests(self.serving, deployment_of(self.serving, sides, choice), first(requests, 8))
 
     def _serve(self, engines: _Engines) -> list[ConfigurationResult]:
         serving, layout, choices = self.serving, self.layout, self.choices

@@ -57,7 +57,7 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
     """``search.csv``, ``search.parquet``, ``best.yaml`` (a file of ``archsim serve``) and ``index.html``."""
     import yaml
 
-    from archsim.report.rendering import rendered
+    from archsim.report.rendering import render
 
     own_folder(folder)
     table = table_of(found)
@@ -87,4 +87,4 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         "rows": rows, "notes": [*best_sentences(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
         "plots": _plots(groups), "intervals": None,
     }  # fmt: skip
-    write_text(folder / "index.html", rendered("serving_points.html.j2", context))
+    write_text(folder / "index.html", render("serving_points.html.j2", context))

@@ -33,7 +33,7 @@ from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.iteration.machine import calibration_on
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
-from archsim.report.units import listed, percent, significant
+from archsim.report.units import listing, percent, significant
 from archsim.runs import store, sweep
 from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
@@ -247,7 +247,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if system.launch != WITH_KERNELS:
         return "scaled"
     calibration = calibration_on(system)
-    if calibration.reference != calibration.measured:
+    if calibration.reference != calibration.measured_rates:
         return "scaled"
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
@@ -408,7 +408,7 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
     what = {"goodput_per_s": "the most goodput", "output_tokens_per_s": "the most output tokens"}.get(
         judged, "the shortest time of a request"
     )
-    headlines = listed(
+    headlines = listing(
         headline_told(first, column)
         for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
     )  # fmt: skip
@@ -423,7 +423,7 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
             f"better than {each.slower}, and {low}× to {high}× in 90 % of the samples. Its {headlines}"
         )
     closest = ties[0]
-    tied = listed([first.name, *(each.slower for each in ties)])
+    tied = listing([first.name, *(each.slower for each in ties)])
     return (
         f"{tied} are a tie: {first.name} is better than {closest.slower} in {percent(closest.probability)} of "
         f"{samples} samples and worse in {percent(closest.reverse)}. Fewer than {percent(SURE)} decide nothing. "

@@ -115,7 +115,7 @@ def write_page(
         "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None, "unread": unread,
         "wrong": list(_wrong(experts, cases)), "all": _summary_table(by, BY) if len(by) else None,
     }  # fmt: skip
-    write_text(folder / "index.html", rendering.rendered("validation.html.j2", context, folder=TEMPLATES))
+    write_text(folder / "index.html", rendering.render("validation.html.j2", context, folder=TEMPLATES))
     return folder / "index.html"
 
 

@@ -53,9 +53,9 @@ def _assignments(where: str, matrix: AssignedTokens, model: ModelSpec) -> np.nda
     """int64[source, expert]: with the sums of the files."""
     chips = len(matrix.sent)
     if model.experts % chips:
-        raise matrix.row.refused(f"{model.name} has {model.experts} experts; expected a multiple of {chips} chips")
+        raise matrix.row.refusal(f"{model.name} has {model.experts} experts; expected a multiple of {chips} chips")
     if matrix.experts is not None and len(matrix.experts) != model.experts:
-        raise matrix.row.refused(
+        raise matrix.row.refusal(
             f"{len(matrix.experts)} experts have counts; expected {model.experts}, those of {model.name}"
         )
     own, draw = model.experts // chips, np.random.default_rng(_SEED)
@@ -133,7 +133,7 @@ def matrices_of(
         last = by_source[max(by_source)]
         if len(by_source) < chips:
             lacking = min(set(range(chips)) - set(by_source))
-            raise last.refused(f"case {case!r} has no row of source chip {lacking}; expected chips 0 to {chips - 1}")
+            raise last.refusal(f"case {case!r} has no row of source chip {lacking}; expected chips 0 to {chips - 1}")
         sent = np.array([[by_source[s].count(c, zero=True) for c in columns] for s in range(chips)], float)
         _refuse_sums(case, sent, by_source, tokens.get(case), top_k)
         own = [row for row in counts if row.text("case") == case]
@@ -152,7 +152,7 @@ def _refuse_sums(case: str, sent: np.ndarray, rows: Mapping[int, CsvLine], token
     for source, total in enumerate(sums):
         if total != wanted or total % top_k:
             of = f"{tokens} tokens on {chips} chips" if tokens else "the other rows of the case"
-            raise rows[source].refused(
+            raise rows[source].refusal(
                 f"case {case!r}: the assignments of source chip {source} sum to {total:g}; expected {wanted:g}, of "
                 f"{of} and {top_k} experts a token"
             )
@@ -176,7 +176,7 @@ def _experts(case: str, rows: list[CsvLine], sent: np.ndarray) -> np.ndarray | N
     off = np.flatnonzero(by_chip != sent.sum(axis=0))
     if len(off):
         chip = int(off[0])
-        raise rows[-1].refused(
+        raise rows[-1].refusal(
             f"case {case!r}: the experts of chip {chip} have {by_chip[chip]:g} assignments; expected "
             f"{sent.sum(axis=0)[chip]:g}, the sum of column to_chip_{chip}"
         )
