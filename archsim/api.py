@@ -158,7 +158,7 @@ def check(source: Source, overrides: Overrides = (), say: Callable[[str], None] 
     """What can be said of a file before anything is simulated, as ``archsim check`` prints it: a summary, what its runs
     take, the room for KV, what its machines are as built, ranges of their numbers, and notes.
 
-    source, overrides: as in ``load``. say: told of work that takes a while. Raises ArchsimError for a file that is not
+    source, overrides: as in ``load``. say: hears of work that takes a while. Raises ArchsimError for a file that is not
     valid, and for runs that do not fit, have no traffic or no calibration.
 
     >>> print(str(ar.check(ar.api.EXAMPLE)).splitlines()[0].partition(". ")[0])
@@ -544,7 +544,7 @@ def optimum(
     experiment: Experiment,
     out: str | os.PathLike[str] | None = None,
     steps: int = 200,
-    told: Callable[[Measured], None] | None = None,
+    report: Callable[[Measured], None] | None = None,
     *,
     overrides: Overrides = (),
 ) -> Optimum:
@@ -554,7 +554,7 @@ def optimum(
     %).
 
     out: folder of the page and ``optimum.csv``; None: nothing is written. steps: per run to bound, evenly
-    spread. told: called for every finished run. overrides: as of `load`.
+    spread. report: called for every finished run. overrides: as of `load`.
 
     Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
 
@@ -565,7 +565,7 @@ def optimum(
     from archsim.studies.optimum_page import write_optimum
 
     whole = experiment_of(overridden(experiment, overrides))
-    found = measure_optimum(whole, steps, told or (lambda _: None))
+    found = measure_optimum(whole, steps, report or (lambda _: None))
     if out is not None:
         write_optimum(list(found.runs), found.name, Path(out), whole.unread)
     return found
@@ -584,7 +584,7 @@ def compare(
     prices: Mapping[str, float] | None = None,
     samples: int | None = None,
     jobs: int | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     **chosen: Any,
 ) -> DesignComparison | OptionComparison | DeploymentComparison:
     """Options side by side, each as well as it can be used; two designs at one batch; or deployments.
@@ -624,7 +624,7 @@ def compare(
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
     read = [] if inside is not None else [read_side(each, question.model) for each in sides]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
-        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), told, where)
+        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where)
         if where is not None:
             _write_options(found, where)
         return found
@@ -680,7 +680,7 @@ def why(
     step: int | None = None,
     layer: int | None = None,
     worst: int = 10,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     **chosen: Any,
 ) -> Why | ServedWhy:
     """What limits a step of one combination of an experiment, and what would help. Of a file of ``ar.serve``, a
@@ -691,7 +691,7 @@ def why(
     given: the step with twice of what it waits for, and under the other policies of the experiment.
 
     experiment: also the folder of a report. step: iteration (0: prefill); layer: as the model numbers it; either alone:
-    the slowest of it. told: gets what is tried next, in words. chosen: ``policy``, ``system``, ``model``, ``batch``,
+    the slowest of it. report: gets what is tried next, in words. chosen: ``policy``, ``system``, ``model``, ``batch``,
     ``assumptions``, as for `run`.
 
     Raises ArchsimError for a step that the run does not have; otherwise as `run`.
@@ -707,8 +707,8 @@ def why(
 
         source = cast("Source", experiment)
         name = "the deployment" if isinstance(source, Mapping) else Path(source).stem
-        return why_deployment(load_serving(source, override_texts(overrides)), name, told)
-    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, told)
+        return why_deployment(load_serving(source, override_texts(overrides)), name, report)
+    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, report)
 
 
 def verify(report: str | os.PathLike[str], jobs: int | None = None, watching: Watching | None = None) -> Verified:
@@ -989,9 +989,9 @@ def serve_sure(
 
 
 def search_serving(
-    source: Source, overrides: Sequence[str] = (), *, jobs: int = 1, told: Callable[[str], None] = lambda text: None
+    source: Source, overrides: Sequence[str] = (), *, jobs: int = 1, report: Callable[[str], None] = lambda text: None
 ) -> Searched:
-    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. jobs: processes. told: how far it
+    """Parallel sizes and batch limits of a file's ``search:``, most goodput first. jobs: processes. report: how far it
     is. Raises as ``serve``.
 
     >>> ar.search_serving("serve_h200", jobs=2)  # takes minutes  # doctest: +SKIP
@@ -1000,7 +1000,7 @@ def search_serving(
     from archsim.studies.serving.results import Searched
     from archsim.studies.serving.search import search
 
-    return Searched(search(load_serving(source, overrides), told, jobs=jobs))
+    return Searched(search(load_serving(source, overrides), report, jobs=jobs))
 
 
 def recommend(
@@ -1008,7 +1008,7 @@ def recommend(
     on: str | Sequence[str],
     *,
     jobs: int | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     out: str | os.PathLike[str] | None = None,
     loads: Sequence[str | os.PathLike[str]] = (),
     **asked: Any,
@@ -1036,7 +1036,7 @@ def recommend(
     from archsim.studies.serving.recommendation import write_recommendation
 
     question = asked_of(model, [on] if isinstance(on, str) else on, **asked)
-    found = recommended(question, told, jobs or available_cores())
+    found = recommended(question, report, jobs or available_cores())
     if out is not None:
         write_recommendation(found, Path(out), [Path(each) for each in loads])
     return found
@@ -1060,17 +1060,17 @@ def calibrate_serving(
     measured: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> FittedConstants:
     """The host's constants that a measured run implies (JSON of ``vllm bench serve``, AIPerf or InferenceX), and how
-    far the half that was not fitted is off. told: which simulation is next. Raises as ``serve``.
+    far the half that was not fitted is off. report: which simulation is next. Raises as ``serve``.
 
     >>> ar.calibrate_serving("serve_olmoe", "bench.json")  # needs a measurement  # doctest: +SKIP
     """
     from archsim.specs.serving_files import load_serving
     from archsim.studies.serving.calibrate import calibrate_host
 
-    return calibrate_host(load_serving(source, overrides), Path(measured), told)
+    return calibrate_host(load_serving(source, overrides), Path(measured), report)
 
 
 def validate_served(
@@ -1083,13 +1083,13 @@ def validate_served(
     against: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
     """Results of InferenceX, AIPerf, GuideLLM, ``vllm bench serve`` or SGLang's bench_serving, each simulated.
 
     files: of results. deployment: a file (or mapping) of ``archsim serve`` on which they were measured, for results
     that do not say it. format: ``inferencex``, ``inferencex-json``, ``aiperf``, ``guidellm``, ``vllm`` or ``sglang``;
-    None: told by their keys. time_unit: of their times, ``s``, ``ms``, ``us`` or ``ns``; None: that of the format.
+    None: known by their keys. time_unit: of their times, ``s``, ``ms``, ``us`` or ``ns``; None: that of the format.
     most_clients: leave closed loops of more out. against: table of an earlier ``page``. page: Markdown file to write,
     with a table (.csv) beside it. jobs: processes (None: all cores).
 
@@ -1105,7 +1105,7 @@ def validate_served(
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     found = validated(
         [Path(each) for each in paths], deployment, name=format, unit=time_unit, most_clients=most_clients,
-        against=Path(against) if against else None, jobs=jobs or available_cores(), told=told,
+        against=Path(against) if against else None, jobs=jobs or available_cores(), report=report,
     )  # fmt: skip
     if page is not None:
         write_page(found, Path(page))
@@ -1153,7 +1153,7 @@ def calibrate(
     gpu: str | None = None,
     peaks: Mapping[str, float | str] | None = None,
     hbm: float | str | None = None,
-    told: Callable[[FittedCalibration], None] | None = None,
+    report: Callable[[FittedCalibration], None] | None = None,
     only: Sequence[str] = (),
 ) -> Calibrations:
     """Fit the laws of GEMMs, fused MoE layers, transfers, HBM and launches to measurements.
@@ -1161,7 +1161,7 @@ def calibrate(
     measurements: folder of CSV files, or one file. out: YAML file for one GPU (named after it), or a folder for one
     file per GPU; None: nothing is written. gpu: short name of the only GPU to fit, such as ``h100``.
     peaks: dtype → nominal peak in FLOP/s, or text such as ``"600 TFLOP/s"``; hbm: nominal bandwidth in bytes/s, or text
-    such as ``"2.4 TB/s"``: both for a GPU without a datasheet here. told: called for every GPU as soon as it is fitted.
+    such as ``"2.4 TB/s"``: both for a GPU without a datasheet here. report: called for every GPU once it is fitted.
     only: sections to fit, such as ``["moe"]``, in the files that there are; the others stay. Empty: all.
 
     Raises CalibrationError if no measurement can be used, or if one GPU must be chosen; SpecError for an invalid rate.
@@ -1173,7 +1173,7 @@ def calibrate(
 
     named = _nominal(peaks or {}, hbm)
     read, to = _to_fit(measurements, named, gpu), None if out is None else os.fspath(out)
-    fitted = calibrate_gpus(read, to, gpu, named, told or (lambda _: None), only or SECTIONS)
+    fitted = calibrate_gpus(read, to, gpu, named, report or (lambda _: None), only or SECTIONS)
     return Calibrations(fitted, read)
 
 
@@ -1204,11 +1204,11 @@ def validate(
 def calibrate_meshes(
     *folders: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
-    told: Callable[[FabricCalibration, Path | None], None] | None = None,
+    report: Callable[[FabricCalibration, Path | None], None] | None = None,
 ) -> list[FabricCalibration]:
     """Fit the laws of measured meshes of chips: endpoints, links by packet size, latency of a hop.
 
-    folders: of CSV files (docs/meshes.md). out: folder for one file per machine; None: nothing is written. told: called
+    folders: of CSV files (docs/meshes.md). out: folder for one file per machine; None: none is written. report: called
     for every machine with its file, or None.
 
     Raises CalibrationError for a file that is not as expected; its message has the file, the line and the column.
@@ -1224,8 +1224,8 @@ def calibrate_meshes(
         path = None if out is None else Path(out) / f"{fitted.machine}.yaml"
         if path is not None:
             write_fabric_calibration(fitted, path)
-        if told is not None:
-            told(fitted, path)
+        if report is not None:
+            report(fitted, path)
     return found
 
 

@@ -236,7 +236,7 @@ def test_explore_needs_a_sweep_and_objectives(text, missing, loaded):
 
 def test_optimum(here):
     told = []
-    found = ar.optimum(SMALL, here / "out", steps=2, told=told.append)
+    found = ar.optimum(SMALL, here / "out", steps=2, report=told.append)
     table = found.to_pandas()
     assert len(told) == 2 and len(table) == 4 and (table["distance"] >= -1e-9).all()
     assert (here / "out" / "index.html").is_file() and repr(found) == "Optimum('tiny', 2 runs, 4 steps)"

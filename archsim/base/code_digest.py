@@ -56,7 +56,7 @@ _KEPT_IN = ".numba_cache"
 SHIPPED_FOR = "is_for.json"  # in a folder of shipped machine code: `code_is_for`
 _KEPT_S = 7 * 24 * 3600.0
 # Seconds of a core that kernels of over 0.3 s take to compile, by what needs them (measured on an EPYC core, nothing
-# kept): with them a user who waits is told about how long.
+# kept): with them a user who waits sees about how long it takes.
 KERNELS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "runs": {
         "generative._generate": 3.2, "synthetic._fill_alias": 1.1, "generative._fill_tastes": 0.8,

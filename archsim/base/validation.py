@@ -60,7 +60,7 @@ def _problems(kind: type[Spec], error: ValidationError) -> Iterator[tuple[yaml.K
     listed = error.errors(include_url=False)
     # Tags of unions, <like this> or of pydantic's own, are not keys.
     places = [tuple(key for key in each["loc"] if not _is_tag(key)) for each in listed]
-    # A word in place of a mapping: whoever wrote a mapping is told of the mapping alone, anybody else of both.
+    # A word in place of a mapping: whoever wrote a mapping hears of the mapping alone, anybody else of both.
     words = {
         at: each["ctx"]["expected"].replace("'", "")
         for at, each in zip(places, listed, strict=True)

@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def tell_renamed(old: str, now: str) -> None:
-    """Tell a terminal that a spelling has changed; scripts that read stderr are not told."""
+    """Tell a terminal that a spelling has changed; scripts that read stderr see nothing."""
     if sys.stderr.isatty():
         print(f"note: `{old}` is `{now}` now; the old spelling works until version 0.3", file=sys.stderr)
 
@@ -115,8 +115,8 @@ def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> N
     """Options that choose one combination of an experiment: CHOSEN; ``default``: which, without."""
     for name in CHOSEN:
         kind, metavar = (positive, "N") if name == "batch" else (str, "LABEL" if name == "assumptions" else "NAME")
-        told = f"Which {_CHOSEN_TOLD.get(name, name)} of the experiment to take (default: {default})."
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=told, **below(parser, COMBINATION))
+        text = f"Which {_CHOSEN_TOLD.get(name, name)} of the experiment to take (default: {default})."
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=text, **below(parser, COMBINATION))
 
 
 # ``--out`` follows one rule:
@@ -145,8 +145,8 @@ def add_out(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def add_file(parser: argparse.ArgumentParser, meaning: str, default: str, metavar: str = "FILE") -> None:
     """``--out`` of a file of data, or of a folder of such files; without it: `file_out`. default: as in the help."""
-    told = f"{meaning} (default: {default} in the current folder)."
-    parser.add_argument("--out", metavar=metavar, help=told, **below(parser, OUTPUT))
+    text = f"{meaning} (default: {default} in the current folder)."
+    parser.add_argument("--out", metavar=metavar, help=text, **below(parser, OUTPUT))
 
 
 def file_out(out: str | None, default: str) -> Path:
@@ -167,25 +167,27 @@ def stem_of(source: str) -> str:
 
 
 def add_jobs(parser: argparse._ActionsContainer, meaning: str = "How many runs to simulate in parallel") -> None:
-    told = f"{meaning} (default: the number of cores)."
-    parser.add_argument("--jobs", type=positive, metavar="N", help=told, **below(parser, EFFORT))
+    text = f"{meaning} (default: the number of cores)."
+    parser.add_argument("--jobs", type=positive, metavar="N", help=text, **below(parser, EFFORT))
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """``--json``: the command sets ``args.result``, which `archsim.cli.main` prints."""
-    told = "Print the result as JSON, and nothing else, on stdout."
-    parser.add_argument("--json", action="store_true", help=told, **below(parser, OUTPUT))
+    text = "Print the result as JSON, and nothing else, on stdout."
+    parser.add_argument("--json", action="store_true", help=text, **below(parser, OUTPUT))
 
 
-def add_samples(parser: argparse.ArgumentParser, default: int | None = None, told: str = "") -> None:
-    """``--samples`` of worlds in which numbers with a range are drawn. ``told``: what happens without it, where it may
-    be 0, too.
+def add_samples(parser: argparse.ArgumentParser, default: int | None = None, sentence: str = "") -> None:
+    """``--samples`` of worlds in which numbers with a range are drawn. ``sentence``: what happens without it, where
+    it may be 0, too.
     """
-    kind = worlds_or_none if told else worlds
-    told = told or (f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer")
+    kind = worlds_or_none if sentence else worlds
+    sentence = sentence or (
+        f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer"
+    )
     parser.add_argument(
         "--samples", type=kind, default=default, metavar="N",
-        help=f"Draw all numbers that have a range N times, and say how sure the answer is ({told}).",
+        help=f"Draw all numbers that have a range N times, and say how sure the answer is ({sentence}).",
         **below(parser, EFFORT),
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
     try:
         ar.calibrate(
-            measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, told=report, only=args.only
+            measurements, args.out, gpu=args.gpu, peaks=dict(args.peak), hbm=args.hbm, report=report, only=args.only
         )
     except KeyboardInterrupt:
         kept = f"These files are complete and kept: {', '.join(written)}" if written else "No file was written."
@@ -104,7 +104,7 @@ def _meshes(args: argparse.Namespace) -> int:
         print(f"{path}: {fitted.machine}, laws: endpoint {len(fitted.endpoint)}, link rate {len(fitted.link_rate)}, "
               f"hop latency {len(fitted.hop_latency)}")  # fmt: skip
 
-    return OK if ar.calibrate_meshes(args.measurements, out=args.out or ".", told=report) else USER_ERROR
+    return OK if ar.calibrate_meshes(args.measurements, out=args.out or ".", report=report) else USER_ERROR
 
 
 def _print_fitted(fitted) -> None:

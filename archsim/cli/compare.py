@@ -20,13 +20,13 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in", dest="inside", metavar="FILE", help="The experiment that the sides are policies or systems of."
     )
-    for name, metavar, told in (
+    for name, metavar, text in (
         ("--tpot", "TIME", "Limit of the time per output token, such as 50ms."),
         ("--ttft", "TIME", "Limit of the time to first token, such as 2s."),
         ("--rate", "N", "Requests a second that must be served: how many machines of each side do that."),
         ("--equal", "WHAT", "Budget of the comparison: machines, devices, usd, w or mm2 (default: machines)."),
     ):  # fmt: skip
-        parser.add_argument(name, metavar=metavar, help=told, **arguments.below(parser, OPTIONS))
+        parser.add_argument(name, metavar=metavar, help=text, **arguments.below(parser, OPTIONS))
     parser.add_argument(
         "--vary", action="append", default=[], metavar="KEY=[VALUES]",
         help="Compare values of a key of each side, such as d2d.bandwidth=[1,2,4]TB/s, or "
@@ -81,7 +81,7 @@ def run_compare(args: argparse.Namespace) -> int:
         *args.sides, inside=args.inside, out=folder, overrides=args.overrides, equal=args.equal,
         limits={name: value for name in ("tpot", "ttft", "rate") if (value := getattr(args, name)) is not None},
         vary=vary_of(args.vary), input_tokens=args.input, output_tokens=args.output, samples=args.samples,
-        prices=arguments.named_numbers("--price", args.price), jobs=args.jobs, told=heartbeat.doing, **chosen,
+        prices=arguments.named_numbers("--price", args.price), jobs=args.jobs, report=heartbeat.doing, **chosen,
     )  # fmt: skip
     if isinstance(found, DesignComparison):
         args.result = found

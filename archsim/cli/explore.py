@@ -54,8 +54,8 @@ def _print_answers(found) -> None:
 
     for heading, point in wanted_designs(found).items():
         values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
-        told = answer_heading(found, heading, point)
-        print(f"{told}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
+        text = answer_heading(found, heading, point)
+        print(f"{text}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
     for sentence in unmet_budgets(found):
         print(sentence)
 

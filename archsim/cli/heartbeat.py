@@ -76,19 +76,19 @@ class Heard:
                 return
             self._last_s = now
             line = self._line.removesuffix(" ...")
-            told = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
+            text = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"
             code = machine_code(self.expected, self._since_s, self.processes)
             compiled, waits = code.functions - self._compiled, code.going_on and code.missing_s > 0
             if compiled or waits:
-                told += f"; compiling kernels, once ({compiled} so far)"
+                text += f"; compiling kernels, once ({compiled} so far)"
             if waits:
-                told += f": about {spoken(code.missing_s)} left"
+                text += f": about {spoken(code.missing_s)} left"
             if self._terminal:
                 self.clear()
-                self._stream.write(f"  {told}"[: shutil.get_terminal_size().columns - 1])
+                self._stream.write(f"  {text}"[: shutil.get_terminal_size().columns - 1])
                 self._standing = True
             else:
-                self._stream.write(f"  {told}\n")
+                self._stream.write(f"  {text}\n")
             self._stream.flush()
 
 

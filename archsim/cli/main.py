@@ -238,7 +238,7 @@ def _host_told(error: OSError, out: str | None) -> str:
 
 
 def _as_spelled_now(words: list[str]) -> list[str]:
-    """Words of an old spelling in today's; a terminal is told the new one, and scripts that read stderr are not."""
+    """Words of an old spelling in today's; a terminal is shown the new one, scripts that read stderr are not."""
     for old, now in OLD.items():
         known = old.split()
         if words[: len(known)] == known:
@@ -281,8 +281,8 @@ def _fill(
         form = next((each for each in command.forms if invoked and each.flag in words), None)
         prog, others = f"{parser.prog} {command.name}" + (f" {form.flag}" if form else ""), None
         if command.forms and not form:
-            told = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
-            others = "\n".join(("other questions (add --help for their options):", *told))
+            sentences = (f"  {prog} {each.flag:<14} {each.help}" for each in command.forms)
+            others = "\n".join(("other questions (add --help for their options):", *sentences))
         own = below.add_parser(
             command.name, prog=prog, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter,
             description=errors.capital(f"{form.help if form else command.help}."), epilog=others,

@@ -207,7 +207,7 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
     print(f"This replaces the report of {there.get('name')} in {folder}{settings}.", file=sys.stderr)
 
 
-LEAST_CAUSE = 0.005  # share of a variance that is told
+LEAST_CAUSE = 0.005  # share of a variance that is printed
 
 
 def print_causes(indices, unknown: str, what: str = "the answer") -> None:

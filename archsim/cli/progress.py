@@ -86,7 +86,7 @@ class Lines(AbstractContextManager):
         began_s, before = self._parts.get(job, (now, 0.0))
         began_s = now if share < before or share == 0 else began_s
         self._parts[job], self._part = (began_s, share), text
-        if not share or now - self._told_s < PART_S:  # what has only begun is told by the line on silence
+        if not share or now - self._told_s < PART_S:  # the line on silence names what has only begun
             return
         self._told_s, so_far_s = now, now - began_s
         left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""

@@ -71,7 +71,7 @@ def run_recommend(args: argparse.Namespace) -> int:
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
         output_tokens=args.output, requests=args.requests, rate=args.rate, usd_per_hour=args.usd, watts=args.watts,
         prices=arguments.named_numbers("--price", args.price), engines=args.engine, precisions=args.precision,
-        objective=args.best, pools=args.pools, jobs=args.jobs, told=heartbeat.doing, out=args.out, loads=args.loads,
+        objective=args.best, pools=args.pools, jobs=args.jobs, report=heartbeat.doing, out=args.out, loads=args.loads,
     )  # fmt: skip
     args.result = found.as_json()
     print(answer(found))

@@ -236,9 +236,9 @@ def run_rtl_formal(args: argparse.Namespace) -> int:
         for changes in PROPERTIES[block].SIZES:
             proof = prove(block, changes)
             said = " ".join(f"{key}={value}" for key, value in changes.items())
-            told = f"proved by induction over {proof.steps} steps" if proof.proved else "not proved"
+            text = f"proved by induction over {proof.steps} steps" if proof.proved else "not proved"
             args.result.append({"block": block, "parameters": changes, "claim": proof.claim, "proved": proof.proved})
-            print(f"{block} {said}: {proof.claim}: {told}", flush=True)
+            print(f"{block} {said}: {proof.claim}: {text}", flush=True)
             if not proof.proved:
                 print(f"  {proof.counterexample}")
             failed += not proof.proved

@@ -49,14 +49,14 @@ def run_run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.report.answers import iteration_sentence
     from archsim.report.timeline import refuse_part_of_timeline
-    from archsim.runs.feasibility import kv_rooms_told, told
+    from archsim.runs.feasibility import kv_rooms_told, cost_sentence
     from archsim.runs.plan import choose, plan_of, select
 
     refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})
     experiment = ar.load_experiment(args.file, args.overrides)
     names = (*CHOSEN, "step", "layer", "timeline")
     chosen = choose(experiment, **{name: getattr(args, name) for name in CHOSEN})
-    begins(f"simulating {told(plan_of(chosen), 1)}")
+    begins(f"simulating {cost_sentence(plan_of(chosen), 1)}")
     print_compiling(of=chosen)
     row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
     args.result = row
@@ -147,11 +147,11 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
             of = "MoE layers alone" if name in ("energy", "power") else "dies"
             value, said = row[OBJECTIVES[name][0]], "whose range `archsim hardware cost` shows"
-            told = amount(name, value)
+            text = amount(name, value)
             if len(ends) == 2:
-                told, low, high = estimate_texts(name, value, *ends)
+                text, low, high = estimate_texts(name, value, *ends)
                 said = f"with a range of {low} to {high}"
-            table.add_row(name, told, f"estimate for the {of}, {said}")
+            table.add_row(name, text, f"estimate for the {of}, {said}")
     system = next(each for each in experiment.systems if each.name == row["system"])
     table.add_row("price", usd(*price_range(system)), "estimate of what the machine costs to make")
     console().print(table)

@@ -47,11 +47,11 @@ def run_serve(args: argparse.Namespace) -> int:
         args.result = ar.compare_serving(args.file, args.compare, args.overrides)
         _print_comparison(args.result)
     elif args.calibrate:
-        told = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
-        print(told, file=sys.stderr, flush=True)
-        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, told=heartbeat.doing)
+        text = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
+        print(text, file=sys.stderr, flush=True)
+        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, report=heartbeat.doing)
         _print_comparison(found.compared)
-        print(*found.halves, f"host: {found.host.told}", sep="\n")
+        print(*found.halves, f"host: {found.host.as_written}", sep="\n")
     else:
         return _serve(args)
     return arguments.OK
@@ -143,7 +143,7 @@ def _print_measures(outcome) -> None:
     from archsim.studies.serving.page import time_rows
 
     measures = outcome.measures
-    title = f"{outcome.serving.model.name}, {outcome.deployment.told}"
+    title = f"{outcome.serving.model.name}, {outcome.deployment.summary}"
     numbers = ("mean", *(f"p{each}" for each in PERCENTILES))
     table = grid("ms", title=title, numbers=numbers)
     for row in time_rows(outcome):

@@ -25,7 +25,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser, "The experiment, or the manifest.yaml of a report")
     arguments.add_report(parser, "reports/NAME")
     arguments.add_jobs(parser)
-    arguments.add_samples(parser, told="default: 32 quick ones, of the runs that the first sentence names; 0: none")
+    arguments.add_samples(parser, sentence="default: 32 quick ones, of the runs that the first sentence names; 0: none")
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
@@ -130,10 +130,10 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 def _dry_run(plan: SweepPlan, args: argparse.Namespace) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
-    from archsim.runs.feasibility import told
+    from archsim.runs.feasibility import cost_sentence
     from archsim.runs.plan import drawn, select
 
-    print(told(plan, available_cores()), flush=True)
+    print(cost_sentence(plan, available_cores()), flush=True)
     if not plan.sweep.axes:
         runs = select(plan, refuse=False).runs()
         args.result = {"runs": [run.name for run in runs]}

@@ -152,12 +152,12 @@ def _validate_served(args: argparse.Namespace) -> int:
     found = ar.validate_served(
         args.served, args.deployment, format=args.format, time_unit=args.time_unit, most_clients=args.most_clients,
         against=args.against,
-        page=args.out, jobs=args.jobs, told=doing,
+        page=args.out, jobs=args.jobs, report=doing,
     )  # fmt: skip
     args.result = {
         "summary": summary(found), "points": [row_of(each) for each in found.judged], "worsened": found.worsened,
     }  # fmt: skip
-    for line in found.told:
+    for line in found.read_as:
         print(line)
     print(summary(found))
     numbers = ("points", "TPOT %", "TTFT %", "tokens/s %", "in range")

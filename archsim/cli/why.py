@@ -53,7 +53,7 @@ def run_why(args: argparse.Namespace) -> int:
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
-    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, told=heartbeat.doing, **chosen)
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, report=heartbeat.doing, **chosen)
     assert isinstance(found, Why)
     args.result = found
     print_notes((*found.notes, *experiment.unread))
@@ -71,7 +71,7 @@ def run_why(args: argparse.Namespace) -> int:
         print(found.clock)
     if picked:
         where = {"step": first["step"], "layer": first["layer"]}
-        args.result = helped = ar.why(experiment, **where, worst=args.worst, told=heartbeat.doing, **chosen)
+        args.result = helped = ar.why(experiment, **where, worst=args.worst, report=heartbeat.doing, **chosen)
         assert isinstance(helped, Why)
         print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
     else:
@@ -86,7 +86,7 @@ def _run_deployment(args: argparse.Namespace) -> int:
     from archsim.search.deployments import ServedWhy
 
     print_compiling("serving")
-    found = ar.why(args.file, args.overrides, told=heartbeat.doing)
+    found = ar.why(args.file, args.overrides, report=heartbeat.doing)
     assert isinstance(found, ServedWhy)
     args.result = found.as_json()
     print(found.sentence)

@@ -1,4 +1,4 @@
-"""Tables for products of narrow weights that a calibration lacks: those of a dtype that computes alike."""
+"""Tables for products of narrow weights that a calibration lacks: those of a dtype that computes equally."""
 
 from types import MappingProxyType
 from typing import NamedTuple

@@ -189,8 +189,8 @@ def iteration_laws(
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
     for operator in count_operators(program(model, parallel, whole, moves)):
         if isinstance(operator, Collective):
-            told = describe_gathered(laws, operator.op, operator.ranks) if links is None else OVER_LINKS
-            notes |= dict.fromkeys(filter(None, [told]))
+            text = describe_gathered(laws, operator.op, operator.ranks) if links is None else OVER_LINKS
+            notes |= dict.fromkeys(filter(None, [text]))
     if links is not None:
         by[TOKENS][HOST] = links.host_ns(np.arange(most_tokens + 1))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}

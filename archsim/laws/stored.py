@@ -1,7 +1,7 @@
 """Long rows of numbers of a section's tables (corrections, axes, fingerprints), kept beside its YAML in one npz file.
 
 A table's ``stored`` maps its fields to entries of the file. An entry is one row of numbers, rows of numbers by name, or
-texts. All rows of a section lie end to end, as planes of their bytes: the high bytes of small numbers are alike.
+texts. All rows of a section lie end to end, as planes of their bytes: the high bytes of small numbers are equal.
 """
 
 import hashlib

@@ -109,7 +109,9 @@ def craft_budget(
 
 
 AUTO_REPLICAS = (1, 2, 4, 8, 16)  # replicas a GPU that are tried; CRAFT shows 1 to 16 (figure 9)
-LEAST_GAIN = 0.05  # of the first replica's gain, that a further one must bring; a choice of archsim, 2 to 10 % alike
+LEAST_GAIN = (
+    0.05  # of the first replica's gain, that a further one must bring; a choice of archsim, 2 to 10 % give the same
+)
 
 
 def craft_replicas(gain: Mapping[int, ArrayLike], gpus: int, layers: int, rule: str = "auto") -> int:

@@ -51,10 +51,10 @@ def sentences(report: Report) -> list[str]:
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
-    told = _won(by_system, report.ranges.get("samples", 0)) if len(report.policies) > 1 else _alone(by_system)
+    rest = _won(by_system, report.ranges.get("samples", 0)) if len(report.policies) > 1 else _alone(by_system)
     whole = [said for place in last.values() if (said := iteration_sentence(place))]
     return [
-        " ".join([*whole, *_faster_systems(by_system), *told])
+        " ".join([*whole, *_faster_systems(by_system), *rest])
         + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
@@ -196,25 +196,25 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
         if not others:
             said.append(f"On {where}, {_decodes(rule, models, every, worlds)}{at}.")
         elif at_batches := _whole_batches(by_policy):
-            told = [f"On {where}, {_decodes(rule, models, by_policy[rule], worlds)} at {at_batches.pop(rule)}."]
+            sentences = [f"On {where}, {_decodes(rule, models, by_policy[rule], worlds)} at {at_batches.pop(rule)}."]
             for policy, named in at_batches.items():
                 by = _by(policy, by_policy[policy])
-                told.append(f"At {named}, {policy} is the fastest{f',{by}' if by else ''}.")
-            said.append(" ".join(told))
+                sentences.append(f"At {named}, {policy} is the fastest{f',{by}' if by else ''}.")
+            said.append(" ".join(sentences))
         elif sum(len({place.model for place, _ in found}) for found in by_policy.values()) == len(models):
-            told = [
+            sentences = [
                 _decodes(policy, dict.fromkeys(place.model for place, _ in found), found, worlds)
                 for policy, found in by_policy.items()
             ]
-            said.append(f"On {where}{at}, {'; '.join(told)}.")
+            said.append(f"On {where}{at}, {'; '.join(sentences)}.")
         elif len(others) * 2 < len(every):
             exceptions = _exceptions(others, len(every), several)
             said.append(f"On {where}, {_decodes(rule, models, by_policy[rule], worlds)}. {exceptions}")
         else:
             ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
-            told = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
+            counts = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
             said.append(
-                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(told)}. The table "
+                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(counts)}. The table "
                 "below has them."
             )
     return said
@@ -254,8 +254,8 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
         if len(wins) > _MOST_PLACES and not unbroken:
             return {}
         run = unbroken and len(wins) > 2
-        told = f"{wins[0]:,} to {wins[-1]:,}" if run else listing(f"{batch:,}" for batch in wins)
-        named[policy] = f"batch{'' if len(wins) == 1 else 'es'} {told}"
+        text = f"{wins[0]:,} to {wins[-1]:,}" if run else listing(f"{batch:,}" for batch in wins)
+        named[policy] = f"batch{'' if len(wins) == 1 else 'es'} {text}"
     return named
 
 
@@ -305,11 +305,11 @@ def _limits(runs: Mapping[Panel, Row], several: bool) -> list[str]:
             said.append(f"{subject} {verb('has')} no record of what {verb('it')} waited for.")
             continue
         of_time = f"of {verb('its')} time "
-        told = [
+        sentences = [
             f"{between((shares[at] for shares in places.values()), percent)} {of_time if not at else ''}{DOING[name]}"
             for at, name in enumerate(causes)
         ]
-        said.append(f"{subject} {verb('spends')} {' and '.join(told)}.")
+        said.append(f"{subject} {verb('spends')} {' and '.join(sentences)}.")
     return said
 
 
@@ -357,6 +357,6 @@ def _distances(runs: Mapping[Panel, Row], several: bool) -> list[str]:
                 f"no placement of whole experts would balance {balanced} better, as the policy splits experts over dies"
             )
         subject = f"{steps} under {policy}"
-        told = f"{subject} {' and '.join(parts)}" if timed else f"in {subject}, {parts[0]}"
-        said.append(f"At batch {batch:,}, {told}.")
+        text = f"{subject} {' and '.join(parts)}" if timed else f"in {subject}, {parts[0]}"
+        said.append(f"At batch {batch:,}, {text}.")
     return said

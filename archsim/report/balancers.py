@@ -25,11 +25,11 @@ _NAMES = frozenset(name for name, _, _ in balancers.BALANCER_PRESETS)
 
 @dataclass(frozen=True)
 class BalancerCell:
-    """One balancer at one place. ``step``: −4 … 4 of a colour scale; ``told``: the tooltip."""
+    """One balancer at one place. ``step``: −4 … 4 of a colour scale; ``tip``: the tooltip."""
 
     text: str
     step: int
-    told: str
+    tip: str
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,10 @@ def _by_imbalance(places: list[Mapping[str, Row]]) -> list[Glance]:
     for runs in places:
         if load := runs[REFERENCE].get("load_max_over_mean"):
             groups.setdefault(sum(load >= bound for bound in IMBALANCES), []).append(runs)
-    told = ("below", *(f"{low:g} to" for low in IMBALANCES[:-1]), "above")
+    below = ("below", *(f"{low:g} to" for low in IMBALANCES[:-1]), "above")
     bounds = (*IMBALANCES, IMBALANCES[-1])
     found = sorted(groups.items()) if len(groups) > 1 else []
-    return [_glance(f"load of ep {told[at]} {bounds[at]:g}", runs) for at, runs in found]
+    return [_glance(f"load of ep {below[at]} {bounds[at]:g}", runs) for at, runs in found]
 
 
 def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
@@ -236,12 +236,12 @@ def _cell(name: str, row: Row | None, ep: Row, wins: bool) -> BalancerCell:
         return BalancerCell("–", 0, "not run")
     value = gain(row, ep)
     step = max(-4, min(4, round(log(value) / 0.08)))
-    told = f"{name}: {factor(value)} of ep"
+    text = f"{name}: {factor(value)} of ep"
     if row.get("pairs_lost"):
-        told += f", loses {percent(row.get('gate_mass_lost') or 0.0, 1)} of the gate mass"
+        text += f", loses {percent(row.get('gate_mass_lost') or 0.0, 1)} of the gate mass"
     elif value < 1 + PAYS:
-        told += f": {reason(row, ep)}"
-    return BalancerCell(f"{value:.2f}{'*' if wins else ''}", step, told)
+        text += f": {reason(row, ep)}"
+    return BalancerCell(f"{value:.2f}{'*' if wins else ''}", step, text)
 
 
 def _cost(name: str, places: list[Mapping[str, Row]]) -> PolicyWorth:

@@ -28,7 +28,7 @@ class Family:
     def lead(self) -> str:
         return next(iter(self.systems))
 
-    def alike(self, *but: str) -> dict[str, SystemSpec]:
+    def identical(self, *but: str) -> dict[str, SystemSpec]:
         """The lead, and the systems whose decision differs from the lead's in the named fields alone (``fsm.lanes``,
         ``executor``).
         """
@@ -102,8 +102,10 @@ def _pairs(policies: Sequence[PolicySpec]) -> Iterator[tuple[PolicySpec, PolicyS
     """(a policy that predicts, the same without)."""
     for policy in policies:
         for other in policies:
-            alike = all(getattr(policy, part) == getattr(other, part) for part in RULE_TYPES if part != "prediction")
-            if alike and policy.predicts > other.predicts:
+            identical = all(
+                getattr(policy, part) == getattr(other, part) for part in RULE_TYPES if part != "prediction"
+            )
+            if identical and policy.predicts > other.predicts:
                 yield policy, other
 
 

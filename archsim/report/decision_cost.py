@@ -122,7 +122,9 @@ def _pcie_rows(family: Family) -> Iterator[dict[str, str]]:
 def _datapaths(report: Report, family: Family) -> Iterator[Datapath]:
     """A table of lanes by clock for every place, batch and policy, if systems differ in them."""
     systems = {
-        name: each for name, each in family.alike("fsm.lanes", "fsm.clock").items() if each.decision.executor == "fsm"
+        name: each
+        for name, each in family.identical("fsm.lanes", "fsm.clock").items()
+        if each.decision.executor == "fsm"
     }
     by_design = {(each.decision.fsm.lanes, each.decision.fsm.clock_hz): name for name, each in systems.items()}
     if len(by_design) < 3:
@@ -175,7 +177,7 @@ def _executor_rows(report: Report, family: Family) -> Iterator[dict[str, Any]]:
     """State machine and firmware side by side, for systems that differ in nothing else."""
     systems = {
         name: each
-        for name, each in family.alike("executor", "firmware", "host").items()
+        for name, each in family.identical("executor", "firmware", "host").items()
         if each.decision.executor != "host"
     }
     machine = next((name for name, each in systems.items() if each.decision.executor == "fsm"), None)
@@ -205,9 +207,9 @@ def _table_rows(report: Report, family: Family, field: str) -> Iterator[dict[str
     """Systems that differ in the port width of the heatmap, or in the entries of the ATU."""
     read: Callable[[SystemSpec], int]
     if field == "heatmap_port_bits":
-        systems, read = family.alike("fsm.heatmap_port_bits"), lambda system: system.decision.fsm.heatmap_port_bits
+        systems, read = family.identical("fsm.heatmap_port_bits"), lambda system: system.decision.fsm.heatmap_port_bits
     else:
-        systems, read = family.alike("atu_entries"), lambda system: system.decision.atu_entries
+        systems, read = family.identical("atu_entries"), lambda system: system.decision.atu_entries
     ordered = sorted(systems, key=lambda name: read(systems[name]))
     if len(ordered) < 2:
         return

@@ -55,8 +55,8 @@ def map_of(report: Report, family: Family) -> Map | None:
                     {"place": place, "line": place, "mm2": mm2, "speedup": point.speedup}
                     for mm2 in dict.fromkeys((ends[at], ends[at + 1]))
                 ]
-            told = (f"{point.run['policy']} on {point.run['system']} {factor(point.speedup)}" for point in best)
-            fronts.append((place, "; ".join(told)))
+            sentences = (f"{point.run['policy']} on {point.run['system']} {factor(point.speedup)}" for point in best)
+            fronts.append((place, "; ".join(sentences)))
     if not rows:
         return None
     figure = Points(
@@ -69,7 +69,7 @@ def map_of(report: Report, family: Family) -> Map | None:
 
 
 _MAP_TIPS = (
-    ("policy", "policy"), ("system", "system"), ("who", "decided by"), ("told", "speed-up"), ("adds", "added area"),
+    ("policy", "policy"), ("system", "system"), ("who", "decided by"), ("tip", "speed-up"), ("adds", "added area"),
     ("front", "on the front"),
 )  # fmt: skip
 
@@ -77,7 +77,7 @@ _MAP_TIPS = (
 def _shown(point: CostPoint, place: str, least: float, best: bool) -> dict[str, Any]:
     return {
         "place": place, "policy": point.run["policy"], "system": point.run["system"], "who": point.who,
-        "mm2": max(point.mm2, least), "speedup": point.speedup, "told": factor(point.speedup),
+        "mm2": max(point.mm2, least), "speedup": point.speedup, "tip": factor(point.speedup),
         "adds": f"{significant(point.mm2)} mm²" if point.mm2 else "nothing", "front": "yes" if best else "no",
         "executor": EXECUTORS.get(point.executor, point.executor),
     }  # fmt: skip

@@ -77,8 +77,8 @@ def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[
         src, dst = (_known(kept, name, at) for name in ("link_src", "link_dst"))
         die = _known(kept, "die", at) if "die" in cell else None
         link = None if src is None or dst is None else (int(src), int(dst))
-        told = f"{cell['told']} in layer {cell['layer']}, {cell['cause']}{more}"
-        found.append(MapMoment(told, None if die is None else int(die), link))
+        text = f"{cell['tip']} in layer {cell['layer']}, {cell['cause']}{more}"
+        found.append(MapMoment(text, None if die is None else int(die), link))
     return found
 
 
@@ -117,7 +117,7 @@ def pairs(report: Report) -> MatrixFigure | None:
         first = {name: next((at for at, row in enumerate(rows) if row[name]), len(rows)) for name in MOVED}
         own = [
             of_run | {"src": row["src"], "dst": row["dst"], "share": 100.0 * row[name] / largest[name], "kind": kind}
-            | {"told": with_unit(row[name], BYTE_UNITS)}
+            | {"tip": with_unit(row[name], BYTE_UNITS)}
             for name, kind in sorted(MOVED.items(), key=lambda each: first[each[0]])
             for row in rows
             if row[name]
@@ -136,7 +136,7 @@ def pairs(report: Report) -> MatrixFigure | None:
         panel="kind",
         square=True,
         filters=filters_of(cells, one=True, policy=True),
-        tips=(("kind", "what"), ("src", "from die"), ("dst", "to die"), ("told", "bytes"), ("policy", "policy")),
+        tips=(("kind", "what"), ("src", "from die"), ("dst", "to die"), ("tip", "bytes"), ("policy", "policy")),
     )
 
 
@@ -176,7 +176,7 @@ def roofline(report: Report) -> Points | None:
             ("policy", "policy"),
             ("phase", "phase"),
             ("die", "die"),
-            ("told", "TFLOP/s"),
+            ("tip", "TFLOP/s"),
             ("intensity", "FLOP/byte"),
         ),
     )
@@ -192,8 +192,8 @@ def _marks(report: Report, run: Row) -> list[dict[str, Any]]:
             done = die[f"{phase}_tokens"] * (run["flop"] / run["expert_tokens"])
             if done and (n_bytes := die[f"{phase}_hbm_bytes"]):
                 rate, per_byte = done / took_s / 1e12, done / n_bytes
-                told = {"told": significant(rate), "intensity": significant(per_byte)}
-                mark = {"phase": phase, "die": die["die"], "flop_per_byte": per_byte, "tflop_per_s": rate} | told
+                texts = {"tip": significant(rate), "intensity": significant(per_byte)}
+                mark = {"phase": phase, "die": die["die"], "flop_per_byte": per_byte, "tflop_per_s": rate} | texts
                 marks.append(run_names(run, several=False) | mark)
     return marks
 
@@ -228,7 +228,7 @@ def steps(report: Report) -> MatrixFigure | None:
             ("policy", "policy"),
             ("iteration", "iteration"),
             ("layer", "layer"),
-            ("told", "slowest layer-step"),
+            ("tip", "slowest layer-step"),
             ("cause", "cause"),
             ("link", "busiest link"),
             ("die", "most loaded die"),
@@ -265,19 +265,19 @@ def _told(kept: tables.Table, at: int, dies: int) -> dict[str, str]:
         ((round(100 * (of(f"{column}_ns") or 0.0) / ns) if ns else 0, name) for column, name in BOUNDS.items()),
         reverse=True,
     )
-    told = {"told": f"iteration {of('step'):.0f}: {with_unit(ns, TIME_UNITS)}"}
-    told["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
+    texts = {"tip": f"iteration {of('step'):.0f}: {with_unit(ns, TIME_UNITS)}"}
+    texts["cause"] = ", ".join(f"{name} {share} %" for share, name in shares if share >= LEAST) or "not recorded"
     src, dst, tokens, most = of("link_src"), of("link_dst"), of("tokens"), of("die_tokens")
     if src is not None and dst is not None:
-        told["link"] = (
+        texts["link"] = (
             f"{src:.0f} → {dst:.0f}, busy {100 * (of('link_busy_ns') or 0.0) / ns:.0f} %, "
             f"{with_unit(of('link_bytes') or 0.0, BYTE_UNITS)}"
         )
     if tokens and most is not None and of("die") is not None:
-        told["die"] = f"{of('die'):.0f}, {factor(most * dies / tokens)} the mean load"
+        texts["die"] = f"{of('die'):.0f}, {factor(most * dies / tokens)} the mean load"
         if of("expert") is not None:
-            told["expert"] = f"{of('expert'):.0f}, {100 * (of('expert_tokens') or 0.0) / tokens:.0f} % of all tokens"
-    return told
+            texts["expert"] = f"{of('expert'):.0f}, {100 * (of('expert_tokens') or 0.0) / tokens:.0f} % of all tokens"
+    return texts
 
 
 def _largest(report: Report, place: Panel) -> list[Row]:

@@ -29,8 +29,8 @@ class DieMap(Figure):
     ``moments``.
 
     Rows have ``die``, ``x_at``, ``y_at``, the fields of the metrics, and the fields of the filters. ``links``: rows
-    with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and ``told``. ``dead``: places that are crossed
-    out, rows with ``x_at``, ``y_at`` and ``told``. ``moments``: rows with ``moment`` from 1, ``told``, and the die
+    with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and ``tip``. ``dead``: places that are crossed
+    out, rows with ``x_at``, ``y_at`` and ``tip``. ``moments``: rows with ``moment`` from 1, ``tip``, and the die
     (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
 
     Rows may have ``at``, a list over moments for each of some metrics; links ``at``, ``busy`` at each moment, and
@@ -131,9 +131,9 @@ class DieMap(Figure):
                     "as": "now",
                 },
             ]
-            busy, told = "busy", [{"field": "told", "title": "link"}]
+            busy, tips = "busy", [{"field": "tip", "title": "link"}]
             if self.moments and any("at" in link for link in self.links):
-                busy, told = "busy_now", [*told, {"field": "now", "title": "in this step"}]
+                busy, tips = "busy_now", [*tips, {"field": "now", "title": "in this step"}]
             width = {
                 "field": busy,
                 "type": "quantitative",
@@ -151,7 +151,7 @@ class DieMap(Figure):
                 "y": y,
                 "x2": {"field": "x_to"},
                 "y2": {"field": "y_to"},
-                "tooltip": told,
+                "tooltip": tips,
             }
             layers.append(
                 {
@@ -170,7 +170,7 @@ class DieMap(Figure):
                     {
                         "data": {"name": name},
                         "mark": drawn,
-                        "encoding": {"x": x, "y": y, "tooltip": [{"field": "told", "title": "node"}]},
+                        "encoding": {"x": x, "y": y, "tooltip": [{"field": "tip", "title": "node"}]},
                     }
                 )
         box = {
@@ -188,7 +188,7 @@ class DieMap(Figure):
             {
                 "transform": shade,
                 "mark": {"type": "rect", "stroke": "--line", "cornerRadius": 2, "cursor": "pointer"},
-                "encoding": box | {"color": colour, "tooltip": self.told()},
+                "encoding": box | {"color": colour, "tooltip": self.tooltip()},
             }
         )
         if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= 400:
@@ -233,7 +233,7 @@ class DieMap(Figure):
                 }
             )
             words = {"type": "text", "align": "left", "color": "--ink", "baseline": "bottom", "fontSize": 12}
-            at = {"x": {"value": 2}, "y": {"value": -4}, "text": {"field": "told"}}
+            at = {"x": {"value": 2}, "y": {"value": -4}, "text": {"field": "tip"}}
             layers.append(now | {"mark": words, "encoding": at})
         return layers
 

@@ -37,7 +37,7 @@ MOST_MOMENTS = 40  # that the slider of a map goes through
 MOST_SHOWN_IN_FRAMES = 10_000  # values of a metric of dies that a map has for its slider: half a MB with links
 MOST_CELLS = 6000  # of all charts of steps, and of all matrices of pairs
 FIRST = "physical"  # the set of assumptions that a figure begins with, where it was run
-LEAST = 3  # percent of a step from which a cause is told
+LEAST = 3  # percent of a step from which a cause is named
 
 
 def policy_colours(policies: Iterable[str]) -> Colours:
@@ -146,7 +146,7 @@ def iterations(rows: Sequence[Row]) -> Bars | None:
     several = len({row["batch"] for row in known}) > 1
     worth, unit = unit_of([row["iteration_ns"] for row in known], TIME_UNITS)
     parts = [
-        run_names(row, several) | {"value": ns / worth, "part": name, "told": with_unit(ns, TIME_UNITS), "label": ""}
+        run_names(row, several) | {"value": ns / worth, "part": name, "tip": with_unit(ns, TIME_UNITS), "label": ""}
         for row in known
         for part, (_, name) in ITERATION.items()
         if (ns := row[f"iteration_{part}_ns"])
@@ -159,7 +159,7 @@ def iterations(rows: Sequence[Row]) -> Bars | None:
         x=PlotAxis("value", f"time of a whole decode iteration, {unit}"),
         colours=Colours("part", {name: colour for colour, name in ITERATION.values()}),
         filters=filters_of(known),
-        tips=(*_RUN_TIPS, ("part", "part"), ("told", "time")),
+        tips=(*_RUN_TIPS, ("part", "part"), ("tip", "time")),
     )
 
 
@@ -258,7 +258,7 @@ def limits(rows: Sequence[Row]) -> Bars | None:
         shares = bound_shares(row)
         longest = max(shares, key=shares.__getitem__)
         parts += [
-            run_names(row, several) | {"value": 100 * share, "cause": name, "label": longest, "told": percent(share, 1)}
+            run_names(row, several) | {"value": 100 * share, "cause": name, "label": longest, "tip": percent(share, 1)}
             for name, share in shares.items()
             if share
         ]
@@ -272,7 +272,7 @@ def limits(rows: Sequence[Row]) -> Bars | None:
         x=PlotAxis("value", "share of the critical path, %", high=125.0, ticks=(0, 25, 50, 75, 100)),
         colours=cause_colours(),
         filters=filters_of(known),
-        tips=(*_RUN_TIPS, ("cause", "cause"), ("told", "share")),
+        tips=(*_RUN_TIPS, ("cause", "cause"), ("tip", "share")),
     )
 
 
@@ -323,7 +323,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
             "value": (row.get(column) or 0.0) / worth,
             "kind": name,
             "label": with_unit(total, BYTE_UNITS),
-            "told": with_unit(row[column], BYTE_UNITS),
+            "tip": with_unit(row[column], BYTE_UNITS),
         }
         for row, total in zip(known, totals, strict=True)
         for column, (_, name) in TRAFFIC.items()
@@ -337,7 +337,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
         panel="place",
         colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
         filters=filters_of(known),
-        tips=(*_RUN_TIPS, ("kind", "kind"), ("told", "bytes")),
+        tips=(*_RUN_TIPS, ("kind", "kind"), ("tip", "bytes")),
     )
 
 
@@ -362,13 +362,13 @@ class Line(NamedTuple):
 def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = False) -> Points:
     """Lines over one axis, each with its colour; points whose value is not finite are left out."""
     rows = [
-        {"line": line.name, "x": float(at), "y": float(value), "told": f"{value:,.4g}"}
+        {"line": line.name, "x": float(at), "y": float(value), "tip": f"{value:,.4g}"}
         for line in lines for at, value in line.points if isfinite(value)
     ]  # fmt: skip
     colours = {line.name: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}
     return Points(
         question=question, rows=rows, x=PlotAxis("x", x), y=PlotAxis("y", y), lines=True, dots=dots,
-        colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("told", y)),
+        colours=Colours("line", colours), tips=(("line", "line"), ("x", x), ("tip", y)),
     )  # fmt: skip
 
 

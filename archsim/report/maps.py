@@ -35,9 +35,9 @@ class Idle(NamedTuple):
 
 
 class MapMoment(NamedTuple):
-    """A step: what is told of it, its most loaded die and its busiest link (from, to), where they are known."""
+    """A step: its sentence, its most loaded die and its busiest link (from, to), where they are known."""
 
-    told: str
+    tip: str
     die: int | None
     link: tuple[int, int] | None
 
@@ -93,8 +93,8 @@ def die_map(
             for end in ("src", "dst"):
                 place = link[f"{end}_x"], link[f"{end}_y"]
                 if place not in there:
-                    nodes_at[place] = {"x_at": place[0], "y_at": place[1], "told": f"node {link[end]}, not a die"}
-    dead = [{"x_at": each.x, "y_at": each.y, "told": f"die {each.site}: {each.why}"} for each in idle]
+                    nodes_at[place] = {"x_at": place[0], "y_at": place[1], "tip": f"node {link[end]}, not a die"}
+    dead = [{"x_at": each.x, "y_at": each.y, "tip": f"die {each.site}: {each.why}"} for each in idle]
     found = _metrics(rows)
     tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
@@ -138,7 +138,7 @@ def _moment_rows(run: MappedRun, rows: Sequence[Mapping[str, Any]], links: Seque
     drawn = {(link["src"], link["dst"]): link for link in links if link["src_x"] is not None}
     found = []
     for number, each in enumerate(run.moments, 1):
-        row = dict(run.chosen) | {"moment": number, "told": each.told}
+        row = dict(run.chosen) | {"moment": number, "tip": each.tip}
         if each.die is not None:
             row |= at.get(each.die, {})
         link = drawn.get(each.link) or drawn.get(each.link[::-1]) if each.link else None
@@ -226,7 +226,7 @@ def _link_row(link: Row) -> dict[str, Any]:
         "x_to": to_x + by_x,
         "y_to": to_y + by_y,
         "busy": 100 * link["utilisation"],
-        "told": f"{ends_told(link)}: busy {units.percent(link['utilisation'])} of the run",
+        "tip": f"{ends_told(link)}: busy {units.percent(link['utilisation'])} of the run",
     }
 
 

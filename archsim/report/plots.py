@@ -65,7 +65,7 @@ class Colours(NamedTuple):
 class Figure:
     """What every figure has. ``question``: its heading. ``panel``: a field; each of its values has a panel.
 
-    ``filters``: field → the value that is chosen at first, None for all. ``tips``: (field, title) told on hovering.
+    ``filters``: field → the value that is chosen at first, None for all. ``tips``: (field, title) shown on hovering.
     """
 
     question: str
@@ -200,7 +200,7 @@ class Figure:
             },
         }
 
-    def told(self) -> list[dict[str, str]]:
+    def tooltip(self) -> list[dict[str, str]]:
         return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
 
     def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
@@ -386,7 +386,7 @@ class Bars(Figure):
             x["scale"] |= {"domainMin": low / 1.01, "domainMax": high * room}
         if not self.begin:
             x |= {"stack": None if self.x.log else "zero"}
-        bar = {"y": name, "x": x, **self.colour(), "tooltip": self.told()}
+        bar = {"y": name, "x": x, **self.colour(), "tooltip": self.tooltip()}
         if self.begin:
             bar["x2"] = {"field": self.begin}
         layers: list[dict[str, Any]] = [{"mark": {"type": "bar", "cursor": "pointer"}, "encoding": bar}]
@@ -547,10 +547,10 @@ class Points(Figure):
         if not self.lines or self.dots:
             shape = {"shape": {"field": self.shape, "type": "nominal", "legend": {"title": None}}} if self.shape else {}
             mark = {"type": "point", "filled": True, "size": self.size, "clip": True, "cursor": "pointer"}
-            layers.append({"mark": mark, "encoding": place | self.colour() | shape | {"tooltip": self.told()}})
+            layers.append({"mark": mark, "encoding": place | self.colour() | shape | {"tooltip": self.tooltip()}})
         elif self.tips:  # to hover over a line
             mark = {"type": "point", "filled": True, "size": 60, "clip": True, "opacity": 0}
-            layers.append({"mark": mark, "encoding": place | {"tooltip": self.told()}})
+            layers.append({"mark": mark, "encoding": place | {"tooltip": self.tooltip()}})
         if self.label:
             mark = {"type": "text", "align": "left", "dx": 6, "dy": -5, "color": "--ink", "clip": True}
             layers.append({"mark": mark, "encoding": place | {"text": {"field": self.label}}})
@@ -632,16 +632,16 @@ class Ranges(Figure):
             self.x._replace(low=low, high=self.x.high or max(ends, default=1.0) * (1.1 if self.x.log else 1.04)),
             zero=self.x.low is None,
         )
-        band = {"y": name, "x": x | {"field": self.low}, "x2": {"field": self.high}, "tooltip": self.told()}
+        band = {"y": name, "x": x | {"field": self.low}, "x2": {"field": self.high}, "tooltip": self.tooltip()}
         layers: list[dict[str, Any]] = [
             {"mark": {"type": "bar", "size": 10}, "encoding": band | self.colour()},
             {
                 "mark": {"type": "tick", "size": 16, "thickness": 2.5, "color": "--ink"},
-                "encoding": {"y": name, "x": x, "tooltip": self.told()},
+                "encoding": {"y": name, "x": x, "tooltip": self.tooltip()},
             },
         ]
         if self.best:
-            point = {"y": name, "x": x | {"field": self.best}, "tooltip": self.told()}
+            point = {"y": name, "x": x | {"field": self.best}, "tooltip": self.tooltip()}
             layers.append({"mark": {"type": "point", "filled": True, "size": 42, "color": "--p4"}, "encoding": point})
         return layers
 
@@ -702,7 +702,7 @@ class MatrixFigure(Figure):
         return [
             {
                 "mark": {"type": "rect", "cursor": "pointer"},
-                "encoding": place | {"color": colour, "tooltip": self.told()},
+                "encoding": place | {"color": colour, "tooltip": self.tooltip()},
             }
         ]
 

@@ -44,18 +44,18 @@ _SAID = ("name", "source")  # whose meaning the head says
 def reference(schemas: Mapping[str, Schema]) -> str:
     """The page. schemas: file kind → its schema."""
     parts = [_HEAD]
-    told: dict[str, Schema] = {name: {} for name in _FILES}
+    shown: dict[str, Schema] = {name: {} for name in _FILES}
     for kind, schema in schemas.items():
-        parts.append(_section(f"## {errors.capital(kind)} file", schema, told))
+        parts.append(_section(f"## {errors.capital(kind)} file", schema, shown))
         for name, part in _reachable(schema):
-            if name not in told and part.get("properties"):
-                parts.append(_section(f"### {_title_of(name)}", part, told))
-                told[name] = part["properties"]
+            if name not in shown and part.get("properties"):
+                parts.append(_section(f"### {_title_of(name)}", part, shown))
+                shown[name] = part["properties"]
     return "\n".join(parts)
 
 
-def _section(heading: str, schema: Schema, told: Mapping[str, Schema]) -> str:
-    return f"{heading}\n\n{schema.get('description', '').strip()}\n\n{_list(schema, told)}\n"
+def _section(heading: str, schema: Schema, shown: Mapping[str, Schema]) -> str:
+    return f"{heading}\n\n{schema.get('description', '').strip()}\n\n{_list(schema, shown)}\n"
 
 
 def _reachable(schema: Schema) -> Iterator[tuple[str, Schema]]:
@@ -88,11 +88,11 @@ def _title_of(definition: str) -> str:
     return definition.removesuffix("Spec")
 
 
-def _list(schema: Schema, told: Mapping[str, Schema]) -> str:
+def _list(schema: Schema, shown: Mapping[str, Schema]) -> str:
     """An item a key; keys of another mapping, and neighbours of one value and no meaning, share theirs."""
     keys, needed = dict(schema.get("properties", {})), schema.get("required", ())
     lines = []
-    for name, others in told.items():
+    for name, others in shown.items():
         if len(others) > 1 and others.items() <= keys.items():
             lines.append(f"- the keys of [{_title_of(name)}](#{_title_of(name).lower()})")
             keys = {key: entry for key, entry in keys.items() if key not in others}
@@ -175,13 +175,13 @@ def generate() -> dict[str, str]:
     """Path below ``docs`` → text."""
     schemas = {kind: schema_of(spec, kind) for kind, spec in FILES.items()} | {"traffic": traffic_schema()}
     plain = {kind: schema_of(spec, kind, ranges=False) for kind, spec in FILES.items()}
-    told = {kind: plain.get(kind, schema) for kind, schema in schemas.items()}
+    described = {kind: plain.get(kind, schema) for kind, schema in schemas.items()}
     files = {
         f"schemas/{kind}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
         for kind, schema in schemas.items()
     }
     return {
-        "reference.md": reference(told), "results.md": results_page(), "assumptions.md": assumptions_page(), **files,
+        "reference.md": reference(described), "results.md": results_page(), "assumptions.md": assumptions_page(), **files,
     }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ def option_times(place: str, options: Sequence[tuple[str, tuple[float, float, fl
     worth, unit = unit_of([ends[2] for _, ends in options], TIME_UNITS)
     rows = []
     for name, (low, middle, high) in options:
-        told, *ends = interval(middle, low, high, TIME_UNITS)
-        rows.append((name, (low / worth, middle / worth, high / worth), told, " to ".join(ends)))
+        text, *ends = interval(middle, low, high, TIME_UNITS)
+        rows.append((name, (low / worth, middle / worth, high / worth), text, " to ".join(ends)))
     question = f"How long does decoding take, and how sure is that?{f' ({place})' if place else ''}"
     return intervals(question, f"time of decode, {unit}: the median, and the central 90 % as a line", rows)
 
@@ -22,8 +22,8 @@ def option_times(place: str, options: Sequence[tuple[str, tuple[float, float, fl
 def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[float, float, float], str, str]]) -> Bars:
     """Options (name, (low, middle, high), label, range in words): bars with whiskers."""
     rows = [
-        {"name": name, "low": low, "value": middle, "high": high, "label": label, "told": told}
-        for name, (low, middle, high), label, told in options
+        {"name": name, "low": low, "value": middle, "high": high, "label": label, "tip": text}
+        for name, (low, middle, high), label, text in options
     ]
     return Bars(
         question=question,
@@ -32,7 +32,7 @@ def intervals(question: str, title: str, options: Sequence[tuple[str, tuple[floa
         y="name",
         low="low",
         high="high",
-        tips=(("name", "option"), ("label", "median"), ("told", "90 %")),
+        tips=(("name", "option"), ("label", "median"), ("tip", "90 %")),
     )
 
 
@@ -47,7 +47,7 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
             "low": 100 * low,
             "high": 100 * high,
             "label": percent(total),
-            "told": f"alone {percent(first)}, with others {percent(total)}",
+            "tip": f"alone {percent(first)}, with others {percent(total)}",
         }
         for name, first, low, total, high in draws
     ]
@@ -64,7 +64,7 @@ def variance_shares(place: str, draws: Sequence[tuple[str, float, float, float, 
             ),
             low="low",
             high="high",
-            tips=(("name", "number"), ("told", "share")),
+            tips=(("name", "number"), ("tip", "share")),
         )
         if rows
         else None

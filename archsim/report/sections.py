@@ -102,6 +102,6 @@ def sure_section(folder: Path) -> list[dict[str, Any]]:
             )
             for each in place["options"]
         ]  # fmt: skip
-        told = place.get("advice") or [each["told"] for each in place["measure"]]
-        places.append({"name": name, "told": place["told"], "chart": option_times(name, options), "measure": told})
+        advice = place.get("advice") or [each["told"] for each in place["measure"]]
+        places.append({"name": name, "told": place["told"], "chart": option_times(name, options), "measure": advice})
     return places

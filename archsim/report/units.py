@@ -47,8 +47,8 @@ def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((
     """A value and the ends of its interval, in the unit of the value and with the digits of `carried_digits`."""
     worth, name = unit_of([value], units)
     ends = low / worth, high / worth
-    told = (carried_digits(each, *ends).replace("-", "−") for each in (value / worth, *ends))
-    first, second, third = (f"{each}{NO_BREAK}{name}" if name else each for each in told)
+    texts = (carried_digits(each, *ends).replace("-", "−") for each in (value / worth, *ends))
+    first, second, third = (f"{each}{NO_BREAK}{name}" if name else each for each in texts)
     return first, second, third
 
 
@@ -93,10 +93,10 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f}{NO_BREAK}%"
 
 
-def between(values: Iterable[float], told: Callable[[float], str]) -> str:
+def between(values: Iterable[float], write: Callable[[float], str]) -> str:
     """``low to high`` of the least and the largest; one of them where both read the same."""
     every = list(values)
-    low, high = told(min(every)), told(max(every))
+    low, high = write(min(every)), write(max(every))
     return low if low == high else f"{low} to {high}"
 
 

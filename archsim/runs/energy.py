@@ -832,7 +832,7 @@ class PowerLimits:
         )[IDLE]
         return self.at(DieLoad(NS_PER_S, blocks | {IDLE: nothing + of_die}), LOWEST / STEPS)
 
-    def told(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
+    def describe(self, found: ClassPower, doing: str, places: Mapping[tuple[str, str], str] = NO_PLACES) -> str:
         """What is wrong with limits that hold at no clock, where it is written (``places``, as of an experiment's
         ``limits_at``), and what would work.
         """
@@ -894,7 +894,7 @@ def refuse_unpowered(system: SystemSpec, places: Mapping[tuple[str, str], str] =
     limits = PowerLimits(system)
     idle = limits.idle()
     if idle.exceeded and idle.exceeded[0][1] > 0:
-        raise SpecError(limits.told(idle, "with nothing to do", places))
+        raise SpecError(limits.describe(idle, "with nothing to do", places))
 
 
 WORKS = {
@@ -966,7 +966,7 @@ def within_limits(scenario: Scenario, run: Callable[[Clocks], RunOutcome]) -> tu
     for phase, search in searches.items():
         if search.best is None:
             raise CapacityError(
-                limits.told(search.worst, f"in the {PHASES[phase]}" if phase == PREFILL else "in decode")
+                limits.describe(search.worst, f"in the {PHASES[phase]}" if phase == PREFILL else "in decode")
             )
     if scenario.system.power is not None and scenario.system.power.clocks == "each":
         each = {phase: _SearchEach(search) for phase, search in searches.items()}

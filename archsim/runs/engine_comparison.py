@@ -79,11 +79,11 @@ def shorten(run: Run, decode_steps: int) -> Run:
 
 
 def compare_engines(
-    runs: Iterable[Run], simulator: Simulator, told: Callable[[Run, Record], None] = lambda run, record: None
+    runs: Iterable[Run], simulator: Simulator, report: Callable[[Run, Record], None] = lambda run, record: None
 ) -> Iterable[Compared]:
-    """Each run on both engines, as they finish; runs without decode are left out. told: called after each of both."""
+    """Each run on both engines, as they finish; runs without decode are left out. report: called after each of both."""
     for run in runs:
-        event, analytical = (_told_row(replace(run, engine=engine), simulator, told) for engine in ENGINES)
+        event, analytical = (_told_row(replace(run, engine=engine), simulator, report) for engine in ENGINES)
         if event["decode_ns"]:
             yield Compared(
                 run.name,
@@ -128,9 +128,9 @@ def _share(one: float, other: float) -> float:
     return abs(other - one) / max(abs(one), 1e-3)
 
 
-def _told_row(run: Run, simulator: Simulator, told: Callable[[Run, Record], None]) -> Mapping[str, Any]:
+def _told_row(run: Run, simulator: Simulator, report: Callable[[Run, Record], None]) -> Mapping[str, Any]:
     record = simulator.record(run)
-    told(run, record)
+    report(run, record)
     return record["row"]
 
 

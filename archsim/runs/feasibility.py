@@ -91,7 +91,7 @@ def rooms(runs: Iterable[Run]) -> Iterator[MemoryUse]:
         yield MemoryUse(run, fit, run.assumptions.capacity == "finite", problem)
 
 
-MOST_ROOMS = 8  # that are told one by one
+MOST_ROOMS = 8  # that are named one by one
 
 
 def kv_rooms_told(runs: Iterable[Run]) -> list[str]:
@@ -218,7 +218,7 @@ def refuse_unheld(point: Point, bound_bytes: Callable[[], int | None] = machine_
     )
 
 
-def told(plan: SweepPlan, cores: int) -> str:
+def cost_sentence(plan: SweepPlan, cores: int) -> str:
     """``about 3.2 million events, which takes 40 s to 6 min on 2 cores when compiled and 0.4 GB of memory a process``,
     for all combinations of a plan, estimated from those spread over it.
     """

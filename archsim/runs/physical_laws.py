@@ -42,7 +42,7 @@ def find_broken(found: Iterator[str], name: str) -> str | None:
     return broken
 
 
-def told(broken: str) -> str:
+def law_sentence(broken: str) -> str:
     """A note on what a record says that cannot be."""
     return f"This disobeys a law of physics, by a defect of archsim: do not use these numbers. {broken}."
 

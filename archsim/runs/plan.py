@@ -136,9 +136,9 @@ def _told_drawn(system: SystemSpec) -> str:
 
 Tell = Callable[[str], None]
 """Receives progress texts, such as ``opening trace …``."""
-_MANY = 1000  # points whose checking takes long enough to be told
+_MANY = 1000  # points whose checking takes long enough for progress
 _SAID_S = 2.5  # between two lines on it
-_MOST_TOLD = 10_000  # points whose axes are told for every run: it takes time, and progress names no single ones
+_MOST_TOLD = 10_000  # points whose axes are named for every run: it takes time, and progress names no single ones
 
 
 class RunMaker:

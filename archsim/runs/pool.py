@@ -382,7 +382,7 @@ class Worker:
     how far a job is.
     """
 
-    def __init__(self, workspace: Workspace | None = None, tell: Callable[[Told], None] = lambda told: None) -> None:
+    def __init__(self, workspace: Workspace | None = None, tell: Callable[[Told], None] = lambda _: None) -> None:
         self.dismissed = False
         self._workspace, self._tell = workspace or Workspace(), tell
         self._process, self._asks, self._answers = self._start()

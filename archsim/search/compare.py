@@ -82,7 +82,7 @@ class OptionComparison(Shown):
     model: ModelSpec
     limits: Limits
     requests: Requests
-    equal: str  # of EQUALS: the budget by which the order is told to turn
+    equal: str  # of EQUALS: the budget by which the order turns
     samples: int  # worlds; 0: none
     notes: tuple[str, ...]
     grid: np.ndarray = field(repr=False)  # float64[limit] ns a token

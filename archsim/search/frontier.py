@@ -15,7 +15,7 @@ import numpy as np
 from archsim.uncertainty.estimate import Interval, interval
 
 GRID = 160  # limits at which frontiers are compared
-_APART = 1e-9  # relative: batches whose times are the same are told apart
+_APART = 1e-9  # relative: batches whose times are the same still differ
 
 
 class Curve(NamedTuple):

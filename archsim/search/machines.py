@@ -1,4 +1,4 @@
-"""Options of a machine, by whole iterations: its dies as engines alike, each with its sizes, policy and batch.
+"""Options of a machine, by whole iterations: its dies as identical engines, each with its sizes, policy and batch.
 
 MoE layers are those of the analytical engine, all else by the laws of an iteration (`archsim.iteration.run_iteration`).
 With prompts, an engine that decodes B requests at a time and takes r of them a second spends r (p + o t(B) / B) of a

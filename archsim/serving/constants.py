@@ -48,7 +48,7 @@ class Host(NamedTuple):
     moves: float = 1.0
 
     @property
-    def told(self) -> str:
+    def as_written(self) -> str:
         """The host as a file of ``archsim serve`` writes it under ``host``. Times below a nanosecond
         are written as 0.
         """

@@ -95,8 +95,8 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
     )  # fmt: skip
     if not wide:
         return laws, (*found.notes, *laws.notes)
-    laws, told = _with_dispatch(laws, engine)
-    return laws, (*found.notes, *laws.notes, told)
+    laws, text = _with_dispatch(laws, engine)
+    return laws, (*found.notes, *laws.notes, text)
 
 
 def dispatches_alike(engine: ServingEngine) -> bool:
@@ -156,9 +156,9 @@ def with_host(
         extrapolated = 1.0
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
-    told = (engine.offload.told if engine.offload is not None else "", doubt_of(engine, scheduler))
+    sentences = (engine.offload.note if engine.offload is not None else "", doubt_of(engine, scheduler))
     broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision))
-    return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, told)), broken)
+    return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, sentences)), broken)
 
 
 def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:

@@ -57,7 +57,7 @@ class Offload(NamedTuple):
     bytes_per_s: float
     accuracy: float | None
     missing: Callable[[np.ndarray], np.ndarray]
-    told: str
+    note: str
 
 
 def missing_of(model: ModelSpec, ep: int, resident: int, pool: TokenPool | None) -> Callable[[np.ndarray], np.ndarray]:

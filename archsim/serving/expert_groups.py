@@ -48,7 +48,7 @@ class GroupBuilder(NamedTuple):
     pool: TokenPool
     parts: Parts
     every: int
-    alike: bool  # all ranks have all tokens
+    shared: bool  # all ranks have all tokens
     made: dict[int, ExpertGroup]  # as they begin, by instance: drawing experts takes longer than serving few requests
 
     def group(self, instance: int, say: Say = lambda text: None) -> ExpertGroup:
@@ -64,7 +64,7 @@ class GroupBuilder(NamedTuple):
         return (
             f"{FROM_TRAFFIC} ({self.pool.label}). {sampled} of {layers} MoE layers are simulated. Every {self.every:,} "
             f"iterations, tokens are drawn anew from {len(self.pool.decodes):,} decoded and "
-            f"{len(self.pool.prompts):,} prompt tokens." + (NOT_MOVED if self.alike else "")
+            f"{len(self.pool.prompts):,} prompt tokens." + (NOT_MOVED if self.shared else "")
         )
 
 
@@ -89,8 +89,8 @@ def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: 
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
     moved = gathering_of(engine, built.laws.sizes, sums) if together else None
     parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
-    alike = system.launch == WITH_KERNELS and parallel.dp == 1
-    return GroupBuilder(scenario, pool_of(serving), parts, spec.every, alike, {})
+    shared = system.launch == WITH_KERNELS and parallel.dp == 1
+    return GroupBuilder(scenario, pool_of(serving), parts, spec.every, shared, {})
 
 
 def _parts(

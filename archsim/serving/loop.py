@@ -341,7 +341,7 @@ def _leaves(state: records.ServingState, i, k, r, now, limits: records.Scheduler
 @inner
 def _issue(state: records.ServingState, r, at_ns, limits: records.SchedulerLimits):
     """A client that has seen its last token sends the next request. Some clients see their tokens later than others, so
-    arrivals are sorted: a turn of a session has its own place, and requests that are alike keep their order.
+    arrivals are sorted: a turn of a session has its own place, and requests that are equal keep their order.
     """
     totals, at = state.totals[0], state.totals[0].issued
     state.line[at] = r

@@ -28,15 +28,15 @@ FEWEST = 10  # requests that end in the time that rates count
 # Halves of a run differ by more than this, and by more than chance: of times a token, and of the time that a client
 # waits for one.
 HALVES, HALVES_OF_CLIENTS, CHANCE_OF_CLIENTS = 0.03, 0.05, 2.0  # the last: standard errors
-# Chance is told from lots of requests in a row (batch means: Law and Kelton, Simulation Modeling and Analysis, ch. 9),
-# not from single ones: requests that run together share their iterations, so that their times are alike. Quantiles of
+# Chance is known from lots of requests in a row (batch means: Law and Kelton, Simulation Modeling and Analysis, ch. 9),
+# not from single ones: requests that run together share their iterations, so that their times are similar. Quantiles of
 # Student's t: 99.5 % of 8 and of 9 degrees of freedom (1 % of false alarms on two sides), and 99 % of 14 (on one side).
 # Measured (tests/serving/test_serving_laws.py): at most 3 % of Poisson runs of 300 to 3,000 requests at 30 to 80 % of
 # capacity are called unsteady; by the spread of single requests, it was up to 57 %.
 LOTS, APART = 5, 3.355  # of a half
 OF_ALL = 3.250  # standard errors of the mean of twice as many
 LOTS_OF_QUEUE, GROWS, MORE_QUEUE = 8, 2.624, 1.5  # of a half; the second waits so many times as long
-LIKE_LONGER = 0.015  # times a token of a run and of a longer one are alike
+LIKE_LONGER = 0.015  # times a token of a run and of a longer one count as equal
 # Times that a request, or a session, takes: for so many of them, requests come at full load in a run that has a steady
 # state. In twice as many requests as clients, they come so for less than one, and rates are 11 % too high.
 WINDOW = 4.0

@@ -89,7 +89,7 @@ def _product(dtype: str) -> float:
 
 
 def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices: int) -> Activity:
-    """What all GPUs of engines alike did in a run with a log; ``tokens``: of outputs. FLOP count as in 16 bits."""
+    """What all GPUs of identical engines did in a run with a log; ``tokens``: of outputs. FLOP count as in 16 bits."""
     model, parallel, precision = engine.model, engine.parallel, engine.precision
     requests, log = served.requests, served.log
     share = max(int(served.totals["iterations"]), 1) / max(len(log), 1)  # of all iterations over those in the log

@@ -39,11 +39,11 @@ class Requests(NamedTuple):
     ``hash_ids``: int64[id] from 0 on, of full and partly filled blocks of ``hash_tokens``; ``hash_from``:
     int64[request + 1] where those of a request begin. ``concurrency``: clients of a closed loop, each of which sends
     its next request when the last one ends; 0: requests come at ``arrival_ns``. ``lines``: int64[request], those of a
-    trace's file; none where requests are drawn. ``told``: what a trace was read as, in words. ``outputs_kept``: later
+    trace's file; none where requests are drawn. ``read_as``: what a trace was read as. ``outputs_kept``: later
     turns repeat the outputs of earlier ones. ``follower``: int64[request], the next turn of its session, which comes
     ``think_ns`` after the last token of this one; -1: none; empty: no request waits for another. The ``arrival_ns`` of
     later turns is that of the first. ``order``: float64[request], the least waits in front; empty: as they come.
-    ``kinds``: int64[request], of the classes of a file; empty: all alike. ``apart``: the clients of a closed loop begin
+    ``kinds``: int64[request], of the classes of a file; empty: all equal. ``apart``: the clients of a closed loop begin
     at random within the time that a request, or a session, takes; else at ``arrival_ns``.
     ``rejected``: what a server refuses of a file, which is not among these requests.
     """
@@ -56,7 +56,7 @@ class Requests(NamedTuple):
     hash_tokens: int = 0
     concurrency: int = 0
     lines: np.ndarray = np.zeros(0, np.int64)
-    told: str = ""
+    read_as: str = ""
     outputs_kept: bool = True
     follower: np.ndarray = np.zeros(0, np.int64)
     think_ns: np.ndarray = np.zeros(0)
@@ -257,8 +257,8 @@ def _servable(requests: Requests, wrong: np.ndarray, whose: str, why: str, advic
     place = f"{requests.place(whose, at)}: {requests.input[at]:,} prompt and {requests.output[at]:,} output tokens"
     if left_out.all():
         raise TraceError(f"{place}, but {why}; none of {total:,} requests can be served. {advice}")
-    told = Rejected(int(left_out.sum()), place, why)
-    return some(requests, ~left_out)._replace(rejected=(*requests.rejected, told))
+    refusal = Rejected(int(left_out.sum()), place, why)
+    return some(requests, ~left_out)._replace(rejected=(*requests.rejected, refusal))
 
 
 def rejected_told(requests: Requests) -> Iterator[str]:
@@ -408,11 +408,11 @@ def read_requests(
         raise TraceError(f"{path}: no requests")
     unit, why = _unit_of(path, rows, chosen, named=name is not None, given=unit)
     unread = [key for key in _keys_of(path) if key not in (*chosen.columns, *chosen.others)]
-    told = f"{path.name} is read as {found}: {why}."
+    text = f"{path.name} is read as {found}: {why}."
     if unread:
         left = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
-        told += f" These keys are not read: {', '.join(unread[:8])}{left}."
-    return _as_arrays(rows, UNITS[unit], hash_tokens, told)
+        text += f" These keys are not read: {', '.join(unread[:8])}{left}."
+    return _as_arrays(rows, UNITS[unit], hash_tokens, text)
 
 
 def format_of(path: Path) -> str:
@@ -532,12 +532,12 @@ _ASK = "requests.time_unit: s, or ms, us, ns"
 
 def _plausible(path: Path, unit: str, gap: Decimal) -> tuple[str, str]:
     """The unit of a format, if a trace may have the rate that follows from it. Raises TraceError."""
-    told = f"times are in {unit}, as this format's are: {_rate(gap, unit)}"
+    text = f"times are in {unit}, as this format's are: {_rate(gap, unit)}"
     likely = [each for each in UNITS if MOST_PER_S >= _per_s(gap, each) >= 1 / MOST_GAP_S]
     if unit in likely:
-        return unit, told
+        return unit, text
     others = ", ".join(f"{_rate(gap, each)} if {each}" for each in likely)
-    raise TraceError(f"{path}: {told}, which is not plausible{f' ({others})' if others else ''}. Name the unit: {_ASK}")
+    raise TraceError(f"{path}: {text}, which is not plausible{f' ({others})' if others else ''}. Name the unit: {_ASK}")
 
 
 def _ms_or_s(path: Path, values: list[Decimal], gap: Decimal) -> tuple[str, str]:
@@ -575,7 +575,7 @@ def _rate(gap: Decimal, unit: str) -> str:
     return f"{number:,g} requests/s" if per_s >= 0.1 else f"a request every {number:,g} s"
 
 
-def _as_arrays(rows: list[RequestRow], unit_ns: int, hash_tokens: int, told: str) -> Requests:
+def _as_arrays(rows: list[RequestRow], unit_ns: int, hash_tokens: int, read_as: str) -> Requests:
     start = rows[0].arrival.value
     every = sorted({each for row in rows for each in row.hash_ids}, key=lambda each: (isinstance(each, str), each))
     numbers = {each: at for at, each in enumerate(every)}  # whatever the ids are: dynamo's are u64
@@ -588,7 +588,7 @@ def _as_arrays(rows: list[RequestRow], unit_ns: int, hash_tokens: int, told: str
         counts.astype(np.int64),
         hash_tokens if every else 0,
         lines=np.array([row.line for row in rows], np.int64),
-        told=told,
+        read_as=read_as,
     )
     return _with_turns(found, rows) if any(row.waits for row in rows) else found
 
@@ -609,8 +609,8 @@ def _with_turns(found: Requests, rows: list[RequestRow]) -> Requests:
                 begins[at] = begins[before]
         last[row.session] = at
     sessions = len(set(row.session for row in rows))
-    told = f"{found.told} It has {sessions:,} sessions, in which a turn waits for the answer to the turn before."
-    found = found._replace(follower=follower, think_ns=think_ns, told=told)
+    text = f"{found.read_as} It has {sessions:,} sessions, in which a turn waits for the answer to the turn before."
+    found = found._replace(follower=follower, think_ns=think_ns, read_as=text)
     if found.hash_tokens:
         return found
     none = np.zeros(len(rows), np.int64)

@@ -22,7 +22,7 @@ from archsim.iteration.run_iteration import rates_of
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
 from archsim.iteration.speculation import of as drafts_of
 from archsim.runs.notes import datasheet_note
-from archsim.runs.physical_laws import told as told_broken
+from archsim.runs.physical_laws import law_sentence
 from archsim.serving import requests as drawn
 from archsim.serving.constants import ANY, DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
 from archsim.serving.deployment import LOW_LATENCY, Built, build
@@ -95,7 +95,7 @@ class Deployment:
     faults: tuple[Fault, ...] = ()
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Devices, and of which machines."""
         (name, devices), *others = self.machines
         return " and ".join([f"{devices} devices of {name}", *(f"{count} of {other}" for other, count in others)])
@@ -121,7 +121,7 @@ class Outcome(Shown):
     def __repr__(self) -> str:
         m, serving = self.measures, self.serving
         return (
-            f"Outcome({serving.model.name} on {self.deployment.told}, "
+            f"Outcome({serving.model.name} on {self.deployment.summary}, "
             f"{serving.policy.name}: {m.requests:,} requests\n"
             f"  TTFT {number(m.ttft.mean, ',.1f')} ms, TPOT {number(m.tpot.mean, ',.2f')} ms (means); "
             f"{m.within_slo:.1%} within the limits\n"
@@ -183,10 +183,10 @@ class Outcome(Shown):
         if drafted:
             share = self.served.totals["accepted"] / drafted
             said = (*said, f"Of {drafted:,} drafted tokens, {share:.1%} are accepted. Each takes one token to verify.")
-        told = notes_of_requests(self.serving, self.requests)
+        of_requests = notes_of_requests(self.serving, self.requests)
         return (
-            *map(told_broken, self.broken_laws), *said, *self.why_slow, *self._classes_told(), *self._events_told(),
-            *told, *self.deployment.notes,
+            *map(law_sentence, self.broken_laws), *said, *self.why_slow, *self._classes_told(), *self._events_told(),
+            *of_requests, *self.deployment.notes,
         )  # fmt: skip
 
     @property
@@ -231,18 +231,18 @@ class Outcome(Shown):
         if tpot < STALLED * alone:
             return ""
         ranks = self.deployment.prefill.pool.ranks
-        told = (
+        text = (
             f"A token takes {tpot:,.1f} ms on average, although an iteration without prompts takes {alone:,.1f} ms. "
             f"The reason is that {prompts / totals['iterations']:.0%} of the iterations compute prompts, and these "
             f"take {float(totals['prompts_ns']) / prompts / NS_PER_MS:,.1f} ms."
         )
         if ranks > 1:
-            told += (
+            text += (
                 f" A prompt on one of the {ranks} ranks delays the decodes on every rank. The time per token may even "
                 "fall as the load grows, because the prompts of several ranks then share an iteration "
                 "(scheduler.prefill: spaced or together)."
             )
-        return told
+        return text
 
     def _classes_told(self) -> Iterator[str]:
         """For each class of requests, how many are within its limits, and their times."""
@@ -332,7 +332,7 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, Any]:
-    """Fields of `Measures` on power; {} where engines are not alike, or run no kernels of a GPU."""
+    """Fields of `Measures` on power; {} where engines are not identical, or run no kernels of a GPU."""
     spec, system = serving.spec, serving.system
     apart = deployment.decode is not None or spec.experts_on is not None
     if apart or system.launch != WITH_KERNELS or spec.parallel is None or not len(served.log):
@@ -519,7 +519,7 @@ def notes_of_requests(serving: Serving, requests: Requests) -> tuple[str, ...]:
     positions.
     """
     scaled = drawn.scaled_positions_told(requests, serving.model)
-    return tuple(each for each in (requests.told, *drawn.rejected_told(requests), scaled) if each)
+    return tuple(each for each in (requests.read_as, *drawn.rejected_told(requests), scaled) if each)
 
 
 def deploy(serving: Serving) -> Deployment:
@@ -721,11 +721,11 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
         pool = pool_of(serving._replace(spec=serving.spec.model_copy(update={"routing": given.popularity})))
     missing = missing_of(model, ep, resident, pool)
     one = float(missing(np.array([1]))[0])
-    told = (
+    text = (
         f"A rank keeps {resident} of its {model.experts // ep} experts of a layer in HBM (expert_offload). A single "
         f"token lacks {one * ep:.2f} of its {model.top_k} experts there, on average."
     )
-    return Offload(model.experts // ep - resident, given.bandwidth_bytes_per_s, given.prefetch, missing, told)
+    return Offload(model.experts // ep - resident, given.bandwidth_bytes_per_s, given.prefetch, missing, text)
 
 
 def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | None) -> None:

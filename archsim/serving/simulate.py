@@ -172,7 +172,7 @@ class Fault(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """``instances`` alike, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
+    """``instances`` in all, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
     keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``: requests
     come with their KV and a first token. ``most``: requests that a rank may run; 0: as many as the scheduler.
     ``units``: what a request takes of the blocks.

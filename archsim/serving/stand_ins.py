@@ -1,6 +1,6 @@
 """Tables that stand in for what a calibration lacks: weights of 4 bits, and expert layers of other shapes.
 
-Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes alike,
+Every time of a stand-in counts as extrapolated. Weights of 4 bits take the tables of a dtype that computes equally,
 with the rates at which their bytes and products would pass. An expert layer takes the law of the nearest measured
 shape, with its own sizes, as dies do (``archsim.laws.die``). Kernels of fused layers that are slower than kernels of
 more bits of their library are not those that engines run (``archsim.laws.laws``): the library's kernel of 16 bits

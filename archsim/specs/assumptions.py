@@ -105,7 +105,7 @@ class AssumptionsSpec(fields.Spec):
 
     @property
     def counts_attention(self) -> bool:
-        """Whether runs whose layers are not told apart have whole iterations."""
+        """Whether runs whose layers count as equal have whole iterations."""
         return self.execution == "weight_streaming" and self.memory == "all"
 
     @model_validator(mode="after")

@@ -312,7 +312,7 @@ class SystemSpec(Spec):
     WAYS: ClassVar[Mapping[str, str]] = TERMS
     name: Name  # of the machine
     source: str = Field(min_length=1)  # of its numbers
-    # Nothing was measured on it or a machine alike: laws of another GPU scaled by nominal rates, and all times
+    # Nothing was measured on it or a similar machine: laws of another GPU scaled by nominal rates, and all times
     # extrapolated.
     datasheet_only: bool = False
     mesh: MeshSpec | None = None  # sides of a mesh of dies

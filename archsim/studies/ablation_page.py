@@ -85,12 +85,12 @@ def drawing(fall: Waterfall, found: Ablation) -> plots.Bars:
         colour = "--llc" if same else "--compute" if by > 0 else "--from-link"
         link, by_then = effect.link, f"{factor(effect.speedup_before)} → {factor(effect.speedup_after)}"
         text = f"{link.field}: {link.before} → {link.after}: {by_then}; changed alone: {factor(effect.speedup_alone)}"
-        changes.append((link.field, by, colour, {"told": text}))
+        changes.append((link.field, by, colour, {"tip": text}))
     return plots.waterfall(
         f"{fall.policy}: how does each assumption change its speed-up?", changes,
         plots.PlotAxis("value", "decode throughput relative to base under the same assumptions, ×"),
         first=(found.start.label, fall.start), total=(found.end.label, ".2f"), reference=1.0,
-        tips=(("name", "assumption"), ("label", "change"), ("told", "in words")),
+        tips=(("name", "assumption"), ("label", "change"), ("tip", "in words")),
     )  # fmt: skip
 
 

@@ -150,11 +150,11 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     if not isinstance(planned, ExperimentSpec | SweepPlan):
         return "", []
     from archsim.base.host import available_cores
-    from archsim.runs.feasibility import doubts_told, kv_rooms_told, told
+    from archsim.runs.feasibility import doubts_told, kv_rooms_told, cost_sentence
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(planned)
-    takes = f". To simulate: {told(plan, available_cores())}"
+    takes = f". To simulate: {cost_sentence(plan, available_cores())}"
     if plan.combinations > MOST_POINTS:
         return f"{takes}. `archsim sweep --dry-run` checks whether the points can run", []
     runs = select(plan, say).runs()

@@ -156,14 +156,14 @@ def figure_of(claims: Claims) -> plots.Bars | None:
     rows = [
         {
             "name": claims.paper.name_of(figure.by, value), "part": part, "value": found,
-            "label": shown(found, figure.unit), "told": shown(found, figure.unit),
+            "label": shown(found, figure.unit), "tip": shown(found, figure.unit),
         }
         for value, part, found in claims.bars
     ]  # fmt: skip
     parts = dict(zip(figure.parts, plots.KINDS, strict=False))
     return plots.Bars(
         question=f"{figure.name} ({figure.place})", rows=rows, y="name", x=plots.PlotAxis("value", figure.unit),
-        colours=plots.Colours("part", parts), tips=(("name", figure.by), ("part", "part"), ("told", "simulated")),
+        colours=plots.Colours("part", parts), tips=(("name", figure.by), ("part", "part"), ("tip", "simulated")),
         label="label" if len(parts) == 1 else "none",
     )  # fmt: skip
 

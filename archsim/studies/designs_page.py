@@ -94,9 +94,9 @@ def _causes_shown(found: DesignComparison) -> plots.Bars | None:
             if ns:
                 label = units.with_unit(totals[side], units.TIME_UNITS)
                 text = units.with_unit(ns, units.TIME_UNITS)
-                rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "told": text})
+                rows.append({"name": name, "cause": cause, "value": ns / worth, "label": label, "tip": text})
     return plots.Bars(
         question="What does each design spend its time on?", rows=rows, y="name", colours=figures.cause_colours(),
         x=plots.PlotAxis("value", f"time on the critical path of {found.causes[0].group}, {unit}"),
-        tips=(("name", "design"), ("cause", "cause"), ("told", "time")),
+        tips=(("name", "design"), ("cause", "cause"), ("tip", "time")),
     )  # fmt: skip

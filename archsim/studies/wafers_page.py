@@ -67,11 +67,11 @@ def drawing(found: Sequence[Wafers]) -> plots.Ranges:
     for each in found:
         low, middle, high = each.tokens_per_s
         text = f"{low:,.0f} to {high:,.0f}, median {middle:,.0f}, best {each.best:,.0f}"
-        rows.append({"name": each.name, "low": low, "value": middle, "high": high, "best": each.best, "told": text})
+        rows.append({"name": each.name, "low": low, "value": middle, "high": high, "best": each.best, "tip": text})
     return plots.Ranges(
         question="How much do machines differ that were built to the same design?", rows=rows, y="name",
         x=plots.PlotAxis(
             "value", "tokens/s of sampled machines: 5th to 95th percentile, median, and the best", ".3~s", low=0.0
         ),
-        low="low", high="high", best="best", tips=(("name", "machine"), ("told", "tokens/s")),
+        low="low", high="high", best="best", tips=(("name", "machine"), ("tip", "tokens/s")),
     )  # fmt: skip

@@ -291,7 +291,7 @@ def _left_out(residual: np.ndarray, leverage: np.ndarray, terms: int) -> float:
 
 
 def _significant(columns: np.ndarray, values: np.ndarray, chosen: list[int]) -> list[int]:
-    """Without the terms whose coefficients cannot be told from 0: what no run reads has no term. The largest of so many
+    """Without the terms whose coefficients may be 0: what no run reads has no term. The largest of so many
     candidates that are noise is some standard errors away from 0 (of n normal variables, about the root of 2 ln n).
     """
     least = max(_SIGNIFICANT, float(np.sqrt(2 * np.log(columns.shape[1]))) + _BEYOND_NOISE)

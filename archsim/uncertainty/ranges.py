@@ -98,10 +98,10 @@ def quick_worlds(
         if isinstance(record, pool.Failure):
             raise FailedRuns(f"{job.name}: {record.message}")
         records[job.number] = record
-    told = iter(records[number] for number in range(len(asked)))
-    found = [InWorlds(one, row, _factors(told, len(place)), None)
+    remaining = iter(records[number] for number in range(len(asked)))
+    found = [InWorlds(one, row, _factors(remaining, len(place)), None)
              for one, row, place in zip(short, rows, places, strict=True)]  # fmt: skip
-    by_key = {run.key: next(told) for traffic in traffics for run in traffic}
+    by_key = {run.key: next(remaining) for traffic in traffics for run in traffic}
     ordered = over_traffic(found, worlds, by_key)
     whole = []
     for run, row, alone, each in zip(runs, rows, found, ordered, strict=True):
@@ -124,7 +124,9 @@ def _shorten(run: Run) -> Run:
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)
 
 
-def _factors(told: Iterator[Record], count: int) -> np.ndarray:
+def _factors(remaining: Iterator[Record], count: int) -> np.ndarray:
     """Times of the next ``count - 1`` worlds over that of the machine as it is, float64[world]."""
-    ns = np.array([float(row["decode_ns"] or row["prefill_ns"]) for row in (next(told)["row"] for _ in range(count))])
+    ns = np.array(
+        [float(row["decode_ns"] or row["prefill_ns"]) for row in (next(remaining)["row"] for _ in range(count))]
+    )
     return ns[1:] / ns[0]

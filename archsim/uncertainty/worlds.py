@@ -41,7 +41,10 @@ from archsim.workload import Trace
 
 LEAST_SAMPLES = 16
 TRAFFIC = "traffic"  # name of the draw of which traffic runs, and its key
-VECTORS, PRODUCTS = "kernels.vectors", "kernels.multiply"  # groups: measured together, they cannot be told apart
+VECTORS, PRODUCTS = (
+    "kernels.vectors",
+    "kernels.multiply",
+)  # groups: measured together, one cannot be known without the other
 _PARTS = {"permute": VECTORS, "quantise": VECTORS, "finalise": VECTORS, "multiply": PRODUCTS, "single": PRODUCTS}
 _OF_HOST = ("system.decision.host.", "system.decision.gpu.")
 _OF_DIMENSION = {COMPUTE.name: "peak", BANDWIDTH.name: "bandwidth", TIME.name: "latency", CLOCK.name: "clock"}
@@ -101,7 +104,7 @@ def _unread(scenario: Scenario, engine: str) -> list[str]:
     run = Chosen(scenario.system, scenario.model, scenario.assumptions, scenario.policy, scenario.workload, engine)
     found = [pattern for row in ROWS if row.message(run) for pattern in row.keys]
     decides = scenario.assumptions.decision_cost == "charged" and scenario.system.decision.executor == "host"
-    aside = () if decides else (f"{_OF_HOST[0]}*",)  # worlds are told by MoE layers, which no host starts
+    aside = () if decides else (f"{_OF_HOST[0]}*",)  # MoE layers tell worlds apart, which no host starts
     return [*found, *aside]
 
 
@@ -232,10 +235,10 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
     system, assumptions = scenario.system, scenario.assumptions
     if system.endpoint is not None and assumptions.activations == "dispatched":
         low, high = mesh_laws.other_versions(system)
-        told = f"other versions of the kernels of {system.endpoint}, and their errors of cases left out"
+        text = f"other versions of the kernels of {system.endpoint}, and their errors of cases left out"
         spread = Distribution("loguniform", low, 1.0, high)
         yield SystemQuantity(
-            Quantity("measured.endpoint", 1.0, "", told, spread), ("d2d", "measured_factor"), factors=True
+            Quantity("measured.endpoint", 1.0, "", text, spread), ("d2d", "measured_factor"), factors=True
         )
         return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
@@ -288,7 +291,7 @@ def economics_of(coefficients: Coefficients) -> list[Quantity]:
 
 
 def refuse_few(samples: int) -> None:
-    """Raise ArchsimError for samples of which 5 % cannot be told."""
+    """Raise ArchsimError for samples too few for ends of 5 %."""
     if samples < LEAST_SAMPLES:
         raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
 

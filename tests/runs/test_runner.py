@@ -28,7 +28,7 @@ from archsim.engine.loop import Replay
 from archsim.runs import pool as schedule_module
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.feasibility import cost_of, refuse_unheld, told
+from archsim.runs.feasibility import cost_of, refuse_unheld, cost_sentence
 from archsim.runs.plan import plan_of, prepare
 from archsim.runs.pool import RunQueue
 from archsim.runs.run import ROW
@@ -806,7 +806,7 @@ def test_a_refusal_names_all_that_it_counts():
 
 
 def test_a_sentence_says_runs_events_time_and_memory():
-    said = told(plan(batch=64), 2)
+    said = cost_sentence(plan(batch=64), 2)
     assert said.startswith("about ")
     assert " events, which takes 1 s on 1 core when compiled and 0.3 GB of memory a process" in said
 

@@ -101,7 +101,7 @@ def test_results_of_load_generators_are_told_by_their_keys(tmp_path, name, found
     path = written(tmp_path, name, found)
     read = read_served(path, DEPLOYMENT)
     first = read.points[0]
-    assert title in read.told and " by its keys " in read.told
+    assert title in read.read_as and " by its keys " in read.read_as
     assert len(read.points) == (len(found) if isinstance(found, list) else 1)
     assert requests.items() <= first.given["requests"].items()
     assert (first.ttft, first.tpot) == times
@@ -230,19 +230,19 @@ def test_what_cannot_be_told_is_asked_for(tmp_path, found, name, said):
 def test_the_unit_of_times_is_told_and_checked_by_rates(tmp_path):
     # 700 tokens/s of 4 clients are 175 each, and 5 ms a token are 200: 0.88 tokens in a time per output token.
     path = written(tmp_path, "bench.json", VLLM)
-    assert "times in ms, by its keys, and its clients' tokens a second agree" in read_served(path, DEPLOYMENT).told
+    assert "times in ms, by its keys, and its clients' tokens a second agree" in read_served(path, DEPLOYMENT).read_as
     in_s = written(tmp_path, "s.json", VLLM | {"mean_ttft_ms": 0.02, "mean_tpot_ms": 0.005})
     with pytest.raises(TraceError, match="in s it would have 0.88. Name the unit: --time-unit"):
         read_served(in_s, DEPLOYMENT)
     named = read_served(in_s, DEPLOYMENT, unit="s")
-    assert (named.points[0].ttft, named.points[0].tpot) == (20.0, 5.0) and "as --time-unit says" in named.told
+    assert (named.points[0].ttft, named.points[0].tpot) == (20.0, 5.0) and "as --time-unit says" in named.read_as
     with pytest.raises(SpecError, match="unknown 'min'"):
         read_served(path, DEPLOYMENT, unit="min")
 
 
 def test_a_format_that_is_named_decides_between_two(tmp_path):
     read = read_served(written(tmp_path, "x.json", VLLM | AIPERF), DEPLOYMENT, "vllm")
-    assert "by --format vllm" in read.told and read.points[0].ttft == 21.0  # its times are AIPerf's, read as such
+    assert "by --format vllm" in read.read_as and read.points[0].ttft == 21.0  # its times are AIPerf's, read as such
 
 
 def judged(tpot, real=10.0, engine="vllm", ranges=((0.0, 1e3), (9.0, 11.0))):

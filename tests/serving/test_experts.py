@@ -285,7 +285,7 @@ def test_what_is_printed_is_the_longest_path(outcome):
     built = outcome.deployment.prefill
     busy = busy_of(built, outcome.served.experts[-1], 16, 1002.0)
     assert max(busy) == pytest.approx(1.0, abs=0.15) and min(busy) > 0
-    assert outcome.deployment.told == "2 devices of h200_node and 25 of dojo"
+    assert outcome.deployment.summary == "2 devices of h200_node and 25 of dojo"
     assert any("a rank decodes 3 micro-batches of 16 requests" in note for note in outcome.notes)
 
 

@@ -116,7 +116,7 @@ def test_dynamos_sessions_are_read(tmp_path):
     found = read_requests(path, unit="ms")
     assert found.follower.tolist() == [2, 3, -1, -1] and found.hash_tokens == 512
     assert found.think_ns.tolist() == [2000.5 * MS, 10 * MS, 0, 0]
-    assert found.arrival_ns.tolist() == [0, 500 * MS, 0, 500 * MS] and "2 sessions" in found.told
+    assert found.arrival_ns.tolist() == [0, 500 * MS, 0, 500 * MS] and "2 sessions" in found.read_as
 
 
 def test_agents_of_llmservingsim_and_applied_compute_are_read(tmp_path):

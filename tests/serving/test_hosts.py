@@ -95,7 +95,7 @@ def test_requests_pass_the_front_end_one_after_the_other():
 
 def test_less_than_a_nanosecond_of_the_host_is_told_as_none():
     """What a fit leaves of a constant at its bound; it can be written in a file."""
-    told = Host(iteration_ns=7.6e-10, request_ns=2e6).told
+    told = Host(iteration_ns=7.6e-10, request_ns=2e6).as_written
     assert told.startswith("{iteration: 0 ms, sequence: 0 ms, prompt: 0 ms, request: 2 ms")
 
 

@@ -147,7 +147,7 @@ def test_the_host_of_a_measurement_is_found(tmp_path):
     ar.serve(OPEN | {"host": SLOW}, out=tmp_path, around=False)
     other = OPEN | {"requests": OPEN["requests"] | {"seed": 5}}  # other lengths: those measured count
     said = []
-    found = ar.calibrate_serving(other, tmp_path / "bench.json", told=said.append)
+    found = ar.calibrate_serving(other, tmp_path / "bench.json", report=said.append)
     assert said[0] == f"simulation 1 of the measured run, of at most {MOST_SIMULATIONS}"
     assert 1 < len(said) <= MOST_SIMULATIONS
     host = found.host

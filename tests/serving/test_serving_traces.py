@@ -151,8 +151,8 @@ def test_the_unit_of_time_follows_from_digits_and_rate(tmp_path, times, per_s, t
     found = read_requests(written(tmp_path, "t.jsonl", _mooncake(*times)))
     assert (
         found.offered_per_s == pytest.approx(per_s)
-        and told in found.told
-        and "t.jsonl is read as mooncake" in found.told
+        and told in found.read_as
+        and "t.jsonl is read as mooncake" in found.read_as
     )
 
 
@@ -191,7 +191,9 @@ def test_alibabas_traces_have_seconds_and_blocks_of_16(tmp_path):
         for at in range(3)
     )
     found = read_requests(written(tmp_path, "q.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
-    assert found.arrival_ns.tolist() == [0, 7.5e9, 1.5e10] and found.hash_tokens == 16 and "not read" not in found.told
+    assert (
+        found.arrival_ns.tolist() == [0, 7.5e9, 1.5e10] and found.hash_tokens == 16 and "not read" not in found.read_as
+    )
 
 
 def test_hash_ids_of_any_size_are_identities(tmp_path):
@@ -207,7 +209,7 @@ def test_hash_ids_of_any_size_are_identities(tmp_path):
 def test_mooncakes_columns_in_a_spreadsheets_csv(tmp_path):
     text = "\ufeff\ntimestamp; input_length;output_length;user\n0.0;600;3;a\n0.5;1024;5;b\n"
     found = read_requests(written(tmp_path, "t.csv", text))
-    assert found.arrival_ns.tolist() == [0, 5e8] and "not read: user" in found.told
+    assert found.arrival_ns.tolist() == [0, 5e8] and "not read: user" in found.read_as
     assert found.place("t.csv", 1) == "t.csv:4"
 
 

@@ -74,7 +74,7 @@ def test_the_five_lines_of_a_step(here):
 def test_a_lever_is_the_step_of_the_changed_machine(tmp_path):
     """The step of a run on a system with twice the links, under the same policy."""
     said = []
-    found = ar.why(tiny_file(tmp_path), policy="base", batch=40, step=2, layer=2, told=said.append)
+    found = ar.why(tiny_file(tmp_path), policy="base", batch=40, step=2, layer=2, report=said.append)
     assert len(said) >= len(found.levers) and said[-1].endswith("4 of 4")
     times = {each.what: each.time_ns for each in found.levers}
     faster = ar.load_experiment(tiny_file(tmp_path), ["systems.0.d2d.bandwidth=2 TB/s"])

@@ -85,12 +85,12 @@ def strips(points: Sequence[Candidate], axes: Sequence[str], objective: str, mod
             text = f"median {amount(objective, middle)}, best {amount(objective, best)}"
             rows.append({
                 "level": str(level), "axis": axis_label(axis), "low": low / worth, "value": middle / worth,
-                "high": high / worth, "best": best / worth, "told": text, "designs": len(values),
+                "high": high / worth, "best": best / worth, "tip": text, "designs": len(values),
             })  # fmt: skip
     return plots.Ranges(
         question=f"How does each axis change {objective}?{f' ({model})' if model else ''}", rows=rows, x=x, y="level",
         low="low", high="high", best="best", panel="axis",
-        tips=(("axis", "axis"), ("level", "level"), ("told", objective), ("designs", "designs")),
+        tips=(("axis", "axis"), ("level", "level"), ("tip", objective), ("designs", "designs")),
     ) if rows else None  # fmt: skip
 
 

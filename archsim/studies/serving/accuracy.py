@@ -166,8 +166,8 @@ def worse(before: Path, now: Sequence[AccuracyCell]) -> list[str]:
             command = "`archsim validate --served --page`"
             raise TraceError(f"{before}: is no table of {command}: it lacks {error}") from None
     if now and not {cell.key for cell in now} & set(known):
-        told = ", ".join(now[0].key)
-        raise TraceError(f"{before}: has none of these cells, such as {told}: nothing could be compared with it")
+        text = ", ".join(now[0].key)
+        raise TraceError(f"{before}: has none of these cells, such as {text}: nothing could be compared with it")
     found: list[str] = []
     for cell in now:
         row = known.get(cell.key, {})
@@ -193,10 +193,10 @@ def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ServedAccuracy(tables.Shown):
-    """``told``: as what each file was read; ``worsened``: cells, in words, where there was a table to compare with."""
+    """``read_as``: each file, as what; ``worsened``: cells, in words, where there is a table to compare with."""
 
     judged: tuple[JudgedPoint, ...]
-    told: tuple[str, ...]
+    read_as: tuple[str, ...]
     worsened: tuple[str, ...] = ()
 
     @property
@@ -262,7 +262,7 @@ def validate_served(
     most_clients: int | None = None,
     against: Path | None = None,
     jobs: int = 1,
-    told: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> ServedAccuracy:
     """Read, simulate and compare all points; ``most_clients``: leave closed loops of more out. Raises TraceError and
     SpecError for files that cannot be read.
@@ -277,16 +277,16 @@ def validate_served(
         found[0] = simulated_point(points[0])  # here, so that processes begin with compiled functions
     for at, judged in in_copies(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
         found[at] = judged
-        told(f"{len(found)} of {len(points)} measured points simulated")
+        report(f"{len(found)} of {len(points)} measured points simulated")
     judged_points = tuple(found[at] for at in range(len(points)))
     worsened = worse(against, cells_of(judged_points)) if against else []
-    return ServedAccuracy(judged_points, tuple(each.told for each in read), tuple(worsened))
+    return ServedAccuracy(judged_points, tuple(each.read_as for each in read), tuple(worsened))
 
 
 def page(found: ServedAccuracy) -> str:
     """Markdown: the answer, all cells, and what was refused."""
     lines = ["# How far simulated serving is off", "", summary(found), ""]
-    lines += [f"- {each}" for each in found.told]
+    lines += [f"- {each}" for each in found.read_as]
     lines += ["", "Errors are medians of absolute errors, in percent; in brackets the median with its sign.", ""]
     lines += ["| engine, GPU, model, precision | points | TPOT | TTFT | tokens/s | in range |"]
     lines += ["|---|---|---|---|---|---|"]

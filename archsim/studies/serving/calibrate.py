@@ -96,8 +96,8 @@ def compare_run(outcome: Outcome, run: MeasuredRun) -> ServingComparison:
     keys = [f"{kind}_{name}_ms" for name in METRICS for kind in ("mean", "median", "p99")]
     for key in ("duration", "request_throughput", "output_throughput", *keys):
         other, ours = measured.get(key), simulate_requests[key]
-        alike = not (chunks and key.endswith("_itl_ms"))
-        error = ours / other - 1 if alike and isinstance(other, int | float) and other and ours is not None else None
+        same = not (chunks and key.endswith("_itl_ms"))
+        error = ours / other - 1 if same and isinstance(other, int | float) and other and ours is not None else None
         rows.append(ComparedValue(key, other, ours, error))
     advice = _advice({row.key: row.error for row in rows}, measured, outcome)
     return ServingComparison(outcome, tuple(rows), (*((chunks,) if chunks else ()), *advice))
@@ -167,14 +167,14 @@ class FittedConstants(tables.Shown):
     halves: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.host.told}; {self.compared!r})"
+        return f"{type(self).__name__}({self.host.as_written}; {self.compared!r})"
 
     def to_pandas(self) -> pandas.DataFrame:
         """As of ``compared``."""
         return self.compared.to_pandas()
 
 
-def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = lambda text: None) -> FittedConstants:
+def calibrate_host(serving: Serving, path: Path, report: Callable[[str], None] = lambda text: None) -> FittedConstants:
     """Raises TraceError for a file that is no measurement."""
     measured = read_measured(path)
     serving = _under_load(serving, measured)
@@ -186,7 +186,7 @@ def calibrate_host(serving: Serving, path: Path, told: Callable[[str], None] = l
     count = itertools.count(1)
 
     def off(host: Host) -> np.ndarray:
-        told(f"simulation {next(count)} of the measured run, of at most {MOST_SIMULATIONS}")
+        report(f"simulation {next(count)} of the measured run, of at most {MOST_SIMULATIONS}")
         return _off(simulate_requests(serving, with_host(deployment, host), requests), measured, half)
 
     host = _fit_host(start, off)
@@ -302,9 +302,9 @@ def _told(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str,
     found = []
     for what, which in (("fitted", slice(0, half)), ("not fitted", slice(half, None))):
         each = _pairs(served, measured.lists, which)
-        told = (
+        sentences = (
             f"{name} {ours.mean() / real.mean() - 1:+.1%} (mean), {np.median(np.abs(ours / real - 1)):.1%} a request "
             "(median)" for name, (ours, real) in zip(("TTFT", "TPOT"), each, strict=False)
         )  # fmt: skip
-        found.append(f"half that was {what}, {len(each[0][0])} requests: {'; '.join(told)}")
+        found.append(f"half that was {what}, {len(each[0][0])} requests: {'; '.join(sentences)}")
     return tuple(found)

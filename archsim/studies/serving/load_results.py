@@ -93,7 +93,7 @@ class Read(NamedTuple):
     """Points of a file."""
 
     points: tuple[MeasuredPoint, ...]
-    told: str  # as what it was read, and by which evidence
+    read_as: str  # in words, with the evidence
 
 
 def read_served(path: Path, deployment: Source | None = None, name: str | None = None, unit: str | None = None) -> Read:
@@ -159,16 +159,16 @@ def _in_unit(
         if each.given is not None and each.tpot and each.output_per_s
         and (clients := each.given["requests"].get("concurrency"))
     ]  # fmt: skip
-    told = f"times in {given}, as --time-unit says" if given else f"times in {own}, by its keys"
+    text = f"times in {given}, as --time-unit says" if given else f"times in {own}, by its keys"
     if not shares:
-        return found, told
+        return found, text
     share = float(np.median(shares))
     low, high = CLIENT_SHARE
     if low <= share <= high:
-        return found, f"{told}, and its clients' tokens a second agree"
+        return found, f"{text}, and its clients' tokens a second agree"
     likely = [unit for unit, ms in UNITS.items() if low <= share * ms / UNITS[given or own] <= high]
     raise TraceError(
-        f"{path}: {told}: a client would have {share:.3g} tokens in a time per output token, where it has one at most"
+        f"{path}: {text}: a client would have {share:.3g} tokens in a time per output token, where it has one at most"
         + (f"; in {likely[0]} it would have {share * UNITS[likely[0]] / UNITS[given or own]:.2g}" if likely else "")
         + ". Name the unit: --time-unit s, or ms, us, ns"
     )

@@ -33,7 +33,7 @@ class MeasuredPoint(NamedTuple):
 
 
 class ResultFormat(NamedTuple):
-    """How a load generator's results are told from others, and read."""
+    """How a load generator's results are known from others, and read."""
 
     title: str
     needs: str  # the keys that show it, in words

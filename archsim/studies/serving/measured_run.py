@@ -189,9 +189,9 @@ def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator
         if len(known):
             why = "times of single requests"
             yield evidence.Claim(f"least of {name.rpartition(' ')[2]}", float(known.min()), why, least=0.0)
-        if len(known) == len(each) and (told := number_of(values, key)) is not None:
+        if len(known) == len(each) and (stated := number_of(values, key)) is not None:
             total = float(each.mean() if scale else each.sum())
-            yield evidence.Claim(name, total, key, told * (1 - SAME_RATE), told * (1 + SAME_RATE))
+            yield evidence.Claim(name, total, key, stated * (1 - SAME_RATE), stated * (1 + SAME_RATE))
 
 
 def under_load(given: Mapping[str, Any], run: MeasuredRun) -> dict[str, Any]:

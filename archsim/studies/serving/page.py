@@ -140,13 +140,13 @@ def time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
         ("TTFT", measures.ttft), ("TPOT", measures.tpot), ("ITL", measures.itl), ("E2E", measures.e2e)
     ):  # fmt: skip
         ends = None if found is None else found.ttft if name == "TTFT" else found.tpot
-        told = (
+        sentences = (
             number(each, ",.2f")
             if ends is None or each != each
             else carried_digits(each, *(end * each for end in ends))
             for each in (spread.mean, *spread.percentiles)
         )
-        rows.append((name, *told))
+        rows.append((name, *sentences))
     return rows
 
 
@@ -242,18 +242,18 @@ def _shape(outcome: Outcome, loaded: Sequence[Loaded]) -> list[str]:
     return loads_told(loaded[0].around, _offered_text(outcome), outcome.deployment.prefill.pool.ranks) if loaded else []
 
 
-_MOVED = 0.03  # of a value: less is not told
+_MOVED = 0.03  # of a value: less gives no sentence
 
 
 def loads_told(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[str]:
     """What looks wrong in the curves over the load, and why it is not. ranks: of an engine, which iterate together."""
     loads = sorted(around, key=lambda load: load.offered)
-    told, pairs = [], list(zip(loads, loads[1:], strict=False))
+    sentences, pairs = [], list(zip(loads, loads[1:], strict=False))
     tpots = [(a, b, a.measures.tpot.mean, b.measures.tpot.mean) for a, b in pairs]
     falls = [(a, b, was, now) for a, b, was, now in tpots if now < (1 - _MOVED) * was]
     if falls:
         a, b, was, now = max(falls, key=lambda each: each[2] / each[3])
-        told.append(
+        sentences.append(
             f"A token takes less time at the higher load: {was:,.1f} ms at {a.offered:g} {offered}, {now:,.1f} ms at "
             f"{b.offered:g}."
         )
@@ -263,26 +263,26 @@ def loads_told(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[
         again = [b for _, b, was, now in goods[at + 1 :] if now > (1 + _MOVED) * was]
         if again:
             a, b, was, now = goods[at]
-            told.append(
+            sentences.append(
                 f"The goodput falls from {was:.3g} to {now:.3g} requests a second between {a.offered:g} and "
                 f"{b.offered:g} {offered}, and rises again up to {again[-1].measures.goodput_per_s:.3g} at "
                 f"{again[-1].offered:g}."
             )
             break
-    if told and ranks > 1:
-        told.append(
+    if sentences and ranks > 1:
+        sentences.append(
             f"The {ranks} ranks of an engine iterate together, so a prompt on one of them holds up the decodes of all. "
             "At a higher load, prompts of several ranks meet in one iteration and hold up the decodes once. How many "
             "meet changes from load to load, and with it the share of requests within the limits "
             "(scheduler.prefill: spaced or together changes this)."
         )
-    elif told:
-        told.append(
+    elif sentences:
+        sentences.append(
             "Iterations that compute prompts hold up decodes. Prompts that come together share such an iteration and "
             "hold up decodes once. How many do changes from load to load, and with it the share of requests within the "
             "limits."
         )
-    return told
+    return sentences
 
 
 def _by_input(outcome: Outcome, loaded: Sequence[Loaded]) -> dict[str, Any]:

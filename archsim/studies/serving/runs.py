@@ -308,7 +308,7 @@ class ServePlan(NamedTuple):
             with suppress(errors.TraceError):  # its runs say why they were refused
                 found += notes_of_requests(point, requests_of(point))
         found += [f"{p.model.name} is approximate: {each}" for p in self.points for each in p.model.approximate]
-        found = [*(physical_laws.told(row["broken_laws"]) for row in rows if row.get("broken_laws")), *found]
+        found = [*(physical_laws.law_sentence(row["broken_laws"]) for row in rows if row.get("broken_laws")), *found]
         return tuple(dict.fromkeys((*found, *self.unread, *self._idle(rows))))
 
     def _idle(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -222,10 +222,10 @@ def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) 
     for table in tables:
         way = _way(serving, table)
         levels = widths.measured[table].get(way) or widths.measured[table]["fit"]
-        told = f"{levels.source} ({levels.points} points that no fit saw)"
+        text = f"{levels.source} ({levels.points} points that no fit saw)"
         for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
-            factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", told, levels.level(level)))))
+            factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
     return _Off(tuple(each for each in factors if not each[1].exact), tuple(machine))
 
 

@@ -79,7 +79,7 @@ def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Poin
             share = np.searchsorted(np.sort(np.abs(of)), at, side="right") / len(of)
             text = f"{percent(float(np.mean(np.abs(of) < UNDER)))} of {len(of):,} cases are under 5 %"
             rows += [
-                {"set": name, "dtype": dtype, "error": 100 * float(x), "share": 100 * float(y), "told": text}
+                {"set": name, "dtype": dtype, "error": 100 * float(x), "share": 100 * float(y), "tip": text}
                 for x, y in zip(at, share, strict=True)
             ]
     dtypes = dict.fromkeys(str(row["dtype"]) for row in rows)
@@ -87,7 +87,7 @@ def shares_within(question: str, sets: dict[str, dict[str, np.ndarray]]) -> Poin
         question=question, rows=rows, x=PlotAxis("error", "error at most, %"),
         y=PlotAxis("share", "share of cases, %"), lines=True,
         colours=Colours("dtype", {dtype: COLOUR_OF.get(dtype, OTHER_COLOUR) for dtype in dtypes}), panel="set",
-        tips=(("set", "set"), ("dtype", "dtype"), ("told", "cases")),
+        tips=(("set", "set"), ("dtype", "dtype"), ("tip", "cases")),
     ) if rows else None  # fmt: skip
 
 
