@@ -617,9 +617,17 @@ def compare(
     if unknown := sorted(set(given) - {"tpot", "ttft", "rate"}):
         raise SpecError(f"limits: unknown {unknown[0]!r} (known: tpot, ttft, rate)")
     question = Question(
-        chosen.get("model"), given.get("tpot"), given.get("ttft"), given.get("rate"), input_tokens, output_tokens,
-        equal, None if not vary else {key: tuple(values) for key, values in vary.items()}, prices, samples,
-    )  # fmt: skip
+        model=chosen.get("model"),
+        tpot=given.get("tpot"),
+        ttft=given.get("ttft"),
+        rate=given.get("rate"),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        equal=equal,
+        vary=None if not vary else {key: tuple(values) for key, values in vary.items()},
+        prices=prices,
+        samples=samples,
+    )
     if inside is not None and (question.asks or len(sides) != 2):
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
     read = [] if inside is not None else [read_side(each, question.model) for each in sides]

@@ -49,7 +49,7 @@ def run_run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.report.answers import iteration_sentence
     from archsim.report.timeline import refuse_part_of_timeline
-    from archsim.runs.feasibility import kv_rooms_told, cost_sentence
+    from archsim.runs.feasibility import cost_sentence, kv_rooms_told
     from archsim.runs.plan import choose, plan_of, select
 
     refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})

@@ -246,9 +246,17 @@ class SeenTokens:
         scores = [each.scores for each in pieces if each.scores is not None]
         prompt = (step == 0) & bool(self._prefill_rows.max(initial=0) > 1)
         return SeenRouting(
-            experts, self._die[request], request, step, prompt, self._dies, self._source.num_experts, self._subject,
-            self._names, np.concatenate(scores) if scores and len(scores) == len(pieces) else None,
-        )  # fmt: skip
+            experts=experts,
+            die=self._die[request],
+            request=request,
+            step=step,
+            prompt=prompt,
+            dies=self._dies,
+            num_experts=self._source.num_experts,
+            subject_of=self._subject,
+            subjects=self._names,
+            scores=np.concatenate(scores) if scores and len(scores) == len(pieces) else None,
+        )
 
 
 def _narrow(counts: np.ndarray) -> np.ndarray:

@@ -158,12 +158,17 @@ class Balancer:
         engine, steps = self._engine, len(self._steps)
         shape = steps, engine.layers
         history = History(
-            engine.rows.copy(), np.zeros((*shape, engine.scenario.model.experts), np.int32),
-            np.zeros((*shape, engine.machine.dies), np.int64), np.zeros(shape), engine.costs,
-            engine.array_speeds(step_counts.DECODE) if engine.scenario.policy.needs_speeds("rebalancing") else None,
-            self._seen() if engine.scenario.policy.needs_routing("rebalancing") else None,
-            len(self.migrations),
-        )  # fmt: skip
+            rows=engine.rows.copy(),
+            tokens=np.zeros((*shape, engine.scenario.model.experts), np.int32),
+            load=np.zeros((*shape, engine.machine.dies), np.int64),
+            step_ns=np.zeros(shape),
+            costs=engine.costs,
+            speed=engine.array_speeds(step_counts.DECODE)
+            if engine.scenario.policy.needs_speeds("rebalancing")
+            else None,
+            seen=self._seen() if engine.scenario.policy.needs_routing("rebalancing") else None,
+            call=len(self.migrations),
+        )
         for step, results in enumerate(self._steps):
             for result in results:
                 at = step, result.layer

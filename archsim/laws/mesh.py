@@ -54,25 +54,22 @@ class LawResiduals(NamedTuple):
 
 
 class EndpointLaw(NamedTuple):
-    """See the module. ``ns_per_vector``: of ``ENDPOINT_TERMS``; ``link_ns_per_byte``: of all links of a direction.
+    """See the module."""
 
-    ``links``, ``link_bytes_per_s``: of a direction between neighbours, and the nominal rate of each, as measured.
-    ``nulls``: the constant of each null model (`null_ns`), fitted to the same cases.
-    """
-
-    machine: str
-    kernel: str
-    version: str
-    topologies: tuple[str, ...]
-    links: int
-    link_bytes_per_s: float
-    vector_bytes: float
-    fixed_ns: float
-    ns_per_vector: Mapping[str, float]
-    link_ns_per_byte: float = 0.0
+    machine: str  # its name
+    kernel: str  # DISPATCH or COMBINE
+    version: str  # of the kernels
+    topologies: tuple[str, ...]  # of the measured cases
+    links: int  # of a direction between neighbours, as measured
+    link_bytes_per_s: float  # nominal rate of each, as measured
+    vector_bytes: float  # of a vector, as measured
+    fixed_ns: float  # of every call
+    ns_per_vector: Mapping[str, float]  # of `ENDPOINT_TERMS`
+    link_ns_per_byte: float = 0.0  # of all links of a direction
+    # the constant of each null model (`null_ns`), fitted to the same cases
     nulls: Mapping[str, float] = MappingProxyType({})
-    residuals: LawResiduals | None = None
-    note: str = ""
+    residuals: LawResiduals | None = None  # of the cases; None: not kept
+    note: str = ""  # what was decided in the fit
 
     def time_ns(self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None) -> float:
         """The time of a kernel. ``vectors``: by term (`quantities`); ``links``: None: as many as measured."""

@@ -115,24 +115,20 @@ class GemmLaw(fields.Spec):
 
 
 class GemmTable(TableOrigin):
-    """GEMM times of one library, version and dtype: a law, and corrections to it.
+    """GEMM times of one library, version and dtype: a law, and corrections to it."""
 
-    ``shapes``: 'n x k' → 10000 ln(measured / law) at each of ``m``. ``ends``: the measured range of m of shapes that
-    were not measured over all of it. ``seen``: residuals of single sweeps at points of the table (repeatability; None
-    for a single sweep); ``unseen``: residuals of shapes left out of the fit. ``prints``: of the fitted times of each of
-    ``sweeps``, rows of ``shapes`` by ``m`` (``calibration.measurements.schema``).
-    """
-
-    dtype: DtypeName
-    quantisation: Literal["included", "apart"]
-    groups: int = Field(1, ge=1)
-    law: GemmLaw
-    m: Axis
-    shapes: dict[str, Numbers]
-    ends: dict[str, Numbers] = {}
+    dtype: DtypeName  # of weights and inputs
+    quantisation: Literal["included", "apart"]  # of inputs: in the times, or measured apart
+    groups: int = Field(1, ge=1)  # products of a grouped GEMM; 1: a plain one
+    law: GemmLaw  # in ns
+    m: Axis  # rows of inputs
+    shapes: dict[str, Numbers]  # 'n x k' → 10000 ln(measured / law) at each of m
+    ends: dict[str, Numbers] = {}  # measured range of m of shapes that were not measured over all of it
+    # of the fitted times of each of sweeps, rows of shapes by m (`calibration.measurements.schema`)
     prints: tuple[str, ...] = ()
+    # residuals of single sweeps at points of the table (repeatability); None: a single sweep
     seen: ResidualQuantiles | None = None
-    unseen: ResidualQuantiles
+    unseen: ResidualQuantiles  # residuals of shapes left out of the fit
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -181,34 +177,28 @@ class Kriging(fields.Spec):
 
 
 class MoeTable(TableOrigin):
-    """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing.
+    """Fused MoE layers of one model, library, version, kernel, dtype and distribution of the routing."""
 
-    ``eplb_slots``: slots of the EP group over which EPLB spread replicas of experts by load; 0: no replicas.
-    ``seen``: the tokens that pass the rank, all of the group or those that it received from a dispatch, each once.
-
-    ``ranks``: 'ep x tp' → 10000 ln(measured / law) at each of ``tokens`` (of the whole EP group). ``routing``: the
-    routing behind ``distribution`` (``archsim.laws.moe``). ``kriging``: None where the law alone predicts
-    better. ``prints``: of the fitted times of each of ``sweeps``, rows of ``ranks`` by ``tokens``
-    (``calibration.measurements.schema``).
-    """
-
-    model: str
-    dtype: DtypeName
-    distribution: str
-    kernel: str = ""
+    model: str  # whose layers were measured
+    dtype: DtypeName  # of the experts
+    distribution: str  # name of the routing
+    kernel: str = ""  # '': the library has one
+    # of the EP group, over which EPLB spread replicas of experts by load; 0: no replicas
     eplb_slots: int = Field(0, ge=0)
-    routing: str = ""
+    routing: str = ""  # behind distribution (`archsim.laws.moe`)
+    # tokens that pass the rank: all of the group, or those received from a dispatch, each once
     seen: Literal["group", "received"] = "group"
-    hidden: int = Field(gt=0)
-    ffn: int = Field(gt=0)
-    experts: int = Field(gt=0)
-    top_k: int = Field(gt=0)
-    law: MoeLaw
-    tokens: Axis
-    ranks: dict[str, Numbers]
+    hidden: int = Field(gt=0)  # size of a vector
+    ffn: int = Field(gt=0)  # inner size of an expert
+    experts: int = Field(gt=0)  # of a layer
+    top_k: int = Field(gt=0)  # experts of a token
+    law: MoeLaw  # in ns
+    tokens: Axis  # of the whole EP group
+    ranks: dict[str, Numbers]  # 'ep x tp' → 10000 ln(measured / law) at each of tokens
+    # of the fitted times of each of sweeps, rows of ranks by tokens (`calibration.measurements.schema`)
     prints: tuple[str, ...] = ()
-    kriging: Kriging | None = None
-    unseen: ResidualQuantiles
+    kriging: Kriging | None = None  # None where the law alone predicts better
+    unseen: ResidualQuantiles  # residuals of what was left out of the fit
 
 
 class AttentionLaw(fields.Spec):
@@ -229,30 +219,27 @@ class AttentionLaw(fields.Spec):
 class AttentionTable(TableOrigin):
     """Attention of one library, phase, kind, dtypes, head size and window: a law, and corrections to it.
 
-    ``phase``: prefill (causal, of whole prompts) or decode (one new token of each request). ``kind``: gqa (grouped
-    queries; multi-head and multi-query among them) or mla (latent KV; ``head_dim`` is that of the latent vector with
-    RoPE); mla_block: latent KV with its projections, in ``products``; mla_pre, mla_post: the products of heads before
-    and after an absorbed decode. ``window``: of sliding-window attention, 0: none.
-
-    ``shapes``: 'heads x kv_heads' (of one rank) → 1000 ln(measured / law) at each of ``batch`` x ``tokens``, all tokens
-    of the first batch first. ``most_tokens``: the longest measured context at each of ``batch``. ``unseen``: residuals
-    of (batch, tokens) left out of every shape; ``unseen_shapes``: of shapes left out.
+    Kinds: gqa (grouped queries; multi-head and multi-query among them), mla (latent KV; ``head_dim`` is that of the
+    latent vector with RoPE), mla_block (latent KV with its projections, in ``products``), mla_pre and mla_post (the
+    products of heads before and after an absorbed decode).
     """
 
-    phase: Literal["prefill", "decode"]
+    phase: Literal["prefill", "decode"]  # prefill: causal, of whole prompts; decode: one new token of each request
     kind: Literal["gqa", "mla", "mla_block", "mla_pre", "mla_post"]
-    dtype: DtypeName
-    kv_dtype: DtypeName
-    products: str = ""
-    head_dim: int = Field(gt=0)
-    window: int = Field(0, ge=0)
-    law: AttentionLaw
-    batch: Axis
-    tokens: Axis
-    most_tokens: Numbers
+    dtype: DtypeName  # of queries
+    kv_dtype: DtypeName  # of the cache
+    products: str = ""  # dtype of the projections of an mla_block; ''
+    head_dim: int = Field(gt=0)  # of queries and keys
+    window: int = Field(0, ge=0)  # of sliding-window attention, tokens; 0: none
+    law: AttentionLaw  # in ns
+    batch: Axis  # requests
+    tokens: Axis  # of a prompt or a context
+    most_tokens: Numbers  # the longest measured context at each of batch
+    # 'heads x kv_heads' (of one rank) → 1000 ln(measured / law) at each of batch x tokens, all tokens of the
+    # first batch first
     shapes: dict[str, Numbers]
-    unseen: ResidualQuantiles
-    unseen_shapes: ResidualQuantiles
+    unseen: ResidualQuantiles  # residuals of (batch, tokens) left out of every shape
+    unseen_shapes: ResidualQuantiles  # residuals of shapes left out
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -263,26 +250,23 @@ class AttentionTable(TableOrigin):
 class BlockTable(TableOrigin):
     """Sparse or linear attention of one library and kernel: ns = sum of price x term (``archsim.iteration.attention.
     blocks``), and at least a floor: the time of the host where it launches the kernels one by one.
-
-    ``kind``: sparse, sparse_reused (an earlier layer's tokens), compressed_sparse, compressed, block_sparse,
-    gated_delta_net, kda or mamba2. ``part``: a whole block with its projections, or a convolution or rule alone.
-    ``kv_dtype``: of the cache, and ``reach``: whether the context is so short that queries attend to all of it, where
-    libraries have kernels of their own for these; '': one law for all. ``floors_ns``: by dtype of the products.
-    ``most_requests``, ``most_context``: the largest measured. ``unseen``: residuals of models and heads left out.
     """
 
+    # sparse, sparse_reused (an earlier layer's tokens), compressed_sparse, compressed, block_sparse,
+    # gated_delta_net, kda or mamba2
     kind: str
-    part: Literal["block", "convolution", "rule"]
-    phase: Literal["prefill", "decode", "verify"]
-    kernel: str
-    kv_dtype: str = ""
+    part: Literal["block", "convolution", "rule"]  # a whole block with its projections, or a convolution or rule alone
+    phase: Literal["prefill", "decode", "verify"]  # verify: several tokens of each request
+    kernel: str  # as its library names it
+    kv_dtype: str = ""  # of the cache, where libraries have a kernel for each; '': one law for all
+    # whether the context is so short that queries attend to all of it; '': one law for all
     reach: Literal["", "short", "long"] = ""
-    prices: dict[str, NotNegative]
-    floors_ns: dict[str, NotNegative] = {}
-    most_requests: Positive
-    most_context: Positive
-    residuals: ResidualQuantiles
-    unseen: ResidualQuantiles
+    prices: dict[str, NotNegative]  # term → ns
+    floors_ns: dict[str, NotNegative] = {}  # by dtype of the products
+    most_requests: Positive  # the largest measured
+    most_context: Positive  # the largest measured, tokens
+    residuals: ResidualQuantiles  # of the fitted cases
+    unseen: ResidualQuantiles  # residuals of models and heads left out
 
 
 class TransferTable(TableOrigin):

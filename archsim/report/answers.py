@@ -214,8 +214,8 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
             ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
             counts = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
             said.append(
-                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(counts)}. The table "
-                "below has them."
+                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(counts)}. The "
+                "table below has them."
             )
     return said
 

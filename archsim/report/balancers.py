@@ -195,16 +195,16 @@ def _glance(shared: str, places: list[Mapping[str, Row]]) -> Glance:
     fastest = [max(names, key=lambda name: runs[name]["throughput_tokens_per_s"]) for runs in places]
     idle = sum(all(gain(runs[name], runs[REFERENCE]) < 1 + PAYS for name in names) for runs in places)
     return Glance(
-        shared,
-        best,
-        factor(gains[best]),
-        ", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
-        f"{fastest.count(best)} of {len(places)}",
-        percent(_mean(shares)) if shares and best != REFERENCE else "–",
-        with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
-        with_unit(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
-        percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
-        f"{idle} of {len(places)}",
+        shared=shared,
+        best=best,
+        gain=factor(gains[best]),
+        others=", ".join(f"{name} {factor(gains[name])}" for name in others[:2]),
+        wins=f"{fastest.count(best)} of {len(places)}",
+        reached=percent(_mean(shares)) if shares and best != REFERENCE else "–",
+        memory=with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        moved=with_unit(_mean([_moved_a_step(row) for row in rows]), BYTE_UNITS),
+        waits=percent(_mean([_moves_share(row) + _share(row, "decision_exposed_ns") for row in rows]), 1),
+        nothing=f"{idle} of {len(places)}",
     )
 
 
@@ -220,14 +220,14 @@ def _win(place: list[str], runs: Mapping[str, Row], policies: list[str]) -> Win:
     best = runs[winner]
     share = share_reached(best, ep)
     return Win(
-        tuple(place),
-        winner,
-        factor(gain(best, ep)),
-        _load(ep.get("load_max_over_mean")),
-        _load(best.get("load_max_over_mean")),
-        _load(best.get("load_ceiling_slots")),
-        "–" if share is None or winner == REFERENCE else percent(share),
-        tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
+        place=tuple(place),
+        winner=winner,
+        gain=factor(gain(best, ep)),
+        load_before=_load(ep.get("load_max_over_mean")),
+        load=_load(best.get("load_max_over_mean")),
+        bound=_load(best.get("load_ceiling_slots")),
+        reached="–" if share is None or winner == REFERENCE else percent(share),
+        cells=tuple(_cell(name, runs.get(name), ep, name == winner) for name in policies),
     )
 
 
@@ -254,16 +254,16 @@ def _cost(name: str, places: list[Mapping[str, Row]]) -> PolicyWorth:
         if value < 1 + PAYS:
             reasons[reason(row, ep)] = reasons.get(reason(row, ep), 0) + 1
     return PolicyWorth(
-        name,
-        factor(exp(_mean([log(value) for value in gains]))),
-        f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
-        factor(_mean(distances)) if distances else "–",
-        with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
-        with_unit(_mean(moved), BYTE_UNITS),
-        percent(_mean([_moves_share(row) for row in rows]), 1),
-        percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
-        percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),
-        "; ".join(f"{why}: {count}" for why, count in sorted(reasons.items(), key=lambda each: -each[1])) or "–",
+        policy=name,
+        gain=factor(exp(_mean([log(value) for value in gains]))),
+        pays=f"{sum(value >= 1 + PAYS for value in gains)} of {len(gains)}",
+        distance=factor(_mean(distances)) if distances else "–",
+        memory=with_unit(max(row.get("replica_hbm_bytes") or 0.0 for row in rows), BYTE_UNITS),
+        moved=with_unit(_mean(moved), BYTE_UNITS),
+        moves=percent(_mean([_moves_share(row) for row in rows]), 1),
+        decisions=percent(_mean([_share(row, "decision_exposed_ns") for row in rows]), 1),
+        lost=percent(_mean([row.get("gate_mass_lost") or 0.0 for row in rows]), 1),
+        why="; ".join(f"{why}: {count}" for why, count in sorted(reasons.items(), key=lambda each: -each[1])) or "–",
     )
 
 

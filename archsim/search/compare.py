@@ -188,8 +188,8 @@ def compare_machines(
         say(f"{machine.side.name}: simulating what was chosen")
         compared.append(_compare_side(machine, frontier, limits, requests, samples))
     return OptionComparison(
-        tuple(compared), of, limits, requests, equal, samples,
-        tuple(_notes(compared, requests, of, varied is not None)), grid, varied,
+        sides=tuple(compared), model=of, limits=limits, requests=requests, equal=equal, samples=samples,
+        notes=tuple(_notes(compared, requests, of, varied is not None)), grid=grid, varied=varied,
     )  # fmt: skip
 
 
@@ -313,7 +313,16 @@ def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: R
     own = sum(build_costs(machine.system).usd.values())
     usd = np.concatenate([[own], worlds.prices(machine.system, samples)]) if samples else np.array([own])
     file = file.model_copy(update={"name": machines.re_named(machine.side.name)})
-    return Compared(machine, frontier, machine.used[best], simulated, ratio, rates, machine.side.machines * usd, file)
+    return Compared(
+        machine=machine,
+        frontier=frontier,
+        chosen=machine.used[best],
+        batch=simulated,
+        simulated=ratio,
+        rates=rates,
+        usd=machine.side.machines * usd,
+        file=file,
+    )
 
 
 def _limit(limits: Limits) -> np.ndarray:

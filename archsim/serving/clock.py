@@ -16,27 +16,23 @@ HOST_ITERATION, HOST_REQUEST, HOST_EAGER, HOST_CAPTURED, LAWS_DECODES, LAWS_PROM
 
 
 class OverlapTimes(NamedTuple):
-    """What an overlap takes. ``how``: of `archsim.iteration.overlap.HOW`; ``shared``: float64[tokens] ns of shared
-    experts, which ``local`` is without unless nothing overlaps; ``before``: float64[tokens] ns of a rank up to
-    attention, and ``before_share`` of ``decode_up`` and ``prefill_up``; ``moe_share``: of the layers, those with routed
-    experts; ``sms_share``: of the SMs, taken by transfers as long as they run; ``shared_multiply``,
-    ``experts_multiply``: ns at peak of a token of a rank; ``parts``: micro-batches whose experts are on another side;
-    ``moe_layers``: layers with routed experts; ``stages``: of a pipeline, of whose micro-batches all tables are.
+    """What an overlap takes.
 
     Under two batches and micro-batches ``local``, ``decode_up`` and ``prefill_up`` are those of all parts.
     """
 
-    how: np.int64 = IN_TURN
+    how: np.int64 = IN_TURN  # of `archsim.iteration.overlap.HOW`
+    # float64[tokens] ns of shared experts, which local is without unless nothing overlaps
     shared: np.ndarray = np.zeros(1)
-    before: np.ndarray = np.zeros(1)
-    before_share: np.float64 = np.float64(0)
-    moe_share: np.float64 = np.float64(0)
-    sms_share: np.float64 = np.float64(0)
-    shared_multiply: np.float64 = np.float64(0)
-    experts_multiply: np.float64 = np.float64(0)
-    parts: np.float64 = np.float64(1)
-    moe_layers: np.float64 = np.float64(1)
-    stages: np.float64 = np.float64(1)
+    before: np.ndarray = np.zeros(1)  # float64[tokens] ns of a rank up to attention
+    before_share: np.float64 = np.float64(0)  # of decode_up and prefill_up, what is before attention; 0 to 1
+    moe_share: np.float64 = np.float64(0)  # share of the layers that have routed experts
+    sms_share: np.float64 = np.float64(0)  # share of the SMs that transfers take as long as they run
+    shared_multiply: np.float64 = np.float64(0)  # ns at peak of a token of a rank, shared experts
+    experts_multiply: np.float64 = np.float64(0)  # ns at peak of a token of a rank, routed experts
+    parts: np.float64 = np.float64(1)  # micro-batches whose experts are on another side
+    moe_layers: np.float64 = np.float64(1)  # layers with routed experts
+    stages: np.float64 = np.float64(1)  # of a pipeline; all tables are of its micro-batches
 
 
 class LinkTimes(NamedTuple):
@@ -49,28 +45,22 @@ class LinkTimes(NamedTuple):
 
 
 class StepTable(NamedTuple):
-    """ns by size, float64[tokens]: ``local`` of a rank; ``experts``, ``dispatch``, ``combine`` of all ranks by their
-    mean. ``head``: float64[sampled]; ``decode_up``, ``prefill_up``: float64[tokens].
+    """Times of an iteration by size. Axes have ``OCTAVE`` points an octave from 1 on; see ``host`` for its order."""
 
-    ``decode``: ln ns float64[requests, context]; ``prefill``: ln ns float64[chunks, tokens, context / tokens]; axes
-    have ``OCTAVE`` points an octave from 1 on. ``host``: float64[6] ns of an iteration, of a request in it, of one that
-    no captured graph covers, the most tokens of a rank with a prompt that one does, and the factors on kernels of an
-    iteration without and with prompts. ``beside``: what runs beside what; ``links``: beside ``local`` and the others,
-    which have none.
-    """
-
-    local: np.ndarray
-    experts: np.ndarray
-    dispatch: np.ndarray
-    combine: np.ndarray
-    head: np.ndarray
-    decode_up: np.ndarray
-    prefill_up: np.ndarray
-    decode: np.ndarray
-    prefill: np.ndarray
+    local: np.ndarray  # float64[tokens] ns of a rank
+    experts: np.ndarray  # float64[tokens] ns of all ranks, by their mean
+    dispatch: np.ndarray  # float64[tokens] ns of all ranks, by their mean
+    combine: np.ndarray  # float64[tokens] ns of all ranks, by their mean
+    head: np.ndarray  # float64[sampled] ns
+    decode_up: np.ndarray  # float64[tokens] ns of the projections of decodes
+    prefill_up: np.ndarray  # float64[tokens] ns of the projections of prompts
+    decode: np.ndarray  # ln ns float64[requests, context]
+    prefill: np.ndarray  # ln ns float64[chunks, tokens, context / tokens]
+    # float64[6]: ns of an iteration, of a request in it, of one that no captured graph covers; most tokens of a
+    # rank with a prompt that one covers; factors on kernels of an iteration without and with prompts
     host: np.ndarray
-    beside: OverlapTimes = OverlapTimes()
-    links: LinkTimes = LinkTimes()
+    beside: OverlapTimes = OverlapTimes()  # what runs beside what
+    links: LinkTimes = LinkTimes()  # beside local and the others, which have none
 
 
 @inner

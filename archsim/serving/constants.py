@@ -23,29 +23,24 @@ class OfRequests(TypedDict):
 
 
 class Host(NamedTuple):
-    """Time of the host: an iteration, each request in it, an iteration that no captured graph covers (``prompt_ns``),
-    and once a request before it is queued: ``front_end_ns`` one after the other, then ``request_ns``. ``captured``:
-    most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone. ``first_after``: iterations
-    of its engine after which a client sees a first token, its own among them; it sees all tokens as late. ``experts``:
-    time of routed experts relative to their law; ``decodes``, ``prompts``: of all that laws give in iterations without
-    and with prompts. ``handoff_ns``: of a request between engines that prefill and decode. ``products``, ``attention``,
-    ``moves``: time of products, of attention, and of dispatch, combine and collectives relative to their laws.
-    """
+    """Time of the host, and factors on the laws of kernels."""
 
-    iteration_ns: float = 0.0
-    sequence_ns: float = 0.0
-    prompt_ns: float = 0.0
-    request_ns: float = 0.0
-    front_end_ns: float = 0.0
-    captured: int = 0
+    iteration_ns: float = 0.0  # of an iteration
+    sequence_ns: float = 0.0  # of each request in an iteration
+    prompt_ns: float = 0.0  # of an iteration that no captured graph covers
+    request_ns: float = 0.0  # once a request before it is queued, side by side
+    front_end_ns: float = 0.0  # once a request before that, one after the other
+    captured: int = 0  # most tokens of a rank in a graph with prompts; 0: graphs cover decodes alone
+    # iterations of its engine after which a client sees a first token, its own among them; it sees all tokens as
+    # late
     first_after: int = 1
-    experts: float = 1.0
-    decodes: float = 1.0
-    prompts: float = 1.0
-    handoff_ns: float = 0.0
-    products: float = 1.0
-    attention: float = 1.0
-    moves: float = 1.0
+    experts: float = 1.0  # time of routed experts relative to their law
+    decodes: float = 1.0  # of all that laws give in iterations without prompts
+    prompts: float = 1.0  # of all that laws give in iterations with prompts
+    handoff_ns: float = 0.0  # of a request between engines that prefill and decode
+    products: float = 1.0  # time of products relative to their laws
+    attention: float = 1.0  # time of attention relative to its laws
+    moves: float = 1.0  # time of dispatch, combine and collectives relative to their laws
 
     @property
     def as_written(self) -> str:

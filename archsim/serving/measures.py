@@ -74,40 +74,36 @@ def number(value: float, form: str) -> str:
 
 
 class Measures(NamedTuple):
-    """``duration_s``: from the first arrival to the last token. ``balancedness``: mean over largest number of
-    token-expert pairs of a rank, mean of the iterations; 0 where experts are not from traffic. ``migrations``,
-    ``moved_bytes``: of experts while serving; ``stalled_ns``: engines waited for them. ``saturated``: why the times
-    measure the length of the trace, in words; ''. ``unsteady``: why they depend on the number of requests, or on a
-    fault; ''. ``rejected``: requests that the server refuses; ``requests`` are the others.
-    """
+    """What was measured of a run: times of requests, rates, use of the cache and of engines."""
 
-    duration_s: float
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    requests_per_s: float
-    goodput_per_s: float
-    within_slo: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
-    output_tokens_per_s_device: float
-    tokens_per_s_user: float
-    ttft: Spread
-    tpot: Spread
-    itl: Spread
-    e2e: Spread
-    kv_mean: float
-    kv_peak: float
-    prefix_hits: float
-    preemptions: int
-    iterations: int
+    duration_s: float  # from the first arrival to the last token
+    requests: int  # without those that were rejected
+    input_tokens: int  # of prompts, all requests
+    output_tokens: int  # of outputs, all requests
+    requests_per_s: float  # requests over duration_s
+    goodput_per_s: float  # requests a second within the limits of the file
+    within_slo: float  # share of the requests, 0 to 1
+    output_tokens_per_s: float  # of all devices
+    total_tokens_per_s: float  # prompts and outputs, of all devices
+    output_tokens_per_s_device: float  # of a device, mean
+    tokens_per_s_user: float  # output tokens a second that a user sees
+    ttft: Spread  # time to first token, ms
+    tpot: Spread  # time per output token of a request, ms
+    itl: Spread  # time between two tokens, ms
+    e2e: Spread  # from arrival to last token, ms
+    kv_mean: float  # share of the KV cache in use, mean over time
+    kv_peak: float  # largest share of the KV cache in use
+    prefix_hits: float  # share of prompt tokens found in the cache
+    preemptions: int  # requests whose KV was given up and computed again
+    iterations: int  # of all engines
+    # mean over largest number of token-expert pairs of a rank, mean of the iterations; 0: not from traffic
     balancedness: float
-    migrations: int
-    moved_bytes: int
-    stalled_ns: float
-    saturated: str
-    unsteady: str
-    rejected: int = 0
+    migrations: int  # of experts while serving
+    moved_bytes: int  # of experts while serving
+    stalled_ns: float  # engines waited for moving experts
+    saturated: str  # why the times measure the length of the trace, in words; ''
+    unsteady: str  # why they depend on the number of requests or on a fault, in words; ''
+    rejected: int = 0  # requests that the server refuses; not among requests
     # Of a device, mean, and of an output token with its prompt; with all coefficients of energy low and high. NO_NUMBER
     # where they are not estimated (`archsim.serving.power`).
     device_w: float = NO_NUMBER
@@ -152,18 +148,34 @@ def measure(
     prompt, output = int(requests["input"].sum()), int(requests["output"].sum())
     tpot = spread(times["tpot"][several])
     return Measures(
-        span, len(requests), prompt, output, of_rates.requests,
-        of_rates.requests * share, float(within.mean()) if steady is served else share,
-        of_rates.output, of_rates.output + of_rates.input, of_rates.output / devices,
-        1e3 / tpot.mean if several.any() else NO_NUMBER,
-        spread(times["ttft"] if served.ttft else times["ttft"][:0]), tpot, spread_of_gaps(served.gaps),
-        spread(times["e2e"]),
-        float(served.series[:, 0].mean()), float(served.series[:, 0].max()), float(requests["hit"].sum() / prompt),
-        int(served.totals["preemptions"]), int(served.totals["iterations"]),
-        float(served.totals["balance"] / max(served.totals["iterations"], 1)), len(served.moves),
-        sum(each.n_bytes for each in served.moves), sum(each.stall_ns for each in served.moves), saturated, unsteady,
-        rejected,
-    )  # fmt: skip
+        duration_s=span,
+        requests=len(requests),
+        input_tokens=prompt,
+        output_tokens=output,
+        requests_per_s=of_rates.requests,
+        goodput_per_s=of_rates.requests * share,
+        within_slo=float(within.mean()) if steady is served else share,
+        output_tokens_per_s=of_rates.output,
+        total_tokens_per_s=of_rates.output + of_rates.input,
+        output_tokens_per_s_device=of_rates.output / devices,
+        tokens_per_s_user=1e3 / tpot.mean if several.any() else NO_NUMBER,
+        ttft=spread(times["ttft"] if served.ttft else times["ttft"][:0]),
+        tpot=tpot,
+        itl=spread_of_gaps(served.gaps),
+        e2e=spread(times["e2e"]),
+        kv_mean=float(served.series[:, 0].mean()),
+        kv_peak=float(served.series[:, 0].max()),
+        prefix_hits=float(requests["hit"].sum() / prompt),
+        preemptions=int(served.totals["preemptions"]),
+        iterations=int(served.totals["iterations"]),
+        balancedness=float(served.totals["balance"] / max(served.totals["iterations"], 1)),
+        migrations=len(served.moves),
+        moved_bytes=sum(each.n_bytes for each in served.moves),
+        stalled_ns=sum(each.stall_ns for each in served.moves),
+        saturated=saturated,
+        unsteady=unsteady,
+        rejected=rejected,
+    )
 
 
 def within_limits(served: Served, slo: Slo) -> np.ndarray:

@@ -210,38 +210,30 @@ class KvTransfer(NamedTuple):
 
 
 class ServingState(NamedTuple):
-    """``pieces``: int64[n] of all prompts (``archsim.serving.kv.pieces_of``); ``held``: uint8[n], whether their request
-    holds them in the cache; ``sizes``: int64[piece] units of KV; ``slots``, ``new``: int64[rank, slot] running requests
-    and their tokens in this iteration; ``references``, ``older``, ``younger``: int32[rank, piece], -1: not in the
-    cache; ``gaps``: int64[bin]; ``series``: float64[bin, column] integrals over time; ``entered``: float64[1]
-    tokens since the series was filled;
-    ``experts``: EXPERTS[instance, phase, point] (``archsim.serving.groups``), without a point where
-    experts are in the table of steps. ``log``: ITERATION[n], the first n of all instances. ``sessions``:
-    int64[request]; ``homes``: int64[session], the rank it is bound to, -1: none yet. ``line``: int64[request], requests
-    in the order in which they are queued, as far as that is known; ``heads``: int64[session] first turns.
-    """
+    """All that changes while requests are served. Kernels write it in place."""
 
-    requests: np.ndarray
-    ranks: np.ndarray
-    instances: np.ndarray
-    totals: np.ndarray
-    pieces: np.ndarray
-    held: np.ndarray
-    sizes: np.ndarray
-    slots: np.ndarray
-    new: np.ndarray
-    references: np.ndarray
-    older: np.ndarray
-    younger: np.ndarray
-    gaps: np.ndarray
-    series: np.ndarray
-    entered: np.ndarray
+    requests: np.ndarray  # REQUEST[request]
+    ranks: np.ndarray  # RANK[rank]
+    instances: np.ndarray  # INSTANCE[instance]
+    totals: np.ndarray  # TOTALS[1], of the whole run
+    pieces: np.ndarray  # int64[n] of all prompts (`archsim.serving.kv.pieces_of`)
+    held: np.ndarray  # uint8[n] of pieces: whether their request holds them in the cache
+    sizes: np.ndarray  # int64[piece], units of KV
+    slots: np.ndarray  # int64[rank, slot], running requests
+    new: np.ndarray  # int64[rank, slot], their tokens in this iteration
+    references: np.ndarray  # int32[rank, piece], users of a piece; -1: not in the cache
+    older: np.ndarray  # int32[rank, piece], the piece used before; -1: none
+    younger: np.ndarray  # int32[rank, piece], the piece used after; -1: none
+    gaps: np.ndarray  # int64[bin], times between tokens
+    series: np.ndarray  # float64[bin, column], integrals over time
+    entered: np.ndarray  # float64[1], tokens since the series was filled
+    # EXPERTS[instance, phase, point] (`archsim.serving.groups`); no point where experts are in the table of steps
     experts: np.ndarray
-    log: np.ndarray
-    sessions: np.ndarray
-    homes: np.ndarray
-    line: np.ndarray
-    heads: np.ndarray
+    log: np.ndarray  # ITERATION[n], the first n of all instances
+    sessions: np.ndarray  # int64[request], the session of each
+    homes: np.ndarray  # int64[session], the rank it is bound to; -1: none yet
+    line: np.ndarray  # int64[request], in the order of queueing, as far as it is known
+    heads: np.ndarray  # int64[session], first turns
 
 
 def zeros(n: int, dtype: np.dtype) -> np.ndarray:

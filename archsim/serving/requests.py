@@ -34,36 +34,27 @@ class Rejected(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """In order of arrival. ``arrival_ns``: float64[request]; ``input``, ``output``: int64[request] tokens.
+    """Requests in order of arrival."""
 
-    ``hash_ids``: int64[id] from 0 on, of full and partly filled blocks of ``hash_tokens``; ``hash_from``:
-    int64[request + 1] where those of a request begin. ``concurrency``: clients of a closed loop, each of which sends
-    its next request when the last one ends; 0: requests come at ``arrival_ns``. ``lines``: int64[request], those of a
-    trace's file; none where requests are drawn. ``read_as``: what a trace was read as. ``outputs_kept``: later
-    turns repeat the outputs of earlier ones. ``follower``: int64[request], the next turn of its session, which comes
-    ``think_ns`` after the last token of this one; -1: none; empty: no request waits for another. The ``arrival_ns`` of
-    later turns is that of the first. ``order``: float64[request], the least waits in front; empty: as they come.
-    ``kinds``: int64[request], of the classes of a file; empty: all equal. ``apart``: the clients of a closed loop begin
-    at random within the time that a request, or a session, takes; else at ``arrival_ns``.
-    ``rejected``: what a server refuses of a file, which is not among these requests.
-    """
-
-    arrival_ns: np.ndarray
-    input: np.ndarray
-    output: np.ndarray
-    hash_ids: np.ndarray
-    hash_from: np.ndarray
-    hash_tokens: int = 0
+    arrival_ns: np.ndarray  # float64[request], from 0; of later turns: that of the first
+    input: np.ndarray  # int64[request], tokens of the prompt
+    output: np.ndarray  # int64[request], tokens
+    hash_ids: np.ndarray  # int64[id] from 0 on, of full and partly filled blocks of hash_tokens
+    hash_from: np.ndarray  # int64[request + 1], where the ids of a request begin
+    hash_tokens: int = 0  # tokens of a block; 0: no hashes
+    # clients of a closed loop, each sends its next request when the last one ends; 0: requests come at arrival_ns
     concurrency: int = 0
-    lines: np.ndarray = np.zeros(0, np.int64)
-    read_as: str = ""
-    outputs_kept: bool = True
+    lines: np.ndarray = np.zeros(0, np.int64)  # int64[request], of a trace's file; empty: requests are drawn
+    read_as: str = ""  # what a trace was read as, in words
+    outputs_kept: bool = True  # later turns repeat the outputs of earlier ones
+    # int64[request], next turn of its session; -1: none; empty: no request waits for another
     follower: np.ndarray = np.zeros(0, np.int64)
-    think_ns: np.ndarray = np.zeros(0)
-    order: np.ndarray = np.zeros(0)
-    kinds: np.ndarray = np.zeros(0, np.int64)
+    think_ns: np.ndarray = np.zeros(0)  # float64[request], from the last token of a turn to the next turn
+    order: np.ndarray = np.zeros(0)  # float64[request], the least waits in front; empty: as they come
+    kinds: np.ndarray = np.zeros(0, np.int64)  # int64[request], of the classes of a file; empty: one class
+    # clients of a closed loop begin at random within the time of a request or a session; else at arrival_ns
     apart: bool = False
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[Rejected, ...] = ()  # what a server refuses of a file; not among these requests
 
     def place(self, whose: str, at: int) -> str:
         """Where request ``at`` was read: file and line; else the number of the request."""

@@ -552,7 +552,16 @@ def deploy(serving: Serving) -> Deployment:
         for each in spec.faults
     )  # fmt: skip
     return Deployment(
-        scheduler, host, prefill, decode, transfer, devices, notes, machines, kv_store_of(serving, scheduler), faults
+        scheduler=scheduler,
+        host=host,
+        prefill=prefill,
+        decode=decode,
+        transfer=transfer,
+        devices=devices,
+        notes=notes,
+        machines=machines,
+        store=kv_store_of(serving, scheduler),
+        faults=faults,
     )
 
 
@@ -667,14 +676,24 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             "none). Give own"
         )
     return ServingEngine(
-        model, calibration_named(system.compute.calibration) if rates is not None else calibration_on(system),
-        system.hbm.capacity_bytes,
-        parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
-        None if spec.engine == NONE else spec.engine, utilisation, rates,
-        slots, overlap, speculation_of(serving).layers,
-        static_batch(serving, parallel), _offload_of(serving, parallel), shares,
-        utilised=spec.utilisation is not None, links=links,
-    )  # fmt: skip
+        model=model,
+        calibration=calibration_named(system.compute.calibration) if rates is not None else calibration_on(system),
+        hbm_bytes=system.hbm.capacity_bytes,
+        parallel=parallel.sizes(has_experts(serving.model)),
+        precision=precision,
+        routing=None if traffic else str(spec.routing),
+        library=None if spec.engine == NONE else spec.engine,
+        utilisation=utilisation,
+        rates=rates,
+        expert_slots=slots,
+        overlap=overlap,
+        mtp_layers=speculation_of(serving).layers,
+        static=static_batch(serving, parallel),
+        offload=_offload_of(serving, parallel),
+        shares_prompts=shares,
+        utilised=spec.utilisation is not None,
+        links=links,
+    )
 
 
 def _slots_kept(serving: Serving, parallel: ParallelSpec) -> int | None:

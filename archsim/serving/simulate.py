@@ -172,9 +172,9 @@ class Fault(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """``instances`` in all, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers that
-    keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``: requests
-    come with their KV and a first token. ``most``: requests that a rank may run; 0: as many as the scheduler.
+    """``instances`` in all, of ``ranks`` that step together; ``kv_blocks``: of a rank, each of tokens of all layers
+    that keep them. ``experts``: a new group of experts for instance i; None: they are in the table. ``prefilled``:
+    requests come with their KV and a first token. ``most``: requests that a rank may run; 0: as many as the scheduler.
     ``units``: what a request takes of the blocks.
     """
 
@@ -387,30 +387,30 @@ def _limits(
     store: KvStore | None = None,
 ) -> SchedulerLimits:
     return SchedulerLimits(
-        np.int64(scheduler.max_num_seqs),
-        np.int64(scheduler.max_num_batched_tokens),
-        np.int64(scheduler.block_tokens),
-        np.int64(scheduler.prefix_caching and requests.hash_tokens > 0),
-        np.int64(row_of(scheduler.name).by_length),
-        np.int64(scheduler.chunked_prefill),
-        CHOICES[scheduler.balance],
-        np.int64(requests.concurrency),
-        np.float64(request_ns),
-        np.float64(front_end_ns),
-        np.int64(first_after),
-        _params(scheduler),
-        CADENCES[scheduler.prefill],
-        np.int64(scheduler.prefill_every),
-        np.array(speculation.acceptance or (0.0,)),
-        draws(speculation),
-        np.int64(units.of_block),
-        np.int64(units.of_request),
-        np.array(units.windows, np.int64).reshape(-1, 2),
-        np.int64(len(requests.follower) > 0),
-        ORDERS[scheduler.order] if len(requests.order) else ARRIVAL,
-        np.int64(store is not None),
-        np.float64(store.load_ns if store else 0.0),
-        np.float64(store.block_ns / units.of_block if store else 0.0),
+        max_seqs=np.int64(scheduler.max_num_seqs),
+        budget=np.int64(scheduler.max_num_batched_tokens),
+        block_tokens=np.int64(scheduler.block_tokens),
+        cached=np.int64(scheduler.prefix_caching and requests.hash_tokens > 0),
+        by_length=np.int64(row_of(scheduler.name).by_length),
+        chunked=np.int64(scheduler.chunked_prefill),
+        choice=CHOICES[scheduler.balance],
+        concurrency=np.int64(requests.concurrency),
+        request_ns=np.float64(request_ns),
+        front_end_ns=np.float64(front_end_ns),
+        first_after=np.int64(first_after),
+        params=_params(scheduler),
+        prefill=CADENCES[scheduler.prefill],
+        prefill_every=np.int64(scheduler.prefill_every),
+        acceptance=np.array(speculation.acceptance or (0.0,)),
+        draws=draws(speculation),
+        block_units=np.int64(units.of_block),
+        request_units=np.int64(units.of_request),
+        windows=np.array(units.windows, np.int64).reshape(-1, 2),
+        sessions=np.int64(len(requests.follower) > 0),
+        ordered=ORDERS[scheduler.order] if len(requests.order) else ARRIVAL,
+        stored=np.int64(store is not None),
+        load_ns=np.float64(store.load_ns if store else 0.0),
+        unit_ns=np.float64(store.block_ns / units.of_block if store else 0.0),
     )
 
 
@@ -465,27 +465,27 @@ def _state(
     ranks, instances = _ranks(pool, decode, scheduler.max_num_seqs, store, failing)
     seen = (len(ranks), len(cached.blocks))
     return ServingState(
-        records,
-        ranks,
-        instances,
-        _totals(begun),
-        cached.pieces,
-        np.zeros(len(cached.pieces), np.uint8),
-        cached.blocks * limits.block_units,
-        np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
-        np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
-        np.full(seen, -1, np.int32),
-        np.full(seen, -1, np.int32),
-        np.full(seen, -1, np.int32),
-        np.zeros(GAPS, np.int64),
-        np.zeros((BINS, len(SERIES))),
-        np.zeros(1),
-        np.zeros((len(instances), 2, points), EXPERTS),
-        np.zeros(logged, ITERATION),
-        schedulers.sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
-        np.full(len(records) if limits.choice == SESSION else 1, -1, np.int64),
-        line,
-        heads,
+        requests=records,
+        ranks=ranks,
+        instances=instances,
+        totals=_totals(begun),
+        pieces=cached.pieces,
+        held=np.zeros(len(cached.pieces), np.uint8),
+        sizes=cached.blocks * limits.block_units,
+        slots=np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
+        new=np.zeros((len(ranks), scheduler.max_num_seqs), np.int64),
+        references=np.full(seen, -1, np.int32),
+        older=np.full(seen, -1, np.int32),
+        younger=np.full(seen, -1, np.int32),
+        gaps=np.zeros(GAPS, np.int64),
+        series=np.zeros((BINS, len(SERIES))),
+        entered=np.zeros(1),
+        experts=np.zeros((len(instances), 2, points), EXPERTS),
+        log=np.zeros(logged, ITERATION),
+        sessions=schedulers.sessions_of(requests) if limits.choice == SESSION else np.zeros(1, np.int64),
+        homes=np.full(len(records) if limits.choice == SESSION else 1, -1, np.int64),
+        line=line,
+        heads=heads,
     )
 
 
@@ -617,7 +617,18 @@ def _as_served(
     log = state.log[: int(totals["iterations"])]
     for name in ("first_ns", "last_ns"):  # as clients see them
         state.requests[name] += state.requests["lag_ns"]
-    return Served(state.requests, state.gaps, means, bin_ns, totals, concurrency, balance, moves, log, state.experts)
+    return Served(
+        requests=state.requests,
+        gaps=state.gaps,
+        series=means,
+        bin_ns=bin_ns,
+        totals=totals,
+        concurrency=concurrency,
+        balance=balance,
+        moves=moves,
+        log=log,
+        experts=state.experts,
+    )
 
 
 def _totals(issued: int) -> np.ndarray:

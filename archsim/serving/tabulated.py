@@ -121,18 +121,18 @@ def _table(
         experts, dispatch, combine, loaded = experts[at], dispatch[at], combine[at], loaded[at]
     beside, off = _beside(laws, overlap), math.log(host.attention)
     return StepTable(
-        host.products * local,
-        host.experts * experts,
-        host.moves * dispatch,
-        host.moves * combine,
-        host.products * head,
-        host.products * decode_up,
-        host.products * prefill_up,
-        attention[0] + off,
-        attention[1] + off,
-        host.of_iterations(most_requests),
-        beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
-        LinkTimes(host.moves * linked, host.moves * links_up[0], host.moves * links_up[1], loaded),
+        local=host.products * local,
+        experts=host.experts * experts,
+        dispatch=host.moves * dispatch,
+        combine=host.moves * combine,
+        head=host.products * head,
+        decode_up=host.products * decode_up,
+        prefill_up=host.products * prefill_up,
+        decode=attention[0] + off,
+        prefill=attention[1] + off,
+        host=host.of_iterations(most_requests),
+        beside=beside._replace(shared=host.products * beside.shared, before=host.products * beside.before),
+        links=LinkTimes(host.moves * linked, host.moves * links_up[0], host.moves * links_up[1], loaded),
     )
 
 
@@ -163,16 +163,16 @@ def _beside(laws: IterationLaws, overlap: Overlap) -> OverlapTimes:
     of_shared = row_flop(model, parallel).get((TOKENS, SHARED), 0.0)
     layers = len(model.moe_layer_ids)
     return OverlapTimes(
-        HOW[overlap.how],
-        laws.ns(SHARED),
-        share * before,
-        np.float64(share),
-        np.float64(layers / model.layers),
-        np.float64(overlap.sms_share),
-        np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
-        np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
-        np.float64(overlap.parts),
-        np.float64(layers),
+        how=HOW[overlap.how],
+        shared=laws.ns(SHARED),
+        before=share * before,
+        before_share=np.float64(share),
+        moe_share=np.float64(layers / model.layers),
+        sms_share=np.float64(overlap.sms_share),
+        shared_multiply=np.float64(of_shared / overlap.flop_per_s * NS_PER_S),
+        experts_multiply=np.float64(layers * of_token / overlap.flop_per_s * NS_PER_S),
+        parts=np.float64(overlap.parts),
+        moe_layers=np.float64(layers),
     )
 
 

@@ -150,7 +150,7 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     if not isinstance(planned, ExperimentSpec | SweepPlan):
         return "", []
     from archsim.base.host import available_cores
-    from archsim.runs.feasibility import doubts_told, kv_rooms_told, cost_sentence
+    from archsim.runs.feasibility import cost_sentence, doubts_told, kv_rooms_told
     from archsim.runs.plan import plan_of, select
 
     plan = plan_of(planned)

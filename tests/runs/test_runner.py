@@ -28,7 +28,7 @@ from archsim.engine.loop import Replay
 from archsim.runs import pool as schedule_module
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.feasibility import cost_of, refuse_unheld, cost_sentence
+from archsim.runs.feasibility import cost_of, cost_sentence, refuse_unheld
 from archsim.runs.plan import plan_of, prepare
 from archsim.runs.pool import RunQueue
 from archsim.runs.run import ROW

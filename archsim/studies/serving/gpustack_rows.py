@@ -54,9 +54,17 @@ def gpustack_points(where: str, row: Mapping[str, Any], base: dict[str, Any] | N
     clients = _clients_of(row)
     many = lengths_open and clients == int(requests)
     point = MeasuredPoint(
-        where, engine, gpu, model or checkpoint, label, None, None if many else number_of(row, "ttft"),
-        None if many else number_of(row, "tpot"), number_of(row, "out_tps"), duration_s=number_of(row, "duration_s"),
-    )  # fmt: skip
+        where=where,
+        engine=engine,
+        gpu=gpu,
+        model=model or checkpoint,
+        precision=label,
+        given=None,
+        ttft=None if many else number_of(row, "ttft"),
+        tpot=None if many else number_of(row, "tpot"),
+        output_per_s=number_of(row, "out_tps"),
+        duration_s=number_of(row, "duration_s"),
+    )
     odd = next((each for each in options if each.startswith(BEYOND)), "")
     for wrong, why in (
         (gpu not in LAB_SYSTEMS, f"the GPU {gpu} is not known (known: {', '.join(LAB_SYSTEMS)})"),

@@ -119,7 +119,17 @@ def _deployed_point(
     named = engine if len(sides) == 1 else f"{engine}, {DISAGGREGATED}"
     gpu, machine = SYSTEMS.get(system.split("-")[0], ("", ""))
     model = MODELS.get(label, label)
-    point = MeasuredPoint(where, named, gpu or system, model, precision, None, ttft, tpot, output_per_s)
+    point = MeasuredPoint(
+        where=where,
+        engine=named,
+        gpu=gpu or system,
+        model=model,
+        precision=precision,
+        given=None,
+        ttft=ttft,
+        tpot=tpot,
+        output_per_s=output_per_s,
+    )
     devices = sum(count * ranks_of(side) for count, side in zip(counts, sides, strict=True))
     if engine not in SCHEDULERS:
         return point._replace(refused=f"the engine {backend} is not simulated (known: {', '.join(SCHEDULERS)})")

@@ -43,10 +43,22 @@ def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -
         mean = number_of(values, "mean_ttft_ms") is not None
         kind = "mean" if mean else "median"
         ttft, tpot = (number_of(values, f"{kind}_{name}_ms") for name in ("ttft", "tpot"))
-        found.append(MeasuredPoint(
-            at, serving.spec.engine, gpu, serving.model.name, str(label), given, ttft, tpot,
-            number_of(values, "output_throughput"), mean, run.lists, duration_s=number_of(values, "duration"),
-        ))  # fmt: skip
+        found.append(
+            MeasuredPoint(
+                where=at,
+                engine=serving.spec.engine,
+                gpu=gpu,
+                model=serving.model.name,
+                precision=str(label),
+                given=given,
+                ttft=ttft,
+                tpot=tpot,
+                output_per_s=number_of(values, "output_throughput"),
+                mean=mean,
+                lists=run.lists,
+                duration_s=number_of(values, "duration"),
+            )
+        )
     return found
 
 

@@ -369,10 +369,19 @@ def _answer(
         measured = measurements(expansion, rates, draws, answer, every)
         shares_of = tuple(indices(expansion, draws, answer))
     return ServedSure(
-        f"{plan.first.model.name} on {plan.first.system.name}", samples, judged, options, tuple(pairs),
-        _told(judged, options, pairs[: len(names) - 1], samples), shares_of, measured, tuple(every.values()),
-        _notes(every), unknown, explained,
-    )  # fmt: skip
+        name=f"{plan.first.model.name} on {plan.first.system.name}",
+        samples=samples,
+        judged=judged,
+        options=options,
+        pairs=tuple(pairs),
+        sentence=_told(judged, options, pairs[: len(names) - 1], samples),
+        indices=shares_of,
+        measurements=measured,
+        quantities=tuple(every.values()),
+        notes=_notes(every),
+        unknown=unknown,
+        explained=explained,
+    )
 
 
 def judged_by(serving: serving_files.Serving) -> tuple[str, bool]:
