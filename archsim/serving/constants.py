@@ -183,17 +183,25 @@ def host_file() -> HostFile:
     raise SpecError("configs/serving/hosts.yaml is missing")
 
 
+def engines(known: HostFile | None = None) -> tuple[str, ...]:
+    """The engines with constants."""
+    return tuple(dict.fromkeys(row.engine for row in (known or host_file()).hosts))
+
+
 def host_of(
     engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None,
     pool: str = "", dp: int = 1,
 ) -> Host:  # fmt: skip
-    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
-    engine ``none``. ``known``: in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of
-    both, with ``dp`` ranks of data-parallel attention.
+    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; for the
+    engine ``none`` no times, and of each factor on kernels the least of all engines, where one is below 1. ``known``:
+    in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of both, with ``dp`` ranks of
+    data-parallel attention.
     """
-    if engine == NONE:
-        return Host()
     moe, known = has_experts(model), known or host_file()
+    if engine == NONE:
+        each = [host_of(name, model, gpu, experts, products, known, pool, dp) for name in engines(known)]
+        least = ("experts", "decodes", "prompts")
+        return Host(**{name: min(1.0, *(getattr(host, name) for host in each)) for name in least})
     row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
     dtype = experts if moe else products
     factors = [

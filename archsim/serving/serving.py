@@ -670,7 +670,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         model, calibration_named(system.compute.calibration) if rates is not None else calibration_on(system),
         system.hbm.capacity_bytes,
         parallel.sizes(has_experts(serving.model)), precision, None if traffic else str(spec.routing),
-        None if spec.engine == NONE else spec.engine, utilisation, rates,
+        None if spec.engine == NONE or rates is not None else spec.engine, utilisation, rates,
         slots, overlap, speculation_of(serving).layers,
         static_batch(serving, parallel), _offload_of(serving, parallel), shares,
         utilised=spec.utilisation is not None, links=links,
@@ -780,6 +780,8 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     if spec.disaggregated != "none" and spec.disaggregated.prefill == "none":
         pool = ""
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
+    if serving.system.launch != WITH_KERNELS:  # factors are of kernels of GPUs
+        found = found._replace(experts=1.0, decodes=1.0, prompts=1.0)
     given = spec.host
     if given is None:
         return found
