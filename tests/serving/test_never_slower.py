@@ -1,14 +1,18 @@
-"""Less to wait for is never slower: no engine on the host than any engine, a host without times than a host."""
+"""Less to wait for is never slower: no engine than an engine, no host than a host, a faster GPU than the shipped."""
 
 import numpy as np
 import pytest
 from support.examples import examples
 
 from archsim.base.errors import ArchsimError
+from archsim.iteration.machine import calibration_on
+from archsim.laws.scaling import HOPS
+from archsim.laws.transfers import law_of
 from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.constants import engines
 from archsim.serving.serving import deploy, serve
 from archsim.specs.config_files import search_folders
+from archsim.specs.library import load_system
 from archsim.specs.serving_files import load_serving
 
 SYSTEMS = ("a100_cluster", "h100_node", "h200_node", "b200_node", "b300_node", "gb200_nvl72", "mi355x_node")
@@ -34,9 +38,8 @@ def random_file(draw):
             continue
 
 
-def times_of(given, **changes):
+def times_of(serving):
     """ns and ln ns by size of all parts of an iteration, float64[part], and (TTFT, TPOT) of a request alone."""
-    serving = load_serving(given | changes)
     table = deploy(serving).prefill.pool.table
     parts = (*table[:9], np.delete(table.host, HOST_CAPTURED), *table.links)
     measures = serve(serving).measures
@@ -48,11 +51,61 @@ def no_slower(one, other):
     return parts and (np.array(one[1]) <= ROUNDED * np.array(other[1])).all()
 
 
-@pytest.mark.parametrize("number", range(examples(20, 2)))
+@pytest.mark.parametrize("number", range(examples(20, 1)))
 def test_no_engine_is_never_slower_than_an_engine(number):
     given = random_file(np.random.default_rng(number))
-    none = times_of(given, engine="none")
+    none = times_of(load_serving(given | {"engine": "none"}))
     for engine in engines():
-        with_host = times_of(given, engine=engine)
+        with_host = times_of(load_serving(given | {"engine": engine}))
         assert no_slower(none, with_host), (given, engine)
-        assert no_slower(times_of(given, engine=engine, host={"captured": 512}), with_host), (given, engine)
+        alone = times_of(load_serving(given | {"engine": engine, "host": {"captured": 512}}))
+        assert no_slower(alone, with_host), (given, engine)
+
+
+def levels_of(system, at, **changes):
+    """A level of the fabric with other rates."""
+    fabric = system.fabric
+    levels = tuple(
+        level.model_copy(update=changes) if place == at else level for place, level in enumerate(fabric.levels)
+    )
+    return system.model_copy(update={"fabric": fabric.model_copy(update={"levels": levels})})
+
+
+def faster_machines(system, factor):
+    """(what is faster, the machine) for each rate that a part of an iteration asks for."""
+    hbm, compute = system.hbm, system.compute
+    more = hbm.model_copy(update={"bandwidth_bytes_per_s": factor * hbm.bandwidth_bytes_per_s})
+    yield "HBM", system.model_copy(update={"hbm": more})
+    more = compute.model_copy(update={"peak_flop_per_s": factor * compute.peak_flop_per_s})
+    yield "FLOP/s", system.model_copy(update={"compute": more})
+    for at, level in enumerate(system.fabric.levels):
+        yield f"links {at}", levels_of(system, at, bandwidth_bytes_per_s=factor * level.bandwidth_bytes_per_s)
+        yield f"latency {at}", levels_of(system, at, hop_latency_ns=level.hop_latency_ns / factor)
+
+
+@pytest.mark.parametrize("factor", [1.1, 4])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_no_transfer_is_slower_on_faster_links(name, factor):
+    """Nor quicker than at the speed of its links: what bytes take is divided by the factor at most."""
+    system = load_system(name)
+    before = calibration_on(system)
+    sizes = np.geomspace(1e3, 1e9, 200)
+    for what, machine in faster_machines(system, factor):
+        after = calibration_on(machine)
+        for one, other in zip((*after.p2p, *after.collectives), (*before.p2p, *before.collectives), strict=True):
+            least = law_of(other).time_ns(sizes) / factor - HOPS.get(one.of.get("op"), 1) * 300.0
+            ns = law_of(one).time_ns(sizes)
+            assert (ns <= ROUNDED * law_of(other).time_ns(sizes)).all(), (what, one.of)
+            assert (ns >= np.maximum(least, 0) / ROUNDED).all(), (what, one.of)
+
+
+@pytest.mark.parametrize("number", range(examples(20, 1)))
+def test_a_faster_machine_is_never_slower(number):
+    draw = np.random.default_rng(100 + number)
+    given, factor = random_file(draw), float(draw.choice([1.1, 2, 4]))
+    given["engine"] = str(draw.choice(["none", *engines()]))
+    serving = load_serving(given)
+    shipped = times_of(serving)
+    for what, machine in faster_machines(serving.system, factor):
+        faster = times_of(serving._replace(system=machine))
+        assert no_slower(faster, shipped), (given, what, factor)
