@@ -188,7 +188,7 @@ def shape_of(model: ModelSpec) -> str:
     """What a model's kernels depend on, whatever its name: ``256/8 7168x2048 latent`` is a top 8 of 256 experts, the
     hidden size and the FFN of an expert (or of a dense model), and the kinds of attention.
     """
-    kinds = dict.fromkeys(kind.kind for kind, _ in model.attention_layers)
+    kinds = dict.fromkeys(kind.kind for kind, _ in model.attention_layers) if model.attention else {}
     return f"{model.experts}/{model.top_k} {model.hidden}x{model.expert_ffn} {'+'.join(kinds)}"
 
 

@@ -65,9 +65,11 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     """A file with what it leaves open, and what that is, a sentence for each key."""
     precision = spec.precision.dtypes(system.compute.dtype)
     dtypes = precision.products, precision.experts
+    if system.launch != "gpu":
+        return spec, ()
     if spec.engine == "none" and spec.precision.kv is None and all(_narrow_kv(name, *dtypes) for name in SCHEDULER_OF):
         return spec.model_copy(update={"precision": spec.precision.model_copy(update={"kv": "fp8"})}), ()
-    if spec.engine not in SCHEDULER_OF or system.launch != "gpu":
+    if spec.engine not in SCHEDULER_OF:
         return spec, ()
     words: list[str] = []
     changes: dict[str, Any] = {}
