@@ -31,7 +31,7 @@ def _host(row: HostRow) -> str:
 
 
 def _factor(row: FactorRow) -> str:
-    keys = [f"{name}: {str(getattr(row, name)).lower()}" for name in ("engine", "experts", "gpu", "dtype", "model")]
+    keys = [f"{name}: {str(getattr(row, name)).lower()}" for name in ("engine", "experts", "gpu", "dtype", "shape")]
     values = [f"{name}: {getattr(row, name):.3g}" for name in ("routed", "decodes", "prompts", "request")]
     return f"  - {{{', '.join(each for each in (*keys, *values) if not each.endswith((': any', ': 1')))}}}"
 

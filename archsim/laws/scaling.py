@@ -192,7 +192,10 @@ def with_links(calibration: tables.CalibrationSpec, like: tables.CalibrationSpec
 def _transfer_at(
     table: tables.TransferTable, rates: MachineRates, link: float, pair: float, nic: float
 ) -> tables.TransferTable:
-    """Copies are of a pair of devices, all else of a device with the others of its group in a node."""
+    """Copies are of a pair of devices, all else of a device with the others of its group in a node. A piece of a law
+    that would take less than no time for no bytes has no latency: all of its time is of bytes. One that falls with the
+    bytes is no rate of a link.
+    """
     of = table.of
     outside = of.get("placement") == "inter_node" or of.get("nodes", "1") != "1"
     inside = link * transfers.linked_share(rates, int(of.get("num_gpus", rates.domain)))
@@ -202,8 +205,8 @@ def _transfer_at(
         return table
     return table.model_copy(
         update={
-            "ns_per_byte": tuple(ns / ratio for ns in table.ns_per_byte),
-            "latency_ns": tuple(max(ns + later, 0.0) for ns in table.latency_ns),
+            "ns_per_byte": tuple(ns / ratio if ns > 0 else ns for ns in table.ns_per_byte),
+            "latency_ns": tuple(ns / ratio + later if ns < 0 else max(ns + later, 0.0) for ns in table.latency_ns),
         }
     )
 

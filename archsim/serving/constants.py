@@ -96,15 +96,16 @@ class HostRow(fields.Spec):
 
 class FactorRow(fields.Spec):
     """Times relative to their laws, of what has these keys, each a name or ``any``; rows multiply. ``dtype``: of
-    experts, or of a dense model's products; ``routed``: of routed experts; ``decodes``, ``prompts``: of all that laws
-    give in iterations without and with prompts; ``request``: of the engine's constant of that name.
+    experts, or of a dense model's products; ``shape``: of the model, as in `shape_of`; ``routed``: of routed experts;
+    ``decodes``, ``prompts``: of all that laws give in iterations without and with prompts; ``request``: of the engine's
+    constant of that name.
     """
 
     engine: str = ANY
     experts: bool
     gpu: str = ANY
     dtype: str = ANY
-    model: str = ANY
+    shape: str = ANY
     routed: float = 1.0
     decodes: float = 1.0
     prompts: float = 1.0
@@ -178,21 +179,39 @@ def host_file() -> HostFile:
     raise SpecError("configs/serving/hosts.yaml is missing")
 
 
+def shape_of(model: ModelSpec) -> str:
+    """What a model's kernels depend on, whatever its name: ``256/8 7168x2048 latent`` is a top 8 of 256 experts, the
+    hidden size and the FFN of an expert (or of a dense model), and the kinds of attention.
+    """
+    kinds = dict.fromkeys(kind.kind for kind, _ in model.attention_layers) if model.attention else {}
+    return f"{model.experts}/{model.top_k} {model.hidden}x{model.expert_ffn} {'+'.join(kinds)}"
+
+
+def engines(known: HostFile | None = None) -> tuple[str, ...]:
+    """The engines with constants."""
+    return tuple(dict.fromkeys(row.engine for row in (known or host_file()).hosts))
+
+
 def host_of(
     engine: str, model: ModelSpec, gpu: str, experts: str, products: str, known: HostFile | None = None,
     pool: str = "", dp: int = 1,
 ) -> Host:  # fmt: skip
-    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; zeros for the
-    engine ``none``. ``known``: in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of
-    both, with ``dp`` ranks of data-parallel attention.
+    """The constants of an engine that serves a model on a GPU, with experts and products of these dtypes; for the
+    engine ``none`` no times, and of each factor on kernels the least of all engines, where one is below 1. ``known``:
+    in place of the shipped ones; ``pool``: PREFILL or DECODE of an engine that does one of both, with ``dp`` ranks of
+    data-parallel attention.
     """
-    if engine == NONE:
-        return Host()
     moe, known = has_experts(model), known or host_file()
+    if engine == NONE:
+        each = [host_of(name, model, gpu, experts, products, known, pool, dp) for name in engines(known)]
+        least = ("experts", "decodes", "prompts")
+        return Host(**{name: min(1.0, *(getattr(host, name) for host in each)) for name in least})
     row = next(each for each in known.hosts if (each.engine, each.experts) == (engine, moe))
     dtype = experts if moe else products
     factors = [
-        each for each in known.factors if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, model=model.name)
+        each
+        for each in known.factors
+        if each.of(engine=engine, experts=moe, gpu=gpu, dtype=dtype, shape=shape_of(model))
     ]
     pools = [each for each in known.pools if each.of(dp, engine=engine, gpu=gpu, dtype=dtype)] if pool else []
     alone = prod(each.decodes for each in pools) if pool == DECODE else 1.0

@@ -13,10 +13,10 @@ from archsim.iteration import rank_memory
 from archsim.iteration.collectives import gathered_ns
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
-from archsim.iteration.times import IterationLaws, iteration_laws
+from archsim.iteration.times import IterationLaws, fastest, iteration_laws
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE, domain_of
-from archsim.serving.constants import NO_HOST, Host
+from archsim.serving.constants import NO_HOST, Host, engines
 from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.groups import Gathered
 from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units
@@ -78,7 +78,12 @@ def build(engine: ServingEngine, scheduler: Scheduler, host: Host = NO_HOST, ins
 
 
 def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws, tuple[str, ...]]:
-    """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words."""
+    """The laws of an engine's iterations, with experts, and what stands in for what was not measured, in words. Without
+    an engine every kernel is the fastest of those that engines run.
+    """
+    if engine.library is None and engine.rates is None:
+        each = [laws_of(engine._replace(library=name), scheduler) for name in engines()]
+        return fastest([laws for laws, _ in each]), tuple(dict.fromkeys(note for _, notes in each for note in notes))
     precision = engine.precision
     refuse_cut_blocks(engine.model, engine.parallel, precision)
     found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)

@@ -682,7 +682,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         parallel=parallel.sizes(has_experts(serving.model)),
         precision=precision,
         routing=None if traffic else str(spec.routing),
-        library=None if spec.engine == NONE else spec.engine,
+        library=None if spec.engine == NONE or rates is not None else spec.engine,
         utilisation=utilisation,
         rates=rates,
         expert_slots=slots,
@@ -799,6 +799,8 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     if spec.disaggregated != "none" and spec.disaggregated.prefill == "none":
         pool = ""
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
+    if serving.system.launch != WITH_KERNELS:  # factors are of kernels of GPUs
+        found = found._replace(experts=1.0, decodes=1.0, prompts=1.0)
     given = spec.host
     if given is None:
         return found

@@ -63,16 +63,21 @@ FP4_FROM_CHECKPOINT = ("nvfp4", "mxfp4_mxfp8")  # weights whose checkpoints keep
 
 def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[ServeSpec, tuple[str, ...]]:
     """A file with what it leaves open, and what that is, a sentence for each key."""
-    if spec.engine not in SCHEDULER_OF or system.launch != "gpu":
+    precision = spec.precision.dtypes(system.compute.dtype)
+    dtypes = precision.products, precision.experts
+    if system.launch != "gpu":
+        return spec, ()
+    if spec.engine == "none" and spec.precision.kv is None and all(_narrow_kv(name, *dtypes) for name in SCHEDULER_OF):
+        return spec.model_copy(update={"precision": spec.precision.model_copy(update={"kv": "fp8"})}), ()
+    if spec.engine not in SCHEDULER_OF:
         return spec, ()
     words: list[str] = []
-    precision = spec.precision.dtypes(system.compute.dtype)
     changes: dict[str, Any] = {}
 
     def fill(keys: str, value: object, why: str) -> None:
         words.append(f"{keys}: {value} ({why})")
 
-    if spec.precision.kv is None and _narrow_kv(spec.engine, precision.products, precision.experts):
+    if spec.precision.kv is None and _narrow_kv(spec.engine, *dtypes):
         changes["precision"] = spec.precision.model_copy(update={"kv": "fp8"})
         fill("precision.kv", "fp8", f"as {spec.engine} keeps KV of such weights")
     scheduler = _scheduler_of(spec, system)

@@ -473,7 +473,8 @@ class ServeSpec(Spec):
     # Engines alike.
     instances: Annotated[int, count(1, 10_000)] = 1
     precision: deployment.PrecisionSpec = deployment.PrecisionSpec()  # of weights, activations and KV
-    # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time.
+    # Whose host constants and attention: fitted ones of configs/serving/hosts.yaml. none: no host time, and
+    # of each kernel the fastest of all engines.
     engine: Literal["vllm", "sglang", "trtllm", "none"] = "vllm"
     # Such as 0.19.0: whose defaults the engine has; null: the newest that is known.
     engine_version: Annotated[str, Field(pattern=r"^v?\d+\.\d+")] | None = None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.constants import FactorRow, HostFile, host_file
+from archsim.serving.constants import FactorRow, HostFile, host_file, shape_of
 from archsim.serving.simulate import Pool, Served
 from measured_serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
 
@@ -44,14 +44,14 @@ TERMS = (
     Term("sequence", ENGINE, 0.7, 0.015),
     Term("eager_layer", ENGINE, 0.7, 0.35),
     Term("request", ENGINE, 1.0, 20.0),
-    Term("request", (*ENGINE, "model"), 1.5),
+    Term("request", (*ENGINE, "shape"), 1.5),
     Term("front_end", ENGINE, 0.7, 0.6),
     Term("routed", GPU, 0.4),
     Term("decodes", ENGINE, 0.3),
     Term("prompts", ENGINE, 0.1),
     *(Term(name, CELL, 0.2) for name in ("decodes", "prompts")),
-    Term("decodes", (*CELL, "model"), 0.2),
-    Term("prompts", (*CELL, "model"), 0.4),
+    Term("decodes", (*CELL, "shape"), 0.2),
+    Term("prompts", (*CELL, "shape"), 0.4),
 )
 OF_HOSTS = tuple((name, ENGINE) for name in HOST)  # terms that are constants; others are factors
 Constant = tuple[Term, tuple]
@@ -79,7 +79,7 @@ def means_of(case: Case, known: HostFile | None = None) -> Iterator[Means]:
     host = host_of_case(case, known)
     pool = pool_of(case, host)
     keys = {"engine": first["backend"], "experts": bool(first["is_moe"]), "gpu": SYSTEMS[first["system"]][0],
-            "dtype": case_dtype(first), "model": model.name}  # fmt: skip
+            "dtype": case_dtype(first), "shape": shape_of(model)}  # fmt: skip
     laws = np.array([host.decodes, host.prompts, host.decodes * host.experts, host.prompts * host.experts])
     for row in case.rows:
         served = serve_point(pool, host, row, logged=True)

@@ -30,7 +30,7 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
-from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of
+from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, range_of, serve, serve_requests
@@ -456,7 +456,10 @@ FITTING_ROW = {
     "concurrency": 6, "isl_tokens": 1024, "osl_tokens": 32, "gpus": 1, "tp": 1, "attention_dp": 1, "is_moe": 0,
     "tpot_ms": 10.0, "ttft_ms": 100.0, "gemm_quant": "", "moe_quant": "", "origin": "inferencex_db", "warmed_up": "no",
 }  # fmt: skip
-KEYS = {"engine": "vllm", "experts": True, "gpu": "h200", "dtype": "fp8_block", "model": "qwen3-235b-a22b"}
+KEYS = {
+    "engine": "vllm", "experts": True, "gpu": "h200", "dtype": "fp8_block",
+    "shape": shape_of(load_model("qwen3-235b-a22b")),
+}  # fmt: skip
 
 
 def constants(host, known=None):
@@ -518,12 +521,15 @@ def test_folds_part_groups_evenly_and_whole():
     assert sorted(found.values()) == sorted(at % FOLDS for at in range(15))
 
 
+GLM = shape_of(load_model("glm-5"))
+
+
 def test_rows_of_factors_multiply_where_their_keys_agree():
     rows = (
         FactorRow(engine="vllm", experts=True, decodes=2.0),
-        FactorRow(engine="vllm", experts=True, model="glm-5", request=0.5),
+        FactorRow(engine="vllm", experts=True, shape=GLM, request=0.5),
         FactorRow(gpu="h200", dtype="fp8_block", experts=True, routed=3.0),
-        FactorRow(engine="vllm", experts=True, gpu="h200", dtype="fp8_block", model="glm-5", decodes=5.0),
+        FactorRow(engine="vllm", experts=True, gpu="h200", dtype="fp8_block", shape=GLM, decodes=5.0),
     )
     known = host_file().model_copy(update={"factors": rows})
     host = host_of("vllm", load_model("qwen3-235b-a22b"), "h200", "fp8_block", "bf16", known)

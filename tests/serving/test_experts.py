@@ -56,7 +56,7 @@ def test_even_traffic_takes_what_the_law_of_even_traffic_says():
 
 def test_one_request_takes_what_the_engine_says():
     given = {"concurrency": 1, "input": {"fixed": 512}, "output": {"fixed": 2}, "count": 1}
-    alone = ar.serve(FILE | {"requests": given})
+    alone = ar.serve(FILE | {"requests": given, "host": {"decodes": 1, "prompts": 1}})
     group = alone.deployment.prefill.pool.experts(0)
     moe = np.exp([group.table["ln_ns"][1, 9], group.table["ln_ns"][0, 0]])
     laws, request = alone.deployment.prefill.laws, alone.served.requests[0]

@@ -1,18 +1,22 @@
 """Serving follows the machine's file: cases derived by hand, at the door that a user takes."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from support.examples import sampled
 
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
 from archsim.iteration.machine import scaled_report
 from archsim.laws.tables import MachineCalibration
+from archsim.serving.constants import engines, host_of
 from archsim.serving.deployment import build, laws_of, offloaded_ns
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, engine_of, host_for, measured_residual, serve
 from archsim.serving.simulate import Scheduler
-from archsim.specs.library import load_system
+from archsim.specs.config_files import search_folders
+from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 
 FP8 = {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"}
@@ -43,6 +47,31 @@ def linked(rate):
 
 def test_a_machine_of_another_name_has_the_same_times():
     assert times_ms(of_machine("h200_node")) == times_ms(of_machine(mine()))
+
+
+RENAMED = sampled(
+    sorted(path.stem for path in search_folders("models", None)[-1].glob("*.yaml")), {"gpt-oss-20b"}.__contains__
+)
+
+
+@pytest.mark.parametrize("model", RENAMED)
+def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
+    """In every number, with the constants and factors of every engine."""
+    known = load_model(model)
+    mine = known.model_copy(update={"name": "mine"})
+    text = (search_folders("models", None)[-1] / f"{model}.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace(f"name: {model}", "name: mine"))
+    for engine, gpu, dtype in product(
+        engines(), ("h100", "h200", "b200", "b300"), ("fp8", "fp8_block", "nvfp4", "mxfp4")
+    ):
+        assert host_of(engine, mine, gpu, dtype, dtype) == host_of(engine, known, gpu, dtype, dtype)
+    given = {
+        "system": "b300_node", "precision": FP8 | {"experts": "nvfp4"}, "parallel": {"attention": {"dp": 4}},
+        "requests": {"concurrency": 8, "input": {"mean": 300}, "output": {"fixed": 8}, "count": 8},
+        "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 2048},
+    }  # fmt: skip
+    one, other = (serve(load_serving(given | {"model": each})) for each in (model, tmp_path / "mine.yaml"))
+    assert one.measures == other.measures and one.served.requests.tobytes() == other.served.requests.tobytes()
 
 
 def test_products_take_the_peak_of_the_machine():

@@ -12,6 +12,7 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.iteration.layers import has_experts
 from archsim.serving import expert_groups, measures
+from archsim.serving.constants import shape_of
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
@@ -30,8 +31,8 @@ INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
 LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
 NVIDIA_ONLY = ("trtllm",)
 AMD = ("mi300x", "mi355x")
-# Checkpoints whose experts come in one dtype (model cards).
-NATIVE: Mapping[str, str] = MappingProxyType({"gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"})
+# Shapes of checkpoints whose experts come in one dtype (model cards of gpt-oss-120b and gpt-oss-20b).
+NATIVE: Mapping[str, str] = MappingProxyType({"128/4 2880x2880 grouped": "mxfp4", "32/4 2880x2880 grouped": "mxfp4"})
 FP8, NVFP4, BF16, MXFP4 = "fp8", "nvfp4", "bf16", "mxfp4"
 PRECISIONS = (BF16, FP8, NVFP4, MXFP4)
 FP8_GPUS = ("h100", "h200", "h800", "h20")
@@ -255,8 +256,8 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
 
 def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
     """Precisions in which a model is served on a GPU where the user names none: its own; FP8; NVFP4 on Blackwell."""
-    if model.name in NATIVE:
-        return (NATIVE[model.name],)
+    if (shape := shape_of(model)) in NATIVE:
+        return (NATIVE[shape],)
     if gpu in BLACKWELL:
         return (FP8, NVFP4)
     return (FP8,) if gpu in (*FP8_GPUS, *AMD) else (BF16,)
