@@ -644,6 +644,11 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             "dies_as_built and links_as_built"
         )
     array, hbm = system.slowest
+    if system.launch == WITH_KERNELS and system.has_dead_links:
+        raise SpecError(
+            f"{system.name}: links_as_built.dead: collectives were measured where all links work. List the GPU under "
+            "dies_as_built.dead, or give the link a share of its bandwidth (links_as_built.degraded)"
+        )
     if system.launch != WITH_KERNELS:
         refuse_on_wafer(serving)
         rates = rates_of(system)

@@ -440,6 +440,25 @@ class SystemSpec(Spec):
         return (1.0, 1.0) if self.built is None else (min(self.built.array), min(self.built.hbm))
 
     @property
+    def has_dead_links(self) -> bool:
+        """Whether a link of it is dead, both of whose ends may live."""
+        failing = self.drawn is not None and self.drawn.link_failure > 0
+        return failing or bool(self.links_as_built and self.links_as_built.dead)
+
+    def weakest_link(self, level: int) -> float:
+        """The least share of its bandwidth that a link of a level of its fabric has: collectives wait for it."""
+        sizes = [each.size for each in self.fabric.levels] if self.fabric is not None else [self.sites]
+        inner, outer = math.prod(sizes[:level]), math.prod(sizes[: level + 1])
+
+        def is_of(a: int, b: int | str) -> bool:
+            if isinstance(b, str):
+                return b == f"level {level}"
+            return a // inner != b // inner and a // outer == b // outer
+
+        degraded = self.links_as_built.degraded if self.links_as_built is not None else ()
+        return min((each.bandwidth for each in degraded if is_of(*each.link)), default=1.0)
+
+    @property
     def whole(self) -> tuple[float, float]:
         """How many nominal arrays and HBMs all dies together are as fast as."""
         if self.built is None:
