@@ -741,7 +741,10 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
         (spec.speculation != "none", "speculation"),
         (spec.static_batch is not None, "a static batch"),
-        (serving.system.launch != WITH_KERNELS, f"a wafer ({serving.system.name})"),
+        (
+            serving.system.launch != WITH_KERNELS and has_experts(serving.model),
+            f"experts on a wafer ({serving.system.name})",
+        ),
     ):
         if odd:
             raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled. Give pp: 1")

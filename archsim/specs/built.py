@@ -323,7 +323,7 @@ def _refuse_unknown_links(system: Made) -> None:
         written = ".".join(map(str, at))
         missing = [site for site in (a, b) if isinstance(site, int) and site >= system.sites]
         linked = sorted({other for each in pairs or () for other in each if a in each and other != a})
-        near = min(linked, key=lambda other: (abs(other - pair[1]), other)) if linked else None
+        near = min(linked, key=lambda other: (abs(other - b), other)) if linked and isinstance(b, int) else None
         if missing or a == b:
             problem = f"there is no die {missing[0]}" if missing else "links a die to itself"
             raise KeyProblem(
