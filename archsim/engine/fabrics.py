@@ -16,7 +16,7 @@ from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.wafer import Draw, dead_links
-from archsim.specs.built import named_dies
+from archsim.specs.built import named_dies, switches_of
 from archsim.specs.scenario import Scenario
 from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels
@@ -47,7 +47,7 @@ def dies_on_a_carrier(system) -> Any:
     links = np.bincount(graph.link_class, minlength=1).tolist()
     leaving = sum(count * each.bandwidth_bytes_per_s for count, each in zip(links, link_classes(system), strict=False))
     area = die_area(system, leaving / system.sites, 0.0)
-    whole_mm2 = least_whole_mm2(sum(area.values()), interface_of(system, area, AreaEstimates()))
+    whole_mm2 = least_whole_mm2(sum(area.values()), interface_of(system, AreaEstimates()))
     stacks = stacks_of(system)
     return np.maximum(1, CARRIER_MM2 // (whole_mm2 + stacks * HBM_STACK_MM2)).astype(np.int64)
 
@@ -145,13 +145,14 @@ def _as_built(system, carriers: str = "one") -> tuple[as_built.Punched, list[fab
         raise SpecError(f"{system.name}: {built.unusable}")
     graph, classes = _as_made(system, grid.ROW_MAJOR, carriers)
     pairs = {tuple(sorted(pair)) for pair in zip(graph.link_src.tolist(), graph.link_dst.tolist(), strict=True)}
-    dead = {tuple(sorted(pair)) for pair in links.dead} if links else set()
-    slow = {tuple(sorted(each.link)): each.bandwidth for each in links.degraded} if links else {}
+    dead = {_edge_of(system, graph, pair) for pair in links.dead} if links else set()
+    slow = {_edge_of(system, graph, each.link): each.bandwidth for each in links.degraded} if links else {}
     for pair in sorted((dead | set(slow)) - pairs):
         near = sorted(other for each in pairs for other in each if pair[0] in each and other != pair[0])
+        there = [named_dies(near)] if (near := [other for other in near if other < graph.dies]) else []
         raise SpecError(
-            f"{system.name}: links_as_built: no link between dies {pair[0]} and {pair[1]}; node {pair[0]} is linked to "
-            f"{named_dies(near) if near else 'none'}"
+            f"{system.name}: links_as_built: no link between dies {pair[0]} and {pair[1]}; die {pair[0]} is linked to "
+            f"{', '.join([*there, *switches_of(system)]) or 'none'}"
         )
     if (drawn := system.drawn) is not None and drawn.link_failure:
         every = sorted(pairs)
@@ -176,6 +177,20 @@ def _as_built(system, carriers: str = "one") -> tuple[as_built.Punched, list[fab
         return found, classes
     except as_built.CutOff as error:
         raise MachineInParts(f"{system.name}: {error}") from None
+
+
+def _edge_of(system, graph: fabric.Graph, link: tuple[int, int | str]) -> tuple[int, int]:
+    """The nodes of a link as it is written, lower first; of a port that a group shares, that port and its switch."""
+    die, end = link
+    if isinstance(end, int):
+        return min(die, end), max(die, end)
+    level, levels = int(end.rpartition(" ")[2]), len(system.fabric.levels) if system.fabric is not None else 1
+    leaves = graph.link_src == die
+    if (own := np.flatnonzero(leaves & (graph.link_class == level) & (graph.link_dst >= graph.dies))).size:
+        return die, int(graph.link_dst[own[0]])
+    port = int(graph.link_dst[np.flatnonzero(leaves & (graph.link_class == levels + level))[0]])
+    ends = port, int(graph.link_dst[np.flatnonzero((graph.link_src == port) & (graph.link_class == level))[0]])
+    return min(ends), max(ends)
 
 
 class MachineInParts(SpecError):

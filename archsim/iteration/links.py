@@ -57,6 +57,12 @@ class Links(NamedTuple):
         found = (fixed_ns[:, None] + ns_per_byte[:, None] * np.asarray(size_bytes, float)).min(axis=0)
         return 2 * found if op == ALL_REDUCE else found
 
+    def next_stage_ns(self, size_bytes: np.ndarray, ranks: int, stages: int) -> np.ndarray:
+        """float64[size]: every rank of a pipeline sends ``size_bytes`` to the rank of its number in the next stage."""
+        sources = np.arange((stages - 1) * ranks)
+        fixed_ns, ns_per_byte = _step(self.fabric, sources, sources + ranks)
+        return fixed_ns + ns_per_byte * np.asarray(size_bytes, float)
+
     def host_ns(self, tokens: np.ndarray) -> np.ndarray:
         """float64[iteration]: the host sends the tokens of an iteration and gets the next ones back, through the die
         nearest to all others. What an engine computes on the host is not in it.

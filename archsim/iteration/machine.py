@@ -34,23 +34,25 @@ def calibration_at(name: str | None, digest: str, rates: scaling.MachineRates) -
 
 def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.MachineRates:
     """The rates of a machine of GPUs beside those of the GPU that was measured. A machine without a second level of
-    links has the NICs of the measured nodes, which it does not use.
+    links has the NICs of the measured nodes, which it does not use. Every collective of a level waits for its weakest
+    link.
     """
     gpu, levels = calibration.gpu, system.fabric.levels if system.fabric is not None else ()
     peak = measured_peak(calibration.reference, system.compute.dtype)
     share = round(transfers.hbm_reads(calibration).efficiency or READ_SHARES.get(gpu, READ_SHARE), 2)
     pair = (levels[0].bandwidth_bytes_per_s if levels else None) or system.d2d.bandwidth_bytes_per_s
+    pair *= system.weakest_link(0)
     hop_ns = (levels[0].hop_latency_ns if levels else None) or system.d2d.hop_latency_ns
     members = levels[0].size if levels else system.dies
     linked = bool(levels) and levels[0].kind == "fully_connected" and members > 1
-    nic = levels[1].bandwidth_bytes_per_s if len(levels) > 1 else None
+    nic = (levels[1].bandwidth_bytes_per_s if len(levels) > 1 else None) or transfers.NIC_BYTES_PER_S
     return scaling.MachineRates(
         compute=system.compute.peak_flop_per_s / peak,
         memory=system.hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
         * (system.hbm.efficiency / share),
         link_bytes_per_s=pair * (members - 1) if linked else pair,
         pair_bytes_per_s=pair,
-        nic_bytes_per_s=nic or transfers.NIC_BYTES_PER_S,
+        nic_bytes_per_s=nic * (system.weakest_link(1) if len(levels) > 1 else 1.0),
         hop_ns=hop_ns - HOPS_NS.get(gpu, HOP_NS),
         domain=members,
         linked=linked,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from archsim.base.units import NS_PER_S
+from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.laws.gemm import Rates
 from archsim.laws.laws import Laws
 from archsim.specs.deployment import Precision
@@ -33,6 +33,7 @@ class RooflineTimes:
     kv_dtype: str  # of the cache
     flop_per_s: float  # that kernels reach
     bytes_per_s: float  # of HBM that kernels reach
+    launch_ns: float = LAUNCH_NS
     library: str = "roofline"  # whose times they are
     whole: bool = False  # with the projections
 
@@ -43,7 +44,7 @@ class RooflineTimes:
     def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
         requests = np.asarray(requests, float)
         flop, moved = self.work(self.phase, self.tp, requests, new, context, self.kv_dtype)
-        ns = LAUNCH_NS + np.maximum(flop / self.flop_per_s, moved / self.bytes_per_s) * NS_PER_S
+        ns = self.launch_ns + np.maximum(flop / self.flop_per_s, moved / self.bytes_per_s) * NS_PER_S
         return np.where(requests > 0, ns, 0.0)
 
     def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
@@ -59,7 +60,14 @@ def roofline(
     precision: Precision,
     rates: Rates | None,
 ) -> RooflineTimes:
-    """A roofline with the rates of the calibration's GPU, or of the die that it stands for."""
+    """A roofline with the rates of the calibration's GPU, or of the die that it stands for, by its own kernels where
+    it has some.
+    """
+    if rates is not None and rates.own is not None:
+        own, narrower = rates.own, WEIGHT_BYTES[rates.dtype or "bf16"] / WEIGHT_BYTES["bf16"]
+        flop_per_s = rates.peak_flop_per_s * narrower * own.flop_share
+        bytes_per_s = rates.hbm_bytes_per_s * own.byte_share
+        return RooflineTimes(kind, work, phase, tp, precision.kv, flop_per_s, bytes_per_s, own.latency_ns)
     reference = laws.calibration.reference
     compute, memory = laws.scale_of("bf16", rates)
     part = OF_PROMPTS if phase == "prefill" else 1.0

@@ -61,8 +61,9 @@ def laws_of(scenario: Scenario, links: Links | None) -> IterationLaws | None:
 def rates_of(system: SystemSpec) -> gemm.Rates:
     """Those of its slowest die: ranks have equal shares of all this, and wait for each other."""
     array, hbm = system.slowest
-    peak, dtype = system.compute.peak_flop_per_s * array, system.compute.dtype
-    return gemm.Rates(peak, system.hbm.bandwidth_bytes_per_s * hbm, dtype)
+    compute, latency_ns = system.compute, system.compute.kernel_latency_ns
+    own = None if latency_ns is None else gemm.OwnKernels(latency_ns, compute.efficiency, system.hbm.efficiency)
+    return gemm.Rates(compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm, compute.dtype, own)
 
 
 @lru_cache(maxsize=16)

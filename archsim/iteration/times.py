@@ -22,6 +22,7 @@ from archsim.iteration.attention import DECODE, PREFILL, AttentionTimes, Kind
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, gathered_ns
 from archsim.iteration.experts import BALANCED, Experts
 from archsim.iteration.layers import (
+    ACTIVATION_BYTES,
     ALL_REDUCE,
     ATTENTION,
     CAUSES,
@@ -43,6 +44,7 @@ from archsim.iteration.layers import (
     program,
 )
 from archsim.iteration.links import Links
+from archsim.iteration.roofline import roofline
 from archsim.laws import gemm, tables, transfers
 from archsim.laws.laws import Laws
 from archsim.specs.deployment import ALONE, BF16, Parallelism, Precision, refuse_uneven
@@ -259,8 +261,14 @@ def _attention_times(
     over its part of the tokens. Raises SpecError for more ranks than would hold copies.
     """
     tp, shared = parallel.tp, parallel.context
+
+    def of_heads(heads_over: int) -> AttentionTimes:
+        if rates is not None and rates.own is not None:
+            return roofline(kind.kind, kind.work, laws, phase, heads_over, precision, rates)
+        return kind.times(laws, phase, model.hidden, heads_over, precision, library=library, rates=rates)
+
     if shared == 1:
-        return kind.times(laws, phase, model.hidden, tp, precision, library=library, rates=rates)
+        return of_heads(tp)
     copies = tp // min(kind.kv_ranks(tp), tp)
     if shared > copies:
         raise errors.SpecError(
@@ -270,7 +278,7 @@ def _attention_times(
         )
     kind.context_values(tp)  # refused where its cache is not divided so
     heads_over = tp // shared if phase == DECODE else tp
-    found = kind.times(laws, phase, model.hidden, heads_over, precision, library=library, rates=rates)
+    found = of_heads(heads_over)
     entry_bytes = kind.kept_bytes_per_token(int(units.WEIGHT_BYTES[precision.kv])) / kind.kv_ranks(tp)
     sizes = np.geomspace(1e3, 1e10, 71)
     gathered = np.log(_collective_ns(laws, links, "all_gather", sizes, shared)) if phase == PREFILL else np.zeros(0)
@@ -366,6 +374,9 @@ class _Timing(NamedTuple):
 
     def _product(self, product: LayerProduct) -> _Timed:
         dtype = "bf16" if product.cause in (ROUTER, LM_HEAD) else self.precision.products
+        if self.rates is not None and self.rates.own is not None:
+            ns = own_product_ns(self.rates, product.n, product.k, dtype, self._rows / product.sharing)
+            return _Timed(ns, np.ones(self.sizes))
         tuned = self.tuned and product.cause != LM_HEAD
         law = gemm.dense_product(self.laws.calibration, product.n, product.k, dtype, self.rates, tuned=tuned)
         rows = self._rows / product.sharing if product.sharing > 1 else self._rows
@@ -373,12 +384,27 @@ class _Timing(NamedTuple):
 
     def _stream(self, stream: Stream) -> _Timed:
         moved_ns = stream.row_bytes * self._rows / _read_bytes_per_s(self.laws, self.rates) * units.NS_PER_S
-        return _Timed(np.where(self._rows > 0, stream.kernels * _launch_ns(self.laws) + moved_ns, 0.0))
+        own = self.rates.own if self.rates is not None else None
+        launch_ns = own.latency_ns if own is not None else _launch_ns(self.laws)
+        return _Timed(np.where(self._rows > 0, stream.kernels * launch_ns + moved_ns, 0.0))
 
     def _collective(self, given: Collective) -> _Timed:
         size = np.maximum(self._rows * given.row_bytes, 1)
         found = _collective_ns(self.laws, self.links, given.op, size, given.ranks)
         return _Timed(np.where(self._rows > 0, found, 0.0))
+
+
+def own_product_ns(rates: gemm.Rates, n: int, k: int, dtype: str, rows: np.ndarray) -> np.ndarray:
+    """float64[rows]: a product of ``rows`` by k × n weights on a die with kernels of its own. Narrower values multiply
+    as many times faster.
+    """
+    own, width = rates.own, units.WEIGHT_BYTES[dtype]
+    assert own is not None, "asked where it has some"
+    flop_per_s = rates.peak_flop_per_s * units.WEIGHT_BYTES[rates.dtype or dtype] / width * own.flop_share
+    moved = n * k * width + rows * (n + k) * ACTIVATION_BYTES
+    bytes_s = moved / (rates.hbm_bytes_per_s * own.byte_share)
+    ns = own.latency_ns + np.maximum(2.0 * n * k * rows / flop_per_s, bytes_s) * units.NS_PER_S
+    return np.where(rows > 0, ns, 0.0)
 
 
 def iteration_times(

@@ -296,14 +296,23 @@ def gemm_times(m_points, ns_points, curve, m, out):
 # The three products of an expert (gate, up, down) on a die other than the measured GPU.
 
 
+class OwnKernels(NamedTuple):
+    """Kernels of a die that are no GPU's: rooflines after a latency."""
+
+    latency_ns: float  # of every kernel
+    flop_share: float  # of the peak that they reach
+    byte_share: float  # of the bandwidth of the memory that they reach
+
+
 class Rates(NamedTuple):
     """Peak rates of the modelled die; of many dies, float64[die] each. ``dtype``: of the peak, to which those of other
-    dtypes are as on the measured GPU. None: each table's own.
+    dtypes are as on the measured GPU. None: each table's own. ``own``: None where its kernels are as the GPU's.
     """
 
     peak_flop_per_s: Any
     hbm_bytes_per_s: Any
     dtype: str | None = None
+    own: OwnKernels | None = None
 
     def map(self, change: Callable[[Any], Any]) -> Rates:
         """The rates, changed one by one."""

@@ -66,10 +66,14 @@ class Draw(NamedTuple):
         return np.random.default_rng([self.seed, self.wafer, *what.encode()])
 
 
-def good_cores(draw: Draw, dies: int, defects: Defects) -> np.ndarray:
-    """Share of the cores of each die that are good, float64[die]; 0 of a die that is dead."""
+def good_cores(draw: Draw, dies: int, defects: Defects, shared: np.ndarray | None = None) -> np.ndarray:
+    """Share of the cores of each die that are good, float64[die]; 0 of a die that is dead. ``shared``: int64[die], the
+    die whose rate of defects each has; None: its own.
+    """
     generator = draw.generator("defects")
     rate = generator.gamma(defects.cluster, 1 / defects.cluster, dies) * defects.per_cm2 / MM2_PER_CM2
+    if shared is not None:
+        rate = rate[shared]
     alive = generator.exponential(size=dies) >= rate * (defects.die_mm2 - defects.cores_mm2)
     if not defects.cores_mm2:
         return alive.astype(float)
@@ -84,6 +88,21 @@ def speeds(draw: Draw, what: str, sigma: float, radial: float, distance: np.ndar
     """
     normal = np.clip(draw.generator(what).standard_normal(len(distance)), -MOST_SIGMAS, MOST_SIGMAS)
     return 1 + sigma * normal - radial * distance**2
+
+
+def living_moments(
+    dies: int, of_cluster: int, die_mm2: float, defects_per_cm2: float, cluster: float
+) -> tuple[float, float]:
+    """Mean and variance of the number of living dies, where each ``of_cluster`` of them share a rate of defects. Given
+    the rate, dies are independent, so two of one cluster both live with the yield of a die of twice the area.
+    """
+    one, both = (yield_of(area, defects_per_cm2, cluster) for area in (die_mm2, 2 * die_mm2))
+    return dies * one, dies * (one * (1 - one) + (of_cluster - 1) * (both - one**2))
+
+
+def unbonded(draw: Draw, dies: int, bonds: int, failing: float) -> np.ndarray:
+    """bool[die]: whether one of its bonds to the carrier fails."""
+    return draw.generator("bonds").random(dies) < -np.expm1(bonds * np.log1p(-failing))
 
 
 def dead_links(draw: Draw, links: int, failing: float) -> np.ndarray:

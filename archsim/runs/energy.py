@@ -183,7 +183,7 @@ class SystemHardware(NamedTuple):
     decision: AreaAndPower  # of the hardware that decides
     stacks_per_die: int  # of memory on the carrier
     usd: Mapping[str, float]  # component → price of the machine
-    pieces: int  # of one die: as many as cost least
+    pieces: int  # of one die: as many as make it cheapest
     carriers: int  # of the machine: as many as cost least
 
     @property
@@ -294,7 +294,10 @@ def _price_system(
     """
     leaving_bytes_per_s = leaving / system.d2d.efficiency * NS_PER_S / system.sites
     area = dict(die_area.die_area(system.as_made, leaving_bytes_per_s, decision.area_mm2, coefficients.area))
-    side_mm2 = die_area.interface_of(system, area, coefficients.area)
+    side_mm2 = die_area.interface_of(system, coefficients.area)
+    cost = coefficients.cost
+    if system.drawn is not None and system.drawn.bond_failure:  # these dies are lost, and no carrier
+        cost = replace(cost, bond_loss=replace(cost.bond_loss, value=0.0, low=0.0))
     # Each die of a cluster has a package of its own, and no cables lead from one to the next.
     together, made = dies_together(system) or 1, system.made
     across = die_area.across_bytes_per_s(area["d2d"], together, coefficients.area) if dies_together(system) else 0.0
@@ -305,7 +308,7 @@ def _price_system(
         hbm_bytes_per_die=system.hbm.capacity_bytes,
         side_mm2=side_mm2,
         across_bytes_per_s=across,
-        estimates=coefficients.cost,
+        estimates=cost,
         share_good=_share_good(system, area, coefficients.cost),
         pieces=made.pieces if made is not None else None,
         packaged=made is None or made.carrier != "wafer",

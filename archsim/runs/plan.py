@@ -56,10 +56,14 @@ def with_areas(system: SystemSpec) -> SystemSpec:
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
-    blocks = energy.build_costs(system.as_made).area_mm2
+    machine = energy.build_costs(system.as_made)
+    blocks = machine.area_mm2
     die_mm2 = drawn.die_area_mm2 or sum(blocks.values())
     core_mm2 = drawn.core_area_mm2 or min(die_mm2, die_mm2 * blocks["compute"] / sum(blocks.values()))
-    areas = {"die_area_mm2": die_mm2, "core_area_mm2": core_mm2}
+    areas = {"die_area_mm2": die_mm2, "core_area_mm2": core_mm2} if drawn.defects_per_cm2 else {}
+    if drawn.needs_bonds:
+        io_dies = system.made.io_dies.number if system.made is not None and system.made.io_dies is not None else 0
+        areas["bonds"] = machine.pieces + machine.stacks_per_die + io_dies
     return system.model_copy(update={"drawn": drawn.model_copy(update=areas)})
 
 

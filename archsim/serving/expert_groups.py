@@ -27,6 +27,7 @@ from archsim.serving.requests import TokenPool, token_pool
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tabulated import Overlap
 from archsim.specs.assumptions import GATHERING, AssumptionsSpec
+from archsim.specs.config_files import named_files
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.scenario import Scenario
@@ -302,7 +303,8 @@ def slots_of_rank(serving: Serving, parallel: ParallelSpec) -> int:
 def refuse_on_wafer(serving: Serving) -> None:
     """Raise SpecError for what was measured on GPUs alone."""
     if not serving.has_traffic and has_experts(serving.model):
+        own = "{like: model}, or " if serving.model.name in named_files("traffic") else ""
         raise SpecError(
             f"routing: {serving.spec.routing}: fused layers were measured on GPUs; {serving.system.name} runs experts "
-            "by the engine: give routing: {like: model}, or {synthetic: {popularity_skew: 0}}"
+            f"by the engine: give routing: {own}{{synthetic: {{popularity_skew: 0}}}}"
         )

@@ -15,9 +15,14 @@ from archsim.serving.tabulated import Overlap
 def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
     """The stages of an engine, one after the other: a micro-batch for each is on its way, and hidden vectors go from
     one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are
-    those of the nearest GPU. Raises LawMissing.
+    those of the nearest GPU. On a wafer it is over its own links. Raises LawMissing.
     """
     parallel, tokens = engine.parallel, np.arange(sizes)
+    if engine.links is not None:
+        hop_ns = engine.links.next_stage_ns(
+            tokens * engine.model.hidden * ACTIVATION_BYTES, parallel.ranks, parallel.stages
+        )
+        return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, hop_ns, 0.0))
     placement = "inter_node" if parallel.ranks * parallel.stages > domain_of(engine.calibration) else "intra_node"
     n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
     laws = with_copies(Laws(engine.calibration), placement)

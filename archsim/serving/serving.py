@@ -653,6 +653,11 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             "dies_as_built and links_as_built"
         )
     array, hbm = system.slowest
+    if system.launch == WITH_KERNELS and system.has_dead_links:
+        raise SpecError(
+            f"{system.name}: links_as_built.dead: collectives were measured where all links work. List the GPU under "
+            "dies_as_built.dead, or give the link a share of its bandwidth (links_as_built.degraded)"
+        )
     if system.launch != WITH_KERNELS:
         refuse_on_wafer(serving)
         rates = rates_of(system)
@@ -755,7 +760,10 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
         (spec.speculation != "none", "speculation"),
         (spec.static_batch is not None, "a static batch"),
-        (serving.system.launch != WITH_KERNELS, f"a wafer ({serving.system.name})"),
+        (
+            serving.system.launch != WITH_KERNELS and has_experts(serving.model),
+            f"experts on a wafer ({serving.system.name})",
+        ),
     ):
         if odd:
             raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled. Give pp: 1")

@@ -12,17 +12,31 @@ has as many; without ``spares`` a machine has every die that lives, and holes wh
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
 
 from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import AREA, FRACTION, count, fraction, number, parse_quantity, quantity
 
 Site = Annotated[int, count(0, 4095)]
-Pair = tuple[Site, Site]
+
+
+def _read_end(given: Any) -> Any:
+    """A die, or the network of a level: ``level 1``, ``switch`` for ``level 0``."""
+    if not isinstance(given, str):
+        return given
+    level = re.fullmatch(r"level (\d{1,2})", given.strip(), re.ASCII)
+    if not level and given != "switch":
+        raise ValueError(f"expected a die, or the network of a level such as 'level 1', not {given!r}")
+    return f"level {int(level[1]) if level else 0}"
+
+
+End = Annotated[Site | str, BeforeValidator(_read_end)]
+Pair = tuple[Site, End]
 _SLOWEST, _FASTEST = 0.05, 4.0  # of factors in a table: a die outside is dead, or has another nominal rate
 GRIDS = ("mesh", "torus", "torus_x", "torus_y")
 LISTED = 12  # dies that a message names
@@ -103,7 +117,9 @@ class DegradedSpec(Spec):
 
 
 class LinksAsBuiltSpec(Spec):
-    """Links between two dies, both ways; ``dead`` ones carry nothing."""
+    """Links both ways between two dies, ``[3, 4]``, or from a die to the switch of a level, ``[3, level 1]``: its port
+    there, or the one that its group shares. ``dead`` ones carry nothing.
+    """
 
     dead: tuple[Pair, ...] = ()
     degraded: tuple[DegradedSpec, ...] = ()
@@ -134,13 +150,17 @@ class DrawnSpec(Spec):
     """Machines that are drawn: ``wafers`` of them, of which a run takes number ``wafer``.
 
     ``die_area`` and ``core_area`` (of a die, its cores): null: those of the price of the die (``archsim hardware
-    cost``).
+    cost``). A die one of whose bonds fails is dead, and its router with it unless `router` says bypass.
     """
 
     defects_per_cm2: Annotated[float, number(0, 100)] = 0.0  # of the process
     # ITRS: 2, as in the price.
     cluster: Annotated[float, number(0.05, 1000)] = 2.0
+    # Squares of so many dies on a side have one rate of defects; 64: all dies of a wafer.
+    cluster_side: Annotated[int, count(1, 64)] = 1
     link_failure: Annotated[float, fraction(zero=True)] = 0.0  # share of links that fail
+    bond_failure: Annotated[float, fraction(zero=True)] = 0.0  # share of bonds to the carrier that fail, each of a die
+    bonds: Annotated[int, count(1, 100_000)] | None = None  # of a die: its pieces and stacks; null: those of its price
     wafers: Annotated[int, count(1, 100_000)] = 1  # that are drawn
     seed: Annotated[int, count(0, 2**31 - 1)] = 0  # of the draws
     wafer: Annotated[int, count(0, 99_999)] = 0  # number of the draw
@@ -158,7 +178,20 @@ class DrawnSpec(Spec):
     @property
     def needs_area(self) -> bool:
         """Whether the areas decide, and are not known yet."""
-        return self.defects_per_cm2 > 0 and (self.die_area_mm2 is None or self.core_area_mm2 is None)
+        areas = self.defects_per_cm2 > 0 and (self.die_area_mm2 is None or self.core_area_mm2 is None)
+        return areas or self.needs_bonds
+
+    @property
+    def needs_bonds(self) -> bool:
+        """Whether the bonds of a die decide, and are not known yet."""
+        return self.bond_failure > 0 and self.bonds is None
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, written: Any) -> dict[str, Any]:
+        """Without the keys that say nothing."""
+        absent = {key for key, value in (("cluster_side", 1), ("bond_failure", 0.0), ("bonds", None))
+                  if getattr(self, key) == value}  # fmt: skip
+        return {key: value for key, value in written(self).items() if key not in absent}
 
 
 def read_speeds(path: str) -> tuple[tuple[float, float], ...]:

@@ -83,7 +83,7 @@ def _drawn(system: Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Share of good cores, and factors of arrays and HBM, of every site: float64[site] each."""
     import numpy as np
 
-    from archsim.laws.wafer import Defects, Draw, good_cores, speeds
+    from archsim.laws.wafer import Defects, Draw, good_cores, speeds, unbonded
 
     sites, dies, drawn = system.sites, system.dies_as_built, system.drawn or DrawnSpec()
     draw, good, factors = Draw(drawn.seed, drawn.wafer), np.ones(sites), np.ones((2, sites))
@@ -92,7 +92,11 @@ def _drawn(system: Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         cores = (dies.harvest.cores, dies.harvest.needed) if dies and dies.harvest else (1, 1)
         cores_mm2 = drawn.core_area_mm2 if dies and dies.harvest else 0.0
         of_process = drawn.defects_per_cm2, drawn.cluster
-        good = good_cores(draw, sites, Defects(*of_process, drawn.die_area_mm2, cores_mm2, *cores))
+        good = good_cores(
+            draw, sites, Defects(*of_process, drawn.die_area_mm2, cores_mm2, *cores), _clusters(system, drawn)
+        )
+    if drawn.bond_failure and drawn.bonds is not None:
+        good = np.where(unbonded(draw, sites, drawn.bonds, drawn.bond_failure), 0.0, good)
     speed = dies.speed if dies else None
     if speed is not None and speed.table is not None:
         factors[:, : len(speed.table)] = np.array(speed.table).T
@@ -103,6 +107,18 @@ def _drawn(system: Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             if law is not None:
                 factors[row] = speeds(draw, what, law.sigma, law.radial, far)
     return good, factors[0], factors[1]
+
+
+def _clusters(system: Made, drawn: DrawnSpec) -> np.ndarray | None:
+    """int64[site]: the first site of the square of dies, of ``cluster_side``, that a site is in; None: its own."""
+    import numpy as np
+
+    place, sides = places_of(system), _wafer_sides(system)
+    if drawn.cluster_side == 1 or place is None or sides is None:
+        return None
+    column, row = (each.astype(np.int64) // drawn.cluster_side * drawn.cluster_side for each in place)
+    on_wafer = np.arange(system.sites) // (sides[0] * sides[1]) * (sides[0] * sides[1])
+    return on_wafer + row * sides[0] + column
 
 
 def _from_centre(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -197,12 +213,14 @@ def refuse_impossible(system: Made) -> None:
     """Raise KeyProblem, below the system, for dies and links that there are none of, spares that leave nothing, and
     for a machine that is given whole and is in parts.
     """
-    if not (system.dies_as_built or system.spares or system.links_as_built):
+    if not (system.dies_as_built or system.spares or system.links_as_built or system.drawn):
         return
     _refuse_unknown_dies(system)
     _refuse_unknown_links(system)
     _refuse_spares(system)
     speed = system.dies_as_built.speed if system.dies_as_built else None
+    if system.drawn is not None and system.drawn.cluster_side > 1 and places_of(system) is None:
+        raise KeyProblem(("drawn", "cluster_side"), f"dies of {system.kind_of_fabric} have no places. Leave it out")
     for keys, law in ((("speed",), speed), (("speed", "hbm"), speed and speed.hbm)):
         if law is not None and law.radial and places_of(system) is None:
             raise KeyProblem(
@@ -218,7 +236,8 @@ def refuse_impossible(system: Made) -> None:
 
 
 def _at_random(system: Made) -> bool:
-    return system.drawn is not None and bool(system.drawn.defects_per_cm2 or system.drawn.link_failure)
+    drawn = system.drawn
+    return drawn is not None and bool(drawn.defects_per_cm2 or drawn.link_failure or drawn.bond_failure)
 
 
 def named_dies(sites: Sequence[int]) -> str:
@@ -236,7 +255,8 @@ def cut_off(system: Made) -> str:
     pairs, built = pairs_of(system), system.built
     if pairs is None or (built is not None and built.sides is not None):
         return ""
-    gone = {(min(pair), max(pair)) for pair in system.links_as_built.dead} if system.links_as_built else set()
+    links = system.links_as_built
+    gone = {(min(a, b), max(a, b)) for a, b in links.dead if isinstance(b, int)} if links else set()
     routers = set(range(system.sites))
     if built is not None and (system.dies_as_built is None or system.dies_as_built.router == "dead"):
         routers -= set(built.dead)
@@ -294,13 +314,16 @@ def _refuse_unknown_dies(system: Made) -> None:
 def _refuse_unknown_links(system: Made) -> None:
     if system.links_as_built is None:
         return
-    pairs, seen = pairs_of(system), dict[tuple[int, int], str]()
+    pairs, seen = pairs_of(system), dict[tuple[int, int | str], str]()
     for keys, (a, b) in system.links_as_built.with_keys:
         at = ("links_as_built", *keys)
-        pair, written = (min(a, b), max(a, b)), ".".join(map(str, at))
-        missing = [site for site in (a, b) if site >= system.sites]
+        if isinstance(b, str):
+            _refuse_unknown_port(system, at, a, b)
+        pair = (a, b) if isinstance(b, str) else (min(a, b), max(a, b))
+        written = ".".join(map(str, at))
+        missing = [site for site in (a, b) if isinstance(site, int) and site >= system.sites]
         linked = sorted({other for each in pairs or () for other in each if a in each and other != a})
-        near = min(linked, key=lambda other: (abs(other - b), other)) if linked else None
+        near = min(linked, key=lambda other: (abs(other - b), other)) if linked and isinstance(b, int) else None
         if missing or a == b:
             problem = f"there is no die {missing[0]}" if missing else "links a die to itself"
             raise KeyProblem(
@@ -308,15 +331,53 @@ def _refuse_unknown_links(system: Made) -> None:
                 f"[{a}, {b}]: {problem}; {system.shape_as_made} has dies 0 to {system.sites - 1}"
                 + (f"; the nearest link is [{a}, {near}]" if linked else ""),
             )
-        if pairs is not None and pair not in pairs:
+        if isinstance(b, int) and (switched := _through_switches(system)):
+            raise KeyProblem(at, f"[{a}, {b}]: dies of {system.shape_as_made} are linked through switches alone; "
+                             f"expected the port of a die, [{a}, {switched[0]}]")  # fmt: skip
+        if pairs is not None and isinstance(b, int) and pair not in pairs:
             raise KeyProblem(
                 at,
                 f"no link between dies {a} and {b} of {system.shape_as_made}; die {a} is linked to "
                 f"{named_dies(linked) if linked else 'none'}" + (f"; the nearest is [{a}, {near}]" if linked else ""),
             )
         if pair in seen:
-            raise KeyProblem(at, f"the link of dies {pair[0]} and {pair[1]} is listed already, under {seen[pair]}")
+            raise KeyProblem(at, f"the link of {named_link(pair)} is listed already, under {seen[pair]}")
         seen[pair] = written
+
+
+def named_link(pair: tuple[int, int | str]) -> str:
+    """``dies 3 and 4``, ``die 3 to level 1``."""
+    return f"die {pair[0]} to {pair[1]}" if isinstance(pair[1], str) else f"dies {pair[0]} and {pair[1]}"
+
+
+def switches_of(system: Made) -> list[str]:
+    """The levels whose networks are switches, as ends of links: ``level 0``."""
+    if system.fabric is None:
+        return ["level 0"] if system.topology.name == "switch" else []
+    return [f"level {number}" for number, level in enumerate(system.fabric.levels) if level.kind == "switch"]
+
+
+def _through_switches(system: Made) -> list[str]:
+    """`switches_of` a machine in which no die is linked to another; else none."""
+    switches, levels = switches_of(system), system.fabric.levels if system.fabric is not None else ()
+    direct = [
+        each for number, each in enumerate(levels) if each.kind != "switch" and (not number or each.per != "group")
+    ]
+    return [] if direct else switches
+
+
+def _refuse_unknown_port(system: Made, at: tuple[str | int, ...], die: int, level: str) -> None:
+    switches = switches_of(system)
+    if level in switches and die < system.sites:
+        last = level == "level 0" and (system.fabric is None or len(system.fabric.levels) == 1)
+        if last and at[1] == "dead":
+            raise KeyProblem(at, f"[{die}, {level}]: die {die} has no other link. List it under dies_as_built.dead")
+        return
+    if die >= system.sites:
+        raise KeyProblem(at, f"there is no die {die}; {system.shape_as_made} has dies 0 to {system.sites - 1}")
+    other = die + 1 if die + 1 < system.sites else die - 1
+    there = f"its switches are {', '.join(switches)}" if switches else f"no switch; expected two dies, [{die}, {other}]"
+    raise KeyProblem(at, f"[{die}, {level}]: {system.shape_as_made}: {there}")
 
 
 def _refuse_spares(system: Made) -> None:

@@ -38,8 +38,8 @@ class IoDiesSpec(Spec):
 
 
 class MadeSpec(Spec):
-    """How a die is made. Without these keys it is one of 5 nm, its area follows from its rates, and pieces and carrier
-    are those that cost least.
+    """How a die is made. Without these keys it is one of 5 nm, its area follows from its rates, and its pieces are
+    those that make it cheapest.
     """
 
     WAYS: ClassVar[Mapping[str, str]] = TERMS
@@ -48,7 +48,7 @@ class MadeSpec(Spec):
     carrier: Literal["package", "wafer"] | None = None
     node: NodeName | None = None  # process of the die; null: 5 nm
     area_mm2: DieArea | None = Field(None, alias="area")  # of all its pieces, IO dies apart; null: from its rates
-    pieces: Annotated[int, count(1, 1000)] | None = None  # of a die; null: as many as cost least
+    pieces: Annotated[int, count(1, 1000)] | None = None  # of a die; null: as many as make it cheapest
     io_dies: IoDiesSpec | None = None  # null: none
 
     @model_validator(mode="after")

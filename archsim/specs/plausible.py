@@ -19,6 +19,7 @@ class Usual(NamedTuple):
     known: str  # values of known machines, in words
 
 
+SRAM = "sram"
 # Datasheets of V100 to Rubin, TPUs, MI355X, Cerebras and Dojo dies, and the wafers of the papers (configs/systems).
 USUAL = (
     Usual(("hbm", "capacity_bytes"), SIZE, "1 GB", "2 TB", "16 GB (V100) to 432 GB (MI400) a die"),
@@ -48,7 +49,8 @@ def plausibility_notes(system: SystemSpec) -> list[str]:
         levels = system.fabric.levels if system.fabric and usual.keys in _LEVEL else ()
         given += [(f"fabric.levels.{at}.{key}", getattr(level, field)) for at, level in enumerate(levels)]
         low, high = parsed(usual.low, usual.dimension), parsed(usual.high, usual.dimension)
-        for place, value in given:
+        of_die = part == "hbm" and system.hbm.kind == SRAM  # memory of its own die: from kB to PB/s
+        for place, value in [] if of_die else given:
             if value and not low <= value <= high:
                 notes.append(
                     f"{system.name}: {place}: {format_quantity(value, usual.dimension)} is taken as given, but is far "

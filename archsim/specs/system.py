@@ -206,6 +206,9 @@ class ComputeSpec(Spec):
     kernel_factor: Annotated[float, number(0.05, 50)] = 1.0
     # The same by part, of a die that is no GPU.
     kernels: KernelsSpec = KernelsSpec()
+    # Of every kernel of attention and dense layers of a die that is no GPU (launch: local_cp), after which it takes its
+    # roofline at the efficiencies of compute and hbm; null: times of the calibration's kernels, scaled.
+    kernel_latency_ns: Latency | None = Field(None, alias="kernel_latency")
     # Lanes of the vector units of the die, each an element a cycle, and their clock; null: not known. They bound what
     # permutes, quantises and finalises from below.
     lanes: Annotated[int, count(1, 100_000_000)] | None = None
@@ -218,6 +221,7 @@ class ComputeSpec(Spec):
         """Without the keys that say nothing."""
         absent = {"lanes"} if self.lanes is None else set()
         absent |= {"clock", "clock_hz"} if self.clock_hz is None else set()
+        absent |= {"kernel_latency", "kernel_latency_ns"} if self.kernel_latency_ns is None else set()
         absent |= {"kernels"} if self.kernels.has_values_of(KernelsSpec()) else set()
         return {key: value for key, value in written(self).items() if key not in absent}
 
@@ -394,6 +398,11 @@ class SystemSpec(Spec):
             )
         self.topology.refuse_unconnected(self.sites)
         refuse_impossible(self)
+        if self.launch == "gpu" and self.compute.kernel_latency_ns is not None:
+            raise KeyProblem(
+                ("compute", "kernel_latency"), "kernels of a GPU take the times of its calibration. Give launch: "
+                "local_cp, or leave it out"
+            )  # fmt: skip
         power = self.power
         if self.cooling is not None and self.cooling.lateral != "none" and places_of(self) is None:
             raise KeyProblem(
@@ -438,6 +447,25 @@ class SystemSpec(Spec):
     def slowest(self) -> tuple[float, float]:
         """Least factor of the arrays and of the HBMs of its dies: those of work of which every die has as much."""
         return (1.0, 1.0) if self.built is None else (min(self.built.array), min(self.built.hbm))
+
+    @property
+    def has_dead_links(self) -> bool:
+        """Whether a link of it is dead, both of whose ends may live."""
+        failing = self.drawn is not None and self.drawn.link_failure > 0
+        return failing or bool(self.links_as_built and self.links_as_built.dead)
+
+    def weakest_link(self, level: int) -> float:
+        """The least share of its bandwidth that a link of a level of its fabric has: collectives wait for it."""
+        sizes = [each.size for each in self.fabric.levels] if self.fabric is not None else [self.sites]
+        inner, outer = math.prod(sizes[:level]), math.prod(sizes[: level + 1])
+
+        def is_of(a: int, b: int | str) -> bool:
+            if isinstance(b, str):
+                return b == f"level {level}"
+            return a // inner != b // inner and a // outer == b // outer
+
+        degraded = self.links_as_built.degraded if self.links_as_built is not None else ()
+        return min((each.bandwidth for each in degraded if is_of(*each.link)), default=1.0)
 
     @property
     def whole(self) -> tuple[float, float]:

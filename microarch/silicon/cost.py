@@ -8,10 +8,11 @@ loses the whole carrier.
 The carrier is a wafer, or where all of it fits the largest package, a part of one. A finished package pays for its
 assembly, too.
 
-A die is made in the number of pieces, and the machine on the number of carriers, that cost least. More pieces have a
-better yield, but need room for the interface between them, and more bonds. More carriers cost more, as do the cables
-between them, but a failed bond loses less. As every number of pieces and carriers is considered that is large enough, a machine that needs more of
-anything is never cheaper.
+A die is made in the number of pieces for which it costs least: more pieces have a better yield, but need room for the
+interface between them, and are put together one by one. Interface and joining cost the same for every die, so that one
+which needs more area never has fewer pieces, and a machine with more of anything is never cheaper, smaller or cooler.
+The machine has the number of carriers that costs least: more carriers cost more, as do the cables between them, but a
+failed bond loses less.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -73,6 +74,10 @@ class CostEstimates(Estimates):
         600.0, 480.0, 920.0, "USD",
         "auxiliary parts of a B200: 480 USD (Epoch AI, 2025); test and assembly of an MI300X 600, of an H100 920 (Silicon Analysts, February 2026)",
     )  # fmt: skip
+    piece_usd: Estimate = Estimate(  # to join each further piece of a die
+        41.0, 20.0, 80.0, "USD",
+        "derived: the package of an MI300X, of 8 + 4 pieces, costs 450 USD more than that of an H100, of one (Silicon Analysts, February 2026); range: a factor of 2, assumed",
+    )  # fmt: skip
     cable_usd_per_gbit_per_s: Estimate = Estimate(  # between carriers
         0.25,
         0.125,
@@ -108,7 +113,7 @@ NOTHING_BESIDE = Beside()
 
 
 class Making(NamedTuple):
-    """How a machine is made for the least price. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the
+    """How a machine is made. ``usd``: component → USD; ``pieces``: of one die; ``carriers``: of the
     machine. Of many machines, arrays.
     """
 
@@ -151,13 +156,13 @@ def machine_cost(
     finished: bool = False,
     beside: Beside = NOTHING_BESIDE,
 ) -> Making:
-    """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, and
-    ``bonding`` (loss from failed bonds).
+    """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, ``joining``
+    of the pieces of a die, and ``bonding`` (loss from failed bonds).
 
     die_mm2: of a die in one piece; side_mm2: area of one side of an interface between two pieces; across_bytes_per_s:
     bandwidth each way from one carrier to the next; share_good: of pieces, by their area and number a die; None: those
     without a defect. These three and ``stacks_per_die`` may be arrays: of many machines. ``stacks_per_die``: on the
-    carrier; ``pieces``: of a die; None: as many as cost least. ``packaged``: a package may be the carrier;
+    carrier; ``pieces``: of a die; None: as many as make it cheapest. ``packaged``: a package may be the carrier;
     ``finished``: with its assembly; ``beside``: each die.
     """
     estimates = estimates or CostEstimates()
@@ -166,9 +171,9 @@ def machine_cost(
     wafer_usd, tested = estimates.wafer_usd.value, 1 + estimates.test_share.value
     hbm_usd = dies * hbm_bytes_per_die / GB * estimates.hbm_usd_per_gb.value
 
-    def made(pieces: int, die_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any, Any]:
-        """Price, number of carriers, price of one, and share of the price of all parts that failed bonds add."""
-        parts_usd = dies * die_usd * tested + dies * beside.usd + hbm_usd
+    def made(pieces: Any, tested_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any]:
+        """Number of carriers, price of one, and share of the price of all parts that failed bonds add."""
+        parts_usd = dies * tested_usd + dies * beside.usd + hbm_usd
         area_mm2 = dies * (whole_mm2 + stacks_per_die * HBM_STACK_MM2 + beside.carrier_mm2)
         lost = -np.log1p(-estimates.bond_loss.value) * dies * (pieces + stacks_per_die + beside.bonds)
         wafers = _cheapest_carriers(
@@ -180,42 +185,41 @@ def machine_cost(
         if finished:
             package_usd = within_mm2 * estimates.package_usd_per_mm2.value
         carriers, each_usd = np.where(fits, 1, wafers), np.where(fits, package_usd, carrier_usd)
-        added = np.expm1(lost / carriers)
-        built_usd = parts_usd + carriers * each_usd + (carriers - 1) * cables_usd
-        return built_usd * (1 + added), carriers, each_usd, added
+        return carriers, each_usd, np.expm1(lost / carriers)
 
     shape = np.broadcast(die_mm2, side_mm2, across_bytes_per_s, stacks_per_die).shape
-    best = {name: np.full(shape, np.inf) for name in ("price", "pieces", "carriers", "carrier", "added", "die_usd")}
+    piece_usd = estimates.piece_usd.value
+    best = {name: np.full(shape, np.inf) for name in ("price", "pieces", "die_usd")}
     for number in _numbers_of_pieces() if pieces is None else (pieces,):
         whole_mm2 = die_mm2 + interface_mm2(number, side_mm2)
         piece_mm2 = np.minimum(whole_mm2 / number, RETICLE_MM2)
         good = die_yield(piece_mm2, estimates) if share_good is None else share_good(piece_mm2, number)
         die_usd = number * wafer_usd / (dies_per_wafer(piece_mm2) * good)
-        price, carriers, carrier, added = made(number, die_usd, whole_mm2)
+        price = die_usd * tested + (number - 1) * piece_usd
         better = ((whole_mm2 <= number * RETICLE_MM2) | (pieces is not None)) & (price < best["price"])
-        found = {
-            "price": price, "pieces": number, "carriers": carriers, "carrier": carrier, "added": added,
-            "die_usd": die_usd,
-        }  # fmt: skip
+        found = {"price": price, "pieces": number, "die_usd": die_usd}
         best = {name: np.where(better, found[name], known) for name, known in best.items()}
         # No larger number is cheaper than one more piece, whose wafers have no edge and no defect.
-        bound, *_ = made(number + 1, die_mm2 * wafer_usd / WAFER_MM2, die_mm2)
-        if np.all(bound >= best["price"]):
+        if np.all(die_mm2 * wafer_usd / WAFER_MM2 * tested + number * piece_usd >= best["price"]):
             break
+    whole_mm2 = die_mm2 + interface_mm2(best["pieces"], side_mm2)
+    carriers, carrier, added = made(best["pieces"], best["price"], whole_mm2)
     dies_usd = dies * best["die_usd"]
     parts = {
         "dies": dies_usd,
         "test": dies_usd * estimates.test_share.value,
         "hbm": hbm_usd,
-        "carrier": best["carriers"] * best["carrier"],
-        "cables": (best["carriers"] - 1) * cables_usd,
+        "carrier": carriers * carrier,
+        "cables": (carriers - 1) * cables_usd,
     }
+    if np.any(best["pieces"] > 1):
+        parts["joining"] = dies * (best["pieces"] - 1) * piece_usd
     if finished:
         parts["assembly"] = np.full(shape, estimates.assembly_usd.value)
     if beside.usd:
         parts["beside"] = np.full(shape, dies * beside.usd)
-    lost_usd = sum(each for name, each in parts.items() if name != "assembly") * best["added"]
-    return Making(parts | {"bonding": lost_usd}, best["pieces"], best["carriers"])
+    lost_usd = sum(each for name, each in parts.items() if name != "assembly") * added
+    return Making(parts | {"bonding": lost_usd}, best["pieces"], carriers)
 
 
 def _numbers_of_pieces() -> Iterator[int]:

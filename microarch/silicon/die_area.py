@@ -39,8 +39,7 @@ GH100_MM2 = 814.0
 GH100_TFLOP_PER_S = 989.0 * 144 / 132
 GH100_L2_BYTES = 60 * 2**20
 GH100_HBM_TB_PER_S = 6 * 0.819  # six stacks at the rate of JEDEC JESD238
-# NVIDIA B200, 2024: two pieces, NV-HBI with 10 TB/s between them, both ways, for 8 TB/s of HBM.
-INTERFACE_PER_HBM = 10 / 8
+INTERFACE_TB_PER_S = 10.0  # between two pieces, both ways: NV-HBI of NVIDIA's B200, 2024
 GH100_IO_MM2 = 40.0  # assumed: NVLink and PCIe, 5 % of the die
 
 
@@ -91,12 +90,14 @@ def die_area(
     return {block: share * each for block, each in area.items()}
 
 
-def interface_of(system, area_mm2: Mapping[str, Any], estimates: AreaEstimates) -> Any:
-    """`interface_side_mm2` of a system; 0 where the known area of its dies has the interfaces, and
-    of dies with their memory in them."""
+def interface_of(system, estimates: AreaEstimates) -> float:
+    """One side of an interface between two pieces of a die, mm²: the same for all, so that a die with more memory or
+    better links has no fewer pieces; 0 where the known area of its dies has the interfaces, and of dies with their
+    memory in them.
+    """
     if system.hbm.kind == SRAM or (system.made is not None and system.made.area_mm2 is not None):
         return 0.0
-    return interface_side_mm2(area_mm2["hbm"], estimates)
+    return INTERFACE_TB_PER_S * estimates.d2d_mm2_per_tb_per_s.value
 
 
 def devices_of(system) -> Any:
@@ -120,14 +121,6 @@ def edge_needed_mm(system, leaving_bytes_per_s: float) -> float:
 def edge_mm(die_mm2: float, pieces: int) -> float:
     """Edge of a die of square pieces in a row."""
     return 2 * (pieces + 1) * (die_mm2 / pieces) ** 0.5
-
-
-def interface_side_mm2(hbm_mm2: Any, estimates: AreaEstimates) -> Any:
-    """One side of an interface between two pieces of a die, from the area of its HBM interface, which stands for its
-    bandwidth. Either may be of many machines.
-    """
-    hbm_tb_per_s = hbm_mm2 / estimates.hbm_mm2_per_tb_per_s.value
-    return INTERFACE_PER_HBM * hbm_tb_per_s * estimates.d2d_mm2_per_tb_per_s.value
 
 
 def across_bytes_per_s(d2d_mm2: Any, dies: int, estimates: AreaEstimates) -> Any:

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from archsim.iteration.machine import rates_of
 from archsim.runs.notes import LUCK, policy_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator
+from archsim.specs.calibration_files import calibration_named
 from archsim.specs.library import load_experiment, load_planned
 
 TOY = {
@@ -159,3 +161,60 @@ def test_machines_that_differ_in_rates_alone_share_plans(monkeypatch):
 
     (together, books), (apart, none) = times(True), times(False)
     assert together == apart and len(set(apart)) == 3 and (books, none) == (1, 0)
+
+
+SWITCHED = {
+    "h100_node": ("level 0", "switch"), "h100_cluster": ("level 1", "level 1"), "mi300x_node": (None, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", SWITCHED)
+def test_weak_ports_of_all_gpus_are_links_of_half_the_bandwidth(machine):
+    """`[0, 8]` and `[0, 1]` refused each other in a circle, and measured kernels took either in silence."""
+    level, end = SWITCHED[machine]
+    whole = load_experiment({**experiment_of(), "systems": [machine]}).systems[0]
+    ends = range(1 if level is None else whole.dies)
+    weak = [{"link": [die, end], "bandwidth": "50 %"} for die in ends]
+
+    def run_ns(degraded, levels=None):
+        own = {"like": machine, "name": "own", "links_as_built": {"degraded": degraded}}
+        own |= {} if levels is None else {"fabric": {"levels": levels}}
+        free = "free" if level is None else "charged"
+        found = {"set": "physical", "execution": "expert_parallel", "memory": "experts", "transfer_software": free}
+        given = experiment_of(assumptions=found) | {"systems": [own], "models": ["olmoe-1b-7b"]}
+        given["workload"] |= {"batch": [512 * whole.dies], "decode_steps": 1}
+        found = prepare(load_experiment(given))
+        return Simulator(found.traces).record(found.runs[0])["row"]["decode_ns"]
+
+    one = run_ns(weak[:1])
+    assert run_ns([{"link": [0, end], "bandwidth": 1.0}]) < one < run_ns([{"link": [0, end], "bandwidth": 0.2}])
+    if level is not None:
+        levels = [each.model_dump(by_alias=True) for each in whole.fabric.levels]
+        number = int(level[-1])
+        bandwidth = whole.fabric.levels[number].bandwidth_bytes_per_s / 2
+        levels[number]["bandwidth"] = f"{bandwidth / 1e9} GB/s"
+        assert run_ns(weak) == pytest.approx(run_ns([], levels), rel=1e-9)
+
+
+def test_collectives_wait_for_the_weakest_link():
+    def rates(system, **keys):
+        system = load_experiment({**experiment_of(), "systems": [{"like": system, "name": "own"} | keys]}).systems[0]
+        return rates_of(system, calibration_named(system.compute.calibration))
+
+    half = {"links_as_built": {"degraded": [{"link": [3, "switch"], "bandwidth": "50 %"}]}}
+    assert rates("h100_node", **half).link_bytes_per_s == rates("h100_node").link_bytes_per_s / 2
+    nic = {"links_as_built": {"degraded": [{"link": [9, "level 1"], "bandwidth": "50 %"}]}}
+    whole, weak = rates("h100_cluster"), rates("h100_cluster", **nic)
+    assert weak.nic_bytes_per_s == whole.nic_bytes_per_s / 2 and weak.link_bytes_per_s == whole.link_bytes_per_s
+
+
+def test_messages_go_around_a_dead_port_where_software_is_free():
+    """The GPU without its NIC sends through another of its node, whose port carries both."""
+    free = {"set": "physical", "execution": "expert_parallel", "transfer_software": "free", "memory": "experts"}
+
+    def node_ns(**keys):
+        given = experiment_of(assumptions=free) | {"systems": [{"like": "h100_cluster", "name": "own"} | keys]}
+        found = prepare(load_experiment(given))
+        return Simulator(found.traces).record(found.runs[0])["row"]["decode_ns"]
+
+    assert node_ns(links_as_built={"dead": [[0, "level 1"]]}) > node_ns()

@@ -82,7 +82,7 @@ def test_a_wafer_of_sram_is_one_wafer_without_stacks(tmp_path):
 
 def test_what_has_no_room_on_the_edge_of_a_die_is_told(tmp_path):
     (note,) = making_notes(build_costs(system(tmp_path, "bandwidth: 8 TB/s, capacity: 240 GB", 5, 5)))
-    assert "117 mm" in note and "84 mm" in note and "edge" in note
+    assert "117 mm" in note and "91 mm" in note and "edge" in note
     for name in ("dojo", "dojo_enhanced", "tsmc_sow", "sow_x", "h100_node", "gb200_nvl72", "mi300x_node"):
         assert not list(making_notes(build_costs(load_system(name)))), name
 

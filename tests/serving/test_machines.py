@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from support.examples import sampled
 
+from archsim.base.yaml import read_yaml
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
 from archsim.iteration.machine import scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.serving.constants import engines, host_of
 from archsim.serving.deployment import build, laws_of, offloaded_ns
+from archsim.serving.overlap import pipeline_of
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, engine_of, host_for, measured_residual, serve
 from archsim.serving.simulate import Scheduler
@@ -161,3 +163,38 @@ def test_a_dense_model_is_served_on_a_wafer_by_ranks_of_its_mesh():
     assert later > fast + 64 * 2 * 10 * (
         2e-3 - 0.5e-3
     )  # 64 all-reduces cross ten hops, there and back (500 ns off carrier)
+
+
+@pytest.mark.parametrize(
+    ("file", "published", "most"),
+    [
+        ("serve_wse3", 1800, 2.0),  # tokens/s a user (Cerebras, August 2024), Llama-3.1-8B
+        # 300 (Groq, 2023), Llama-2-70B: the chips' own limit lies above, and what their schedules lose is not public
+        ("serve_lpu", 300, 4.0),
+    ],
+)
+def test_machines_that_keep_weights_in_sram_serve_as_published_or_within_what_their_file_says(file, published, most):
+    tokens_per_s = 1e3 / times_ms(load_serving(f"configs/{file}.yaml"))[1]
+    assert published / 2 < tokens_per_s < published * most
+
+
+def test_kernels_of_a_die_of_its_own_take_their_latency_and_a_roofline():
+    """Twice the latency is that much later for each of 4 products, attention and the small kernels of 32 layers."""
+
+    def tpot_ms(latency, **compute):
+        system = {"like": "wse3", "name": "own", "compute": {"kernel_latency": latency} | compute}
+        return times_ms(load_serving(read_yaml("configs/serve_wse3.yaml").data | {"system": system}))[1]
+
+    one, two, three = (tpot_ms(f"{us} us") for us in (1, 2, 3))
+    assert two - one == pytest.approx(three - two, rel=1e-3)
+    assert 32 * 5 * 1e-3 < two - one < 32 * 15 * 1e-3
+
+
+def test_a_pipeline_of_dies_passes_their_own_links():
+    """Nine stages of 64 chips: a vector of 16 KB leaves each by its own port, over a hop to and from the switch."""
+    serving = load_serving("configs/serve_lpu.yaml")
+    engine = engine_of(serving, serving.spec.parallel)
+    none, some = engine.links.next_stage_ns(np.array([0, 16384]), 64, 9)
+    assert none == pytest.approx(720) and some - none == pytest.approx(16384 / (50 * 0.9))
+    overlap = pipeline_of(engine, 2)
+    assert overlap.stages == 9 and overlap.hop_ns == pytest.approx([0, some])

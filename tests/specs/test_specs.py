@@ -34,7 +34,7 @@ from archsim.specs.system import D2DSpec, SystemSpec
 ROOT = Path(__file__).resolve().parents[2]
 DOJO = ROOT / "configs" / "dojo.yaml"
 
-ON_CHIP = ("dojo_x4", "sow_x", "blackhole", "tpu7x")  # which start kernels themselves
+ON_CHIP = ("dojo_x4", "sow_x", "blackhole", "tpu7x", "wse3", "lpu576")  # which start kernels themselves
 SHIPPED = read_beside(__file__, "tables.yaml")
 
 

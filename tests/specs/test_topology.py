@@ -18,6 +18,7 @@ from archsim.report.page import write_report
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep
+from archsim.specs.built import as_built
 from archsim.specs.library import load_experiment, load_planned
 from microarch.fabric.fabric import link_rank, narrowest, per_route
 from microarch.fabric.grid import HORIZONTAL_WRAP, VERTICAL, VERTICAL_WRAP, build_mesh
@@ -315,3 +316,34 @@ def test_the_yield_of_draws_is_that_of_the_price():
     assert (good > 0).mean() == pytest.approx(share, abs=0.01)
     assert np.all((good == 0) | (good >= 62 / 64))
     assert harvested_yield(600.0, 400.0, 0.2, 2.0, 1, 1) == pytest.approx(yield_of(600.0, 0.2, 2.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("side", [1, 2, 64])
+def test_clusters_of_defects_across_dies_have_the_variance_of_their_closed_form(side):
+    """Dies of a cluster die together: 25 dies vary by 6 without clusters, by 24 with one a wafer."""
+    from archsim.laws.wafer import living_moments
+
+    drawn = {"defects_per_cm2": 0.2, "die_area": "600 mm2", "core_area": "1 mm2", "wafers": 400, "cluster_side": side}
+    drawn |= {"cluster": 1.0}
+    one = system(mesh={"x": 6, "y": 6}, drawn=drawn)
+    living = [
+        as_built(one.model_copy(update={"drawn": one.drawn.model_copy(update={"wafer": wafer})})).living
+        for wafer in range(400)
+    ]
+    mean, variance = living_moments(36, min(side, 6) ** 2, 600.0, 0.2, 1.0)
+    counts = np.array([len(each) for each in living])
+    assert counts.mean() == pytest.approx(mean, abs=4 * (variance / 400) ** 0.5)
+    assert counts.var() == pytest.approx(variance, rel=0.25)
+
+
+def test_failed_bonds_are_dead_dies_that_routes_live_with():
+    """As many as (1 - failing)^bonds says; more that fail kill more of the same draw, and no carrier is lost."""
+    from archsim.laws.wafer import Draw, unbonded
+    from archsim.runs.energy import build_costs
+    from archsim.runs.plan import with_areas
+
+    assert unbonded(Draw(0, 0), 20_000, 5, 0.02).mean() == pytest.approx(1 - 0.98**5, abs=0.01)
+    few, many = (system(drawn={"bond_failure": share, "seed": 3}) for share in ("1 %", "6 %"))
+    assert with_areas(few).drawn.bonds == 1 + 4  # a piece, and four stacks
+    assert set(with_areas(few).built.dead) < set(with_areas(many).built.dead)
+    assert build_costs(with_areas(few)).usd["bonding"] == 0 < build_costs(system()).usd["bonding"]

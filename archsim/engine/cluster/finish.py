@@ -20,29 +20,29 @@ from archsim.base.compiled import inner, kernel
 from archsim.engine.cluster.laws import PortLaw
 
 
-def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
+def arrivals(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw, share: np.ndarray) -> np.ndarray:
     """float64[network, target] ns: when a target has what it awaits; ``flows``: bytes, float64[network, source,
-    target], ``begin_ns``: float64[network, source].
+    target], ``begin_ns``: float64[network, source], ``share``: float64[network, port], of the bandwidth of a port.
     """
-    out_ns = begin_ns + law.busy(flows.sum(axis=2))
+    out_ns = begin_ns + law.busy(flows.sum(axis=2)) / share
     found = np.zeros(flows.shape[::2])
     slope = law.last_ns_per_byte
-    flows, begin_ns, out_ns = (np.ascontiguousarray(each) for each in (flows, begin_ns, out_ns))
+    flows, begin_ns, out_ns, share = (np.ascontiguousarray(each) for each in (flows, begin_ns, out_ns, share))
     latest_first = np.ascontiguousarray(np.argsort(-begin_ns, axis=1))
-    _busy_periods(flows, begin_ns, out_ns, latest_first, law.at_bytes, law.busy_ns, slope, found)
+    _busy_periods(flows, begin_ns, out_ns, latest_first, share, law.at_bytes, law.busy_ns, slope, found)
     return found + np.where(found > 0, law.fixed_ns, 0.0)
 
 
-def bounds(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw) -> np.ndarray:
+def bounds(flows: np.ndarray, begin_ns: np.ndarray, law: PortLaw, share: np.ndarray) -> np.ndarray:
     """As `arrivals`, by the analytical rule."""
     out, into = flows.sum(axis=2), flows.sum(axis=1)
-    last = np.where(out > 0, begin_ns + law.busy(out), 0.0).max(axis=1, keepdims=True)
+    last = np.where(out > 0, begin_ns + law.busy(out) / share, 0.0).max(axis=1, keepdims=True)
     first = begin_ns.min(axis=1, keepdims=True)
-    return np.where(into > 0, np.maximum(last, first + law.busy(into)) + law.fixed_ns, 0.0)
+    return np.where(into > 0, np.maximum(last, first + law.busy(into) / share) + law.fixed_ns, 0.0)
 
 
 @kernel
-def _busy_periods(flows, begin_ns, out_ns, latest_first, at_bytes, busy_ns, slope, found):
+def _busy_periods(flows, begin_ns, out_ns, latest_first, share, at_bytes, busy_ns, slope, found):
     """Fill ``found``; ``latest_first``: int64[network, source], in order of descending begin."""
     for network in range(len(flows)):
         for target in range(flows.shape[2]):
@@ -52,7 +52,7 @@ def _busy_periods(flows, begin_ns, out_ns, latest_first, at_bytes, busy_ns, slop
                 n_bytes = flows[network, source, target]
                 if n_bytes > 0.0:
                     total += n_bytes
-                    busy = begin_ns[network, source] + _busy(total, at_bytes, busy_ns, slope)
+                    busy = begin_ns[network, source] + _busy(total, at_bytes, busy_ns, slope) / share[network, target]
                     end = max(end, out_ns[network, source], busy)
             found[network, target] = end
 

@@ -133,6 +133,13 @@ def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, anal
     if scenario.assumptions.activations != "dispatched":
         return NoMoves(scenario, fabric)
     grid = grid_of(scenario.system)
+    if grid is not None and scenario.system.has_dead_links:
+        if scenario.assumptions.transfer_software == "charged":
+            raise errors.SpecError(
+                f"{scenario.system.name}: links_as_built.dead: kernels were measured where all links work. List the "
+                "GPU as dead, give the link a share of its bandwidth (degraded), or take transfer_software: free"
+            )
+        return RouteMoves(scenario, machine, fabric)
     if scenario.assumptions.dispatch in GATHERING:
         return GatherMoves(scenario, fabric, grid)
     if grid is not None and grid.linked and scenario.assumptions.transfer_software == "charged":
@@ -170,6 +177,9 @@ class PortMoves:
         }
         self.named = name_kernels(scenario) or ""
         self._links = [] if grid.linked else _links_of_ports(fabric, grid)
+        rates = fabric.link_bytes_per_ns
+        shares = [rates[out] / fabric.classes[level].bytes_per_ns for level, (out, _) in enumerate(self._links)]
+        self._port_share = shares  # of the bandwidth of a level, float64[port] each
         self._share, self._free = sms_share(scenario.system, assumptions), assumptions.transfer_software == "free"
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
@@ -199,14 +209,15 @@ class PortMoves:
     def _done(self, flows: PortBytes, phase: np.int64, begin_ns: np.ndarray) -> np.ndarray:
         grid, laws = self._grid, self._laws[phase]
         of_nodes = begin_ns.reshape(grid.nodes, grid.size)
-        found = np.maximum(self._arrive(flows.inner, of_nodes, laws[0]).ravel(), begin_ns + laws[0].fixed_ns)
+        arrived = self._arrive(flows.inner, of_nodes, laws[0], self._port_share[0].reshape(of_nodes.shape))
+        found = np.maximum(arrived.ravel(), begin_ns + laws[0].fixed_ns)
         if grid.nodes == 1:
             return found
         ports = outer_ports(grid, len(flows.outer))
         # what a node sends is summed in it, or has been there, when its last GPU is ready
         ready = of_nodes.max(axis=1) if self._kernel.forwarded or grid.shared else begin_ns
         source = ready[ports // grid.size] if self._kernel.forwarded and not grid.shared else ready[ports]
-        arrived = self._arrive(flows.outer, source, laws[1])
+        arrived = self._arrive(flows.outer, source, laws[1], self._port_share[1][ports])
         by_port = np.zeros(ports.max() + 1)
         by_port[ports] = arrived
         if grid.shared:
@@ -238,11 +249,12 @@ class PortMoves:
         levels = [(flows.inner, np.arange(self._grid.dies).reshape(self._grid.nodes, -1))]
         if self._grid.nodes > 1:
             levels.append((flows.outer, outer_ports(self._grid, len(flows.outer))))
-        for (of_level, ports), law, links in zip(levels, self._laws[phase], self._links, strict=True):
+        every = zip(levels, self._laws[phase], self._links, self._port_share, strict=True)
+        for (of_level, ports), law, links, share in every:
             for axis, link in ((2, links[0]), (1, links[1])):
                 passed = of_level.sum(axis=axis)
                 found.n_bytes[link[ports]] += passed
-                found.ns[link[ports]] += law.busy(passed)
+                found.ns[link[ports]] += law.busy(passed) / share[ports]
         return found
 
 
@@ -257,7 +269,9 @@ class LinkedMoves(PortMoves):
         return np.maximum(ends, begin_ns + law.fixed_ns)
 
     def _busy(self, sent: np.ndarray, phase: np.int64) -> np.ndarray:
-        return self._laws[phase][0].busy(sent * (self._grid.size - 1))
+        rates = np.full(sent.shape, self._fabric.classes[0].bytes_per_ns)
+        rates[self._fabric.link_src, self._fabric.link_dst] = self._fabric.link_bytes_per_ns
+        return self._laws[phase][0].busy(sent * (self._grid.size - 1)) * (self._fabric.classes[0].bytes_per_ns / rates)
 
     def _flows_on_links(self, flows: PortBytes, phase: np.int64) -> OnLinks:
         link = self._fabric.link_src, self._fabric.link_dst
@@ -285,7 +299,7 @@ class GatherMoves:
             if described := collectives.describe_gathered(self._laws, op, self._ranks):
                 self.named += f" ({described})"
         self._share = sms_share(scenario.system, scenario.assumptions)
-        self._factor = scenario.system.d2d.measured_factor
+        self._factor, self._weakest = scenario.system.d2d.measured_factor, scenario.system.weakest_link(0)
 
     def sent(self, plan: Plan, demand: StepDemand) -> Sent:
         tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / self._top_k
@@ -300,7 +314,7 @@ class GatherMoves:
 
     def _all(self, op: str, sent: Sent, n_bytes: float) -> np.ndarray:
         # the fullest part decides: libraries pad ranks to equal sizes
-        gathered = self._ranks * sent.vectors.max() * n_bytes
+        gathered = self._ranks * sent.vectors.max() * n_bytes / self._weakest
         ns = float(collectives.gathered_ns(self._laws, op, np.array([max(gathered, 1.0)]), self._ranks)[0])
         return np.full(self._ranks, ns * self._factor if self._factor != 1 else ns)
 
@@ -490,7 +504,8 @@ def _links_of_ports(fabric: Fabric, grid: Grid) -> list[tuple[np.ndarray, np.nda
     """Of each level, the link out of and into every port, int64[port] each."""
     found = []
     for level, ports in ((0, grid.dies), (1, grid.nodes if grid.shared else grid.dies))[: 2 if grid.nodes > 1 else 1]:
-        own = np.flatnonzero(fabric.link_class == level)
+        of_level = np.array([each.name.partition(",")[0] == f"level {level}" for each in fabric.classes])
+        own = np.flatnonzero(of_level[fabric.link_class])
         src, dst = fabric.link_src[own], fabric.link_dst[own]
         first = 0 if ports == grid.dies else fabric.dies + grid.nodes  # shared ports follow dies and their switches
         out, into = np.zeros(ports, np.int64), np.zeros(ports, np.int64)
