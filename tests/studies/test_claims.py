@@ -354,7 +354,7 @@ LEAST_SKILLED = {
     "capacity": 2,
     "craft": 1,
     "harmoeny": 0,
-    "libra": 34,
+    "libra": 66,
     "lina": 0,
     "remap_dup": 0,
     "wafer": 26,

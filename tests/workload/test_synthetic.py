@@ -218,3 +218,10 @@ def test_what_cannot_be_fitted_is_refused():
         generated_traffic(model, SyntheticSpec(imbalance={"max_over_mean": 2, "ranks": 7}), 8)
     with pytest.raises(ValidationError, match="Give one of them"):
         SyntheticSpec(imbalance={"hottest_expert": 3}, popularity_skew=0.7)
+
+
+def test_a_specification_that_is_written_out_is_read_again():
+    """As a sweep of deployments hands it to the process of a run: a default must not become a second choice."""
+    for given in ({}, {"imbalance": {"max_over_mean": 1.5, "ranks": 8}}, {"like": "model", "phase": "start"}):
+        spec = SyntheticSpec(**given)
+        assert SyntheticSpec.model_validate(spec.model_dump(mode="json")) == spec
