@@ -593,8 +593,8 @@ def compare(
     `DesignComparison` of the first combination of each: what differs in its specification, and in time by cause,
     traffic, energy and price. Systems (``"gb200_nvl72:8"`` is eight), or experiments with limits: an
     `OptionComparison`, by whole iterations; replicas, sizes, policy and batch of a system are chosen. Files of
-    ``ar.serve``: a `DeploymentComparison`, with the same requests. All have ``.sentence`` but the first, and
-    ``.to_pandas()``.
+    ``ar.serve``: a `DeploymentComparison`, with the same requests, which a system beside one serves in sizes that are
+    chosen. All have ``.sentence`` but the first, and ``.to_pandas()``.
 
     limits: ``{"tpot": "50ms", "ttft": "2s", "rate": 100}``. equal: machines, devices, usd, w or mm2. vary: key of the
     sides → values. input_tokens, output_tokens: of a request; prices: GPU → USD an hour; samples: worlds (None: 32 of

@@ -15,14 +15,14 @@ import numpy as np
 
 from archsim.base import errors, tables
 from archsim.iteration.times import Batches, iteration_times
-from archsim.report.units import less_or_more, listing, percent, significant
+from archsim.report.units import less_or_more, listing, percent
+from archsim.search.deployment_pair import NOTHING, at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
 from archsim.specs import serving_files
 from archsim.studies.serving.runs import ServePlan, serve_plan, shown
-from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
-from archsim.uncertainty.estimate import SURE, Interval, interval
+from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
 SAMPLES = 16  # worlds: each is served
 # Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
@@ -31,7 +31,6 @@ _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "attention twice as fast": ("attention",), "links twice as fast": ("moves",),
     "half the time of the host": ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns"),
 })  # fmt: skip
-NOTHING = 0.001  # relative: smaller changes are none
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +46,12 @@ class DeploymentComparison(tables.Shown):
     amounts: Mapping[str, float]  # name → devices, or USD an hour
     limits_ms: Mapping[str, float]  # ttft, tpot → limit
     rejected: Mapping[str, tuple[int, int]]  # name → (requests that are too long, all)
+    is_closed_loop: bool  # whether clients wait for an answer before they ask again
+    moved: Mapping[float, float]  # of two: factor on all limits → ratio of their goodputs; {} where no limit is near
 
     def option(self, name: str) -> ServedOption:
         """One of them."""
         return next(each for each in self.sure.options if each.name == name)
-
-    def ratio(self, one: str, other: str, column: str) -> Interval:
-        """Of a headline of one over that of the other, in the worlds."""
-        a, b = (self.option(name).samples[column] for name in (one, other))
-        return interval(a / np.maximum(b, 1e-12))
 
     @property
     def sentence(self) -> str:
@@ -63,46 +59,26 @@ class DeploymentComparison(tables.Shown):
         first, *others = [name for name in self.names if name not in dict(self.refused)]
         if not others:
             return f"{self.sure.sentence}.{self._refused_text()}"
-        judged = self.sure.judged
-        unit, what = HEADLINES[judged]
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
-        said = []
-        for other in others:
-            a, b = ((self.option(name).samples[judged] / self.amounts[name]) for name in (other, first))
-            spread = interval(a / np.maximum(b, 1e-12))
-            more, less = float((a > b * (1 + NOTHING)).mean()), float((a < b * (1 - NOTHING)).mean())
-            tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of worlds"
-            low, middle, high = (significant(each) for each in spread)
-            ends = f"{low}–{high}" if low != high else "in all worlds"
-            times = [self._beside(other, first, column) for column in ("ttft_mean_ms", "tpot_mean_ms")]
-            said.append(
-                f"{other} has {middle} × ({ends}{tie}) the {what}{per} of {first}, and {listing(filter(None, times))}"
-            )
-        return f"{'; '.join(said)}.{self._rejected_text()}{self._refused_text()}"
-
-    def _beside(self, one: str, other: str, column: str) -> str:
-        """``TTFT 812 instead of 790 ms (−3 % to +8 %)``."""
-        unit, what = HEADLINES[column]
-        ours, theirs = (self.option(name).intervals.get(column) for name in (one, other))
-        if ours is None or theirs is None:
-            return ""
-        spread = self.ratio(one, other, column)
-        limit = self.limits_ms.get(column.partition("_")[0])
-        edge = ""
-        for name, found in ((one, ours), (other, theirs)):
-            if limit is not None and found.p05 <= limit <= found.p95:
-                edge += f", of which {name} is at the limit of {limit:g} {unit}"
-        return (
-            f"{what} {significant(ours.p50)} instead of {significant(theirs.p50)} {unit} ({spread.p05 - 1:+.0%} to "
-            f"{spread.p95 - 1:+.0%}){edge}"
-        )
+        said = [
+            pair_sentence(self.sure, first, other, self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop)
+            for other in others
+        ]
+        return f"{'; '.join(said)}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
-        counts = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
-        return f" Rejected as too long: {listing(counts)} requests." if counts else ""
+        """How many requests are too long; where deployments differ in that, for which of them."""
+        counts = {name: few for name, (few, _) in self.rejected.items()}
+        every = max((every for _, every in self.rejected.values()), default=0)
+        if not any(counts.values()):
+            return ""
+        if len(set(counts.values())) == 1:
+            return f", and {max(counts.values()):,} of {every:,} requests are rejected as too long"
+        each = listing(f"{few:,} with {short(name)}" for name, few in counts.items())
+        return f", and of {every:,} requests, these are rejected as too long: {each}"
 
     def _refused_text(self) -> str:
-        return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)
+        return "".join(f" {short(name)} cannot be served: {why}." for name, why in self.refused)
 
     def __repr__(self) -> str:
         return f"DeploymentComparison({self.sentence})"
@@ -126,8 +102,8 @@ def compare_deployments(
     rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Files, each with every combination of ``vary`` or of its own ``sweep:``. Raises SpecError for less than two, for
-    a key that a file does not have, and for a price that is not known.
+    """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
+    two, for a key that a file does not have, and for a price that is not known.
     """
     import json
 
@@ -140,7 +116,7 @@ def compare_deployments(
         combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
         for cell in combinations:
             changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
-            plan = serve_plan(side.source, changes)
+            plan = serve_plan(side.source, ["sweep=null", *changes] if vary else changes)
             for point, own in zip(plan.points, plan.cells, strict=True):
                 values = {key: shown(value) for key, value in cell.items()} | own
                 words = ", ".join(f"{key} {value}" for key, value in values.items())
@@ -163,9 +139,12 @@ def compare_deployments(
     )  # fmt: skip
     slo = points[0].spec.slo
     limits = {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}
+    edges = at_limits(found.options, {name: ns / 1e6 for name, ns in limits.items() if ns})
+    moved = moved_limits(points[0], points[1]) if edges and len(points) == 2 and not refused else {}
     return DeploymentComparison(
         found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
         {name: _count_rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
+        bool(points[0].spec.requests.concurrency), moved,
     )  # fmt: skip
 
 

@@ -48,11 +48,10 @@ def compare_options(
         known = ", ".join(options.EQUALS)
         raise errors.SpecError(f"--equal {equal}: unknown{errors.did_you_mean(equal, options.EQUALS)} (known: {known})")
     served = [side for side in sides if side.kind == SERVE]
-    if served and len(served) < len(sides):
-        other = next(side for side in sides if side.kind != SERVE)
+    if served and (other := next((side for side in sides if side.kind not in (SERVE, options.SYSTEM)), None)):
         raise errors.SpecError(
-            f"{served[0].name} is a deployment, and {other.name} is not: give a file of archsim serve for each side, "
-            f"or the system that {served[0].name} names"
+            f"{served[0].name} is a deployment, and {other.name} is an experiment: give a file of archsim serve, or a "
+            "system, which serves the requests of the deployment"
         )
     if served:
         from archsim.search.deployments import SAMPLES, compare_deployments
@@ -63,8 +62,12 @@ def compare_options(
         ]
         if question.rate:
             changes.append(f"requests.arrivals.rate={str(question.rate).removesuffix('/s')}/s")
+        if len(served) < len(sides):
+            from archsim.search.beside import deployment_on
+
+            sides = [side if side.kind == SERVE else deployment_on(side, served[0], changes, say) for side in sides]
         return compare_deployments(
-            served, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
+            sides, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
         )
     from archsim.search.answer import answer, reasons
     from archsim.search.compare import SAMPLES as WORLDS

@@ -11,10 +11,14 @@ import archsim as ar
 from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.search.beside import deployment_on
+from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
-from archsim.search.options import side_of, vary_of
+from archsim.search.options import Side, side_of, vary_of
 from archsim.search.worlds import off_of
+from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
+from archsim.specs.serving_files import load_serving
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
@@ -143,7 +147,7 @@ REFUSED = {
     "a name of two": (("die4.yaml", "nvl72"), {}, "gb300_nvl72"),
     "a number that is none": (("die4.yaml:0", "twice.yaml"), {}, "NAME:N"),
     "no time": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "50"}}, "tpot"),
-    "a deployment beside a machine": (("die4.yaml", "serve_h200"), {}, "is a deployment"),
+    "a deployment beside an experiment": (("dojo", "serve_h200"), {"model": None}, "dojo is an experiment"),
     "one side": (("die4.yaml",), {}, "nothing beside it"),
 }
 
@@ -171,3 +175,40 @@ def test_values_of_a_key_may_share_a_unit():
 
 def test_a_gpu_names_its_smallest_machine():
     assert side_of("h200:3", "x").label == "3 h200_node"
+
+
+SERVED = {
+    "system": "h200_node", "model": "olmoe-1b-7b", "engine": "vllm", "slo": {"ttft": "2 s", "tpot": "50 ms"},
+    "requests": {"arrivals": {"rate": "40/s"}, "input": {"fixed": 512}, "output": {"fixed": 32}, "count": 100},
+    "parallel": {"attention": {"tp": 8}},
+}  # fmt: skip
+
+
+def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own():
+    """The same machine does at least as well as with the sizes of the file."""
+    machine, deployment = side_of("h200_node", "x"), Side("file", 1, SERVE, SERVED)
+    beside = deployment_on(machine, deployment)
+    own, other = (ar.serve(each.source).measures for each in (deployment, beside))
+    assert beside.kind == SERVE and beside.source["requests"] == SERVED["requests"]
+    assert (other.goodput_per_s, other.output_tokens_per_s) >= (own.goodput_per_s, own.output_tokens_per_s)
+
+
+def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
+    """A closed loop is compared by its output; a value of ``vary`` takes the place of the file's own ``sweep:``."""
+    given = SERVED | {"sweep": {"grid": {"scheduler.max_num_seqs": [2, 4]}}}
+    requests = {key: SERVED["requests"][key] for key in ("input", "output", "count")} | {"concurrency": 16}
+    found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=16, jobs=1)
+    first = found.sentence
+    assert first.startswith("With max_num_seqs 8 instead of max_num_seqs 4, output is ")
+    assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
+    assert short("a.b False, c.d.e 1.5") == "b false, e 1.5"
+
+
+def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():
+    serving = load_serving(SERVED)
+    spec = serving.spec
+    at = ar.serve(SERVED).measures.ttft.percentiles[1] * 1e6  # 90 % are within it
+    tight = serving._replace(spec=spec.model_copy(update={"slo": spec.slo.model_copy(update={"ttft_ns": at})}))
+    assert set(moved_limits(serving, serving).values()) == {1.0}
+    low, high = (moved_limits(serving, tight)[each] for each in MOVED)
+    assert low < high <= 1.0

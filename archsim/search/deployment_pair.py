@@ -1,0 +1,122 @@
+"""What is said of two deployments: what one gains over the other, its times, and whether a limit decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from archsim.report.units import carried_digits, listing, percent, significant
+from archsim.serving.serving import serve
+from archsim.specs.serving_files import Serving
+from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure
+from archsim.uncertainty.estimate import SURE, interval
+
+TIMES = ("ttft_mean_ms", "tpot_mean_ms")
+MOVED = (0.9, 1.1)  # factors on the limits, where one is within the range of a time
+MOVES = 0.02  # relative: what moved limits change less is not said
+NOTHING = 0.001  # relative: smaller changes are none
+_ENDLESS = 100.0  # ratios above it are of next to nothing, and have no end that is said
+_KEY = re.compile(r"(?<![\w.])[A-Za-z_][\w]*(?:\.\w+)*\.(?=[A-Za-z_]\w* )")  # of ``scheduler.name ``, all but the last
+
+
+def pair_sentence(
+    sure: ServedSure, one: str, other: str, amounts: Mapping[str, float], per: str, limits_ms: Mapping[str, float],
+    moved: Mapping[float, float], is_closed_loop: bool,
+) -> str:  # fmt: skip
+    """What ``other`` gains over ``one``, with its range. ``amounts``: of a budget, of each; ``per``: its unit in words;
+    ``limits_ms``: ttft, tpot → limit; ``moved``: as of `moved_limits`; ``is_closed_loop``: as many tokens are had as
+    the engine gives.
+    """
+    first, second = (next(each for each in sure.options if each.name == name) for name in (one, other))
+    column = "output_tokens_per_s" if is_closed_loop and sure.judged == "goodput_per_s" else sure.judged
+    said = [_gain(first, second, column, amounts, per)]
+    if column != sure.judged and any(np.median(each.samples["within_slo"]) < 0.995 for each in (first, second)):
+        said.append(_gain(first, second, sure.judged, amounts, per))
+    said += filter(None, (_change(first, second, each) for each in TIMES))
+    at = at_limits((first, second), limits_ms)
+    text = f"With {short(other)} instead of {short(one)}, {listing(said)}"
+    if at and moved and max(moved.values()) > (1 + MOVES) * min(moved.values()):
+        edges = listing(
+            f"{'TTFT' if name == 'ttft' else 'TPOT'} is at the limit of {ms:g} ms" for name, ms in at.items()
+        )
+        ratios = " and ".join(
+            f"{significant(ratio)} × with limits {abs(factor - 1):.0%} {'tighter' if factor < 1 else 'looser'}"
+            for factor, ratio in moved.items()
+        )
+        text += f"; {edges}, so that the goodput is {ratios}"
+    return text
+
+
+def short(name: str) -> str:
+    """``scheduler.chunked_prefill True`` → ``chunked_prefill true``."""
+    plain = _KEY.sub("", name)
+    return re.sub(r" (True|False)\b", lambda found: found[0].lower(), plain)
+
+
+def at_limits(options: Sequence[ServedOption], limits_ms: Mapping[str, float]) -> dict[str, float]:
+    """ttft, tpot → limit, of those that are within the range of the time of an option."""
+    found = {}
+    for column in TIMES:
+        name = column.partition("_")[0]
+        ends = [each.intervals[column] for each in options if column in each.intervals]
+        if (limit := limits_ms.get(name)) and any(each.p05 <= limit <= each.p95 for each in ends):
+            found[name] = limit
+    return found
+
+
+def moved_limits(one: Serving, other: Serving) -> dict[float, float]:
+    """Factor on all limits → goodput of ``other`` over that of ``one``, without a draw; {} where either has none."""
+    found = {}
+    for factor in MOVED:
+        rates = []
+        for each in (one, other):
+            given = each.spec.slo
+            slo = given.model_copy(update={
+                name: ns * factor for name in ("ttft_ns", "tpot_ns", "e2e_ns") if (ns := getattr(given, name))
+            })  # fmt: skip
+            rates.append(serve(each._replace(spec=each.spec.model_copy(update={"slo": slo}))).measures.goodput_per_s)
+        if min(rates) <= 0:
+            return {}
+        found[factor] = rates[1] / rates[0]
+    return found
+
+
+def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mapping[str, float], per: str) -> str:
+    """``goodput is 0.89 instead of 0.74 requests per second (1.06 ×, 0.75–2.1, a tie: more in 81 % of samples)``."""
+    unit, what = HEADLINES[column]
+    values = [each.samples[column] / amounts[each.name] for each in (second, first)]
+    times = interval(values[0] / np.maximum(values[1], 1e-12))
+    a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
+    name = "output" if what == "output" else what
+    return f"{name}{per} is {a} instead of {b} {unit.replace('/s', ' per second')} ({_ratio(times, *values)})"
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    found = interval(values)
+    return found.p05, found.p95
+
+
+def _ratio(times, second: np.ndarray, first: np.ndarray) -> str:
+    """``1.22 ×, 1.19–1.25``, and whether it is a tie."""
+    more = float((second > first * (1 + NOTHING)).mean())
+    less = float((second < first * (1 - NOTHING)).mean())
+    tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of samples, less in {percent(less)}"
+    low, middle = (significant(each) for each in (times.p05, times.p50))
+    high = "and more" if times.p95 > _ENDLESS else significant(times.p95)
+    spread = f"{low} {high}" if high == "and more" else f"{low}–{high}" if low != high else "in all samples"
+    return f"{middle} ×, {spread}{tie}" if times.p50 <= _ENDLESS else f"{low} × and more{tie}"
+
+
+def _change(first: ServedOption, second: ServedOption, column: str) -> str:
+    """``TTFT is 500 instead of 870 ms (−60 % to −28 %)``; '' where there is none."""
+    unit, what = HEADLINES[column]
+    if column not in first.intervals or column not in second.intervals:
+        return ""
+    change = interval(second.samples[column] / first.samples[column])
+    a, b = (significant(each.intervals[column].p50, 2) for each in (second, first))
+    ends = [f"{100 * (each - 1):+.0f}\u00a0%".replace("-", "−") for each in (change.p05, change.p95)]
+    if ends == ["+0\u00a0%"] * 2 or ends == ["−0\u00a0%"] * 2:
+        return f"{what} stays at {a} {unit}"
+    return f"{what} is {a} instead of {b} {unit} ({ends[0]} to {ends[1]})"
