@@ -4,6 +4,7 @@ and what the time of one goes to.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,11 +17,12 @@ import numpy as np
 from archsim.base import errors, tables
 from archsim.iteration.times import Batches, iteration_times
 from archsim.report.units import less_or_more, listed, percent, significant
+from archsim.search.best_deployment import best_sentence
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
 from archsim.specs import serving_files
-from archsim.studies.serving.runs import ServePlan, serve_plan, shown
+from archsim.studies.serving.runs import ServePlan, serve_plan, shown, values_told
 from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure, find_sure, write_sure
 from archsim.uncertainty.estimate import SURE, Interval, interval
 
@@ -46,7 +48,7 @@ class DeploymentComparison(tables.Shown):
     equal: str  # machines (all that a file says), devices or usd
     amounts: Mapping[str, float]  # name → devices, or USD an hour
     limits_ms: Mapping[str, float]  # ttft, tpot → limit
-    rejected: Mapping[str, tuple[int, int]]  # name → (requests that are too long, all)
+    devices: Mapping[str, float]  # name → how many it takes
 
     def option(self, name: str) -> ServedOption:
         """One of them."""
@@ -66,6 +68,9 @@ class DeploymentComparison(tables.Shown):
         judged = self.sure.judged
         unit, what = HEADLINES[judged]
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
+        if len(others) > 1:
+            best = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
+            return f"{best}{self._rejected()}{self._refused()}"
         said = []
         for other in others:
             a, b = ((self.option(name).samples[judged] / self.amounts[name]) for name in (other, first))
@@ -98,11 +103,15 @@ class DeploymentComparison(tables.Shown):
         )
 
     def _rejected(self) -> str:
-        counts = sorted({f"{few} of {every}" for few, every in self.rejected.values() if few})
+        options = [option.rejected for option in self.sure.options]
+        counts = sorted({f"{few} of {every}" for few, every in options if few})
         return f" Rejected as too long: {listed(counts)} requests." if counts else ""
 
     def _refused(self) -> str:
-        return "".join(f" {name} cannot be served: {why}." for name, why in self.refused)
+        names: dict[str, list[str]] = {}
+        for name, why in self.refused:
+            names.setdefault(why.rstrip("."), []).append(name)
+        return "".join(f" {listed(each)} cannot be served: {why}." for why, each in names.items())
 
     def __repr__(self) -> str:
         return f"DeploymentComparison({self.sentence})"
@@ -129,25 +138,19 @@ def compare_deployments(
     """Files, each with every combination of ``vary`` or of its own ``sweep:``. Raises SpecError for less than two, for
     a key that a file does not have, and for a price that is not known.
     """
-    import json
-
     if equal in ("w", "mm2"):
         raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []
-    cells: list[dict[str, Any]] = []
     names: list[str] = []
     for side in sides:
-        combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
-        for cell in combinations:
+        for each in product(*vary.values()):
+            cell = dict(zip(vary, each, strict=True))
             changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
             plan = serve_plan(side.source, changes)
             for point, own in zip(plan.points, plan.cells, strict=True):
-                values = {key: shown(value) for key, value in cell.items()} | own
-                words = ", ".join(f"{key} {value}" for key, value in values.items())
-                names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words]))
-                             .strip())  # fmt: skip
+                words = values_told({key: shown(value) for key, value in cell.items()} | own)
+                names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words])))
                 points.append(point._replace(policies=point.policies[:1], axes=MappingProxyType({})))
-                cells.append(values)
     if len(points) < 2:
         raise errors.SpecError(
             f"{sides[0].name}: one deployment has nothing beside it. Give another file, or --vary KEY=[value, value]"
@@ -155,27 +158,27 @@ def compare_deployments(
     models = {point.model.name for point in points}
     if len(models) > 1:
         raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
+    return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+
+
+def compare_points(
+    points: Sequence[serving_files.Serving], names: Sequence[str], equal: str = "machines",
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    jobs: int | None = None, watcher: Any = None,
+) -> DeploymentComparison:  # fmt: skip
+    """Deployments of one policy each, in the same worlds. Raises SpecError for a price that is not known."""
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
-        ServePlan(tuple(points), tuple(cells)), samples, folder, watcher, jobs, names=names,
+        ServePlan(tuple(points), ({},) * len(points)), samples, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)),
     )  # fmt: skip
     slo = points[0].spec.slo
     limits = {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}
     return DeploymentComparison(
         found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
-        {name: _rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
+        {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)},
     )  # fmt: skip
-
-
-def _rejected(serving: serving_files.Serving) -> tuple[int, int]:
-    """Requests that are too long for the model or the engines, and all."""
-    from archsim.serving.serving import deploy, requests_on
-
-    found = requests_on(serving, deploy(serving))
-    few = sum(each.number for each in found.rejected)
-    return few, few + len(found.input)
 
 
 def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:
