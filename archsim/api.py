@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -946,23 +946,32 @@ def serve_plan(
     first: bool = False,
     watcher: Watcher | None = None,
     jobs: int | None = None,
+    samples: int | None = None,
 ) -> ServedPlan:
     """Serve every point of a file's ``sweep:`` (or the file) under every policy.
 
     out: folder of ``manifest.yaml``, ``results.csv``, ``results.parquet`` and ``index.html``; of a file without axes
     also ``bench.json`` (keys of ``vllm bench serve``), ``requests.csv``, and a folder of these for every further
     policy. Runs that are kept there, or in the cache, are not served again. first: under the first policy alone, and
-    the first point. watcher, jobs: as of ``ar.sweep``; without ``out``, runs are served one after the other.
+    the first point. watcher, jobs: as of ``ar.sweep``; without ``out``, runs are served one after the other. samples:
+    as of ``serve_sure``, for the ranges of all runs (None: of a file with axes 16, of at most 8 runs; else none; 0:
+    none). ``.answer`` has the best point with its range, ``.sampled`` the `ServedSure`.
 
     Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
 
     >>> ar.serve_plan("serve_olmoe", out="report").outcomes  # takes seconds  # doctest: +SKIP
     """
+    from archsim.search.served_axes import serve_axes
     from archsim.studies.serving.page import serve_all, serve_into
     from archsim.studies.serving.runs import serve_plan as planned
 
-    plan = planned(source, overrides, first=first)
-    return serve_all(plan, watcher) if out is None else serve_into(plan, Path(out), watcher, around, jobs)
+    plan, folder = planned(source, overrides, first=first), None if out is None else Path(out)
+    if plan.has_axes:
+        return serve_axes(plan, folder, samples, jobs, watcher)
+    # before the page, which has its intervals
+    found = serve_sure(source, samples, overrides, out=out, watcher=watcher, jobs=jobs) if samples else None
+    served = serve_all(plan, watcher) if folder is None else serve_into(plan, folder, watcher, around, jobs)
+    return replace(served, sampled=found)
 
 
 def serve_sure(

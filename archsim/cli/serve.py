@@ -13,7 +13,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser, "The deployment and its requests")
     arguments.add_report(parser, "reports/NAME, or reports/NAME-search with --search")
     arguments.add_jobs(parser)
-    arguments.add_samples(parser)
+    arguments.add_samples(
+        parser, sentence="default: none; of a file with `sweep:` 16, of at most 8 runs that are near the best; 0: none"
+    )
     parser.add_argument(
         "--timeline",
         metavar="FILE",
@@ -65,15 +67,15 @@ def _serve(args: argparse.Namespace) -> int:
     folder = report_folder(arguments.stem_of(args.file), args.out)
     with study(folder) as watching:
         watching.phase("loading the simulator")
-        sure = None
-        if args.samples is not None:  # before the page, which has its intervals
-            sure = ar.serve_sure(args.file, args.samples, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
-        served = ar.serve_plan(args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs)
+        served = ar.serve_plan(
+            args.file, args.overrides, out=folder, watcher=watching, jobs=args.jobs, samples=args.samples
+        )
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
-    args.result = rows
+    args.result = rows if served.sampled is None else {"rows": rows, "sure": served.sampled.plain()}
     if served.plan.has_axes:
+        args.result = {"answer": served.answer, "rows": rows} | (args.result if served.sampled is not None else {})
         _print_points(served)
         print_notes(served.plan.notes(served.table.rows))
     else:
@@ -83,9 +85,8 @@ def _serve(args: argparse.Namespace) -> int:
         print_notes(served.outcomes[0].notes)
         for each in served.outcomes[1:]:
             print_notes(f"{each.serving.policy.name}: {said}" for said in each.unsteady_told)
-    if sure is not None:
-        args.result = {"rows": rows, "sure": sure.plain()}
-        print_served_sure(sure)
+    if served.sampled is not None and args.samples:
+        print_served_sure(served.sampled)
     if args.timeline:
         ar.serve(args.file, args.overrides, timeline=args.timeline)
         print(f"timeline: {args.timeline} (open it with https://ui.perfetto.dev)")
@@ -94,16 +95,19 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _print_points(served) -> None:
-    """The best rows, and how many were refused."""
+    """The answer, the best rows, and which were refused."""
     from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
-    from archsim.studies.serving.page import FEW, cells, order_rows
+    from archsim.studies.serving.page import FEW, cells, order_rows, ranges_of
 
+    if served.answer:
+        print(served.answer)
+    ranges = ranges_of(served.plan, served.table, served.sampled)
     keys = ("point", *served.plan.first.axes, "policy")
     rows = order_rows(served.table.rows)
     table = grid(*keys, title=f"{len(rows)} runs, most goodput first", numbers=tuple(each for _, each in FEW))
     for row in rows[:MOST_POINTS]:
-        table.add_row(*cells(row, keys, FEW)[:-1])
+        table.add_row(*cells(row, keys, FEW, ranges.get(row["run"], {}))[:-1])
     console().print(table)
     if len(rows) > MOST_POINTS:
         print(f"{len(rows) - MOST_POINTS:,} more runs are in results.csv.")

@@ -10,10 +10,11 @@ import numpy as np
 from archsim.base.errors import capital
 from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import listing, percent, significant, with_prefix
-from archsim.search.compare import NEVER, PLATEAU, UNITS, Compared, OptionComparison
+from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
 from archsim.search.machines import MOST_BATCH
 from archsim.uncertainty.estimate import SURE, OptionPair
+from archsim.uncertainty.plateau import best_value
 
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
 _PART = {"projections": "projections", "dense": "dense layers", "all_reduce": "all-reduces", "head": "head"}
@@ -64,15 +65,12 @@ def _over_key(found: OptionComparison) -> str:
     said = []
     for begin in range(0, len(found.sides), count):
         sides = found.sides[begin : begin + count]
-        rates = [float(np.median(each.rates[skip:])) for each in sides]
-        best = int(np.argmax(rates))
-        equal = [at for at in range(count) if rates[at] >= (1 - PLATEAU) * rates[best]]
-        cheapest = min(equal, key=lambda at: (float(sides[at].usd[0]), at))
-        worst = int(np.argmin(rates))
+        rates, prices = [each.rates[skip:] for each in sides], [float(each.usd[0]) for each in sides]
+        _, equal, cheapest, worst, end = best_value(rates, prices, varied.numbers)
         name = sides[0].side.label.partition(" with ")[0]
         gained = ratio(found.pair(begin + cheapest, begin + worst, "machines"))
         flat = (
-            f" {listing(str(varied.values[at]) for at in equal)} serve as much within {percent(PLATEAU, 1)}, of which "
+            f" {listing(str(varied.values[at]) for at in equal)} serve as much within the noise, of which "
             f"{varied.values[cheapest]} is the cheapest." if len(equal) > 1 else ""
         )  # fmt: skip
         if len(equal) == count:
@@ -81,6 +79,7 @@ def _over_key(found: OptionComparison) -> str:
         said.append(
             f"{name} serves {gained} as many tokens per second with {varied.key} {varied.values[cheapest]} as with "
             f"{varied.values[worst]}.{flat}"
+            + (f" That is the {end} value that was tried, and beyond it more may be gained." if end else "")
         )
     begin_ = _begin(found)
     turn = key_crossing(found)

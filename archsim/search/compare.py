@@ -31,7 +31,6 @@ NEVER = 1e-9  # tokens/s, of a side that keeps no limit
 UNITS: Mapping[str, str] = {
     "machines": "", "devices": "per device", "usd": "per dollar", "w": "per watt", "mm2": "per mm² of silicon",
 }  # fmt: skip
-PLATEAU = 0.005  # relative: values of a key that serve as much as the best are equal
 
 
 @dataclass(frozen=True)

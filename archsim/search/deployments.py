@@ -4,6 +4,7 @@ and what the time of one goes to.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,12 +17,13 @@ import numpy as np
 from archsim.base import errors, tables
 from archsim.iteration.times import Batches, iteration_times
 from archsim.report.units import less_or_more, listing, percent
+from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import NOTHING, at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
 from archsim.specs import serving_files
-from archsim.studies.serving.runs import ServePlan, serve_plan, shown
+from archsim.studies.serving.runs import ServePlan, axis_text, serve_plan, shown
 from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
 SAMPLES = 16  # worlds: each is served
@@ -45,7 +47,7 @@ class DeploymentComparison(tables.Shown):
     equal: str  # machines (all that a file says), devices or usd
     amounts: Mapping[str, float]  # name → devices, or USD an hour
     limits_ms: Mapping[str, float]  # ttft, tpot → limit
-    rejected: Mapping[str, tuple[int, int]]  # name → (requests that are too long, all)
+    devices: Mapping[str, float]  # name → how many it takes
     is_closed_loop: bool  # whether clients wait for an answer before they ask again
     moved: Mapping[float, float]  # of two: factor on all limits → ratio of their goodputs; {} where no limit is near
 
@@ -60,16 +62,19 @@ class DeploymentComparison(tables.Shown):
         if not others:
             return f"{self.sure.sentence}.{self._refused_text()}"
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
-        said = [
-            pair_sentence(self.sure, first, other, self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop)
-            for other in others
-        ]
-        return f"{'; '.join(said)}{self._rejected_text()}.{self._refused_text()}"
+        if len(others) > 1:
+            best = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
+            return f"{best.rstrip('.')}{self._rejected_text()}.{self._refused_text()}"
+        said = pair_sentence(
+            self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
+        )
+        return f"{said}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
         """How many requests are too long; where deployments differ in that, for which of them."""
-        counts = {name: few for name, (few, _) in self.rejected.items()}
-        every = max((every for _, every in self.rejected.values()), default=0)
+        rejected = {each.name: each.rejected for each in self.sure.options}
+        counts = {name: few for name, (few, _) in rejected.items()}
+        every = max((every for _, every in rejected.values()), default=0)
         if not any(counts.values()):
             return ""
         if len(set(counts.values())) == 1:
@@ -78,7 +83,10 @@ class DeploymentComparison(tables.Shown):
         return f", and of {every:,} requests, these are rejected as too long: {each}"
 
     def _refused_text(self) -> str:
-        return "".join(f" {short(name)} cannot be served: {why}." for name, why in self.refused)
+        names: dict[str, list[str]] = {}
+        for name, why in self.refused:
+            names.setdefault(why.rstrip("."), []).append(short(name))
+        return "".join(f" {listing(each)} cannot be served: {why}." for why, each in names.items())
 
     def __repr__(self) -> str:
         return f"DeploymentComparison({self.sentence})"
@@ -105,25 +113,19 @@ def compare_deployments(
     """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
     two, for a key that a file does not have, and for a price that is not known.
     """
-    import json
-
     if equal in ("w", "mm2"):
         raise errors.SpecError(f"--equal {equal}: deployments are compared by machines, devices or usd")
     points: list[serving_files.Serving] = []
-    cells: list[dict[str, Any]] = []
     names: list[str] = []
     for side in sides:
-        combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
-        for cell in combinations:
+        for each in product(*vary.values()):
+            cell = dict(zip(vary, each, strict=True))
             changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
             plan = serve_plan(side.source, ["sweep=null", *changes] if vary else changes)
             for point, own in zip(plan.points, plan.cells, strict=True):
-                values = {key: shown(value) for key, value in cell.items()} | own
-                words = ", ".join(f"{key} {value}" for key, value in values.items())
-                names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words]))
-                             .strip())  # fmt: skip
+                words = axis_text({key: shown(value) for key, value in cell.items()} | own)
+                names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words])))
                 points.append(point._replace(policies=point.policies[:1], axes=MappingProxyType({})))
-                cells.append(values)
     if len(points) < 2:
         raise errors.SpecError(
             f"{sides[0].name}: one deployment has nothing beside it. Give another file, or --vary KEY=[value, value]"
@@ -131,10 +133,19 @@ def compare_deployments(
     models = {point.model.name for point in points}
     if len(models) > 1:
         raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
+    return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+
+
+def compare_points(
+    points: Sequence[serving_files.Serving], names: Sequence[str], equal: str = "machines",
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    jobs: int | None = None, watcher: Any = None,
+) -> DeploymentComparison:  # fmt: skip
+    """Deployments of one policy each, in the same worlds. Raises SpecError for a price that is not known."""
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
-        ServePlan(tuple(points), tuple(cells)), samples, folder, watcher, jobs, names=names,
+        ServePlan(tuple(points), ({},) * len(points)), samples, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)),
     )  # fmt: skip
     slo = points[0].spec.slo
@@ -143,18 +154,9 @@ def compare_deployments(
     moved = moved_limits(points[0], points[1]) if edges and len(points) == 2 and not refused else {}
     return DeploymentComparison(
         found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
-        {name: _count_rejected(point) for name, point in zip(names, points, strict=True) if name not in dict(refused)},
+        {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)},
         bool(points[0].spec.requests.concurrency), moved,
     )  # fmt: skip
-
-
-def _count_rejected(serving: serving_files.Serving) -> tuple[int, int]:
-    """Requests that are too long for the model or the engines, and all."""
-    from archsim.serving.serving import deploy, requests_on
-
-    found = requests_on(serving, deploy(serving))
-    few = sum(each.number for each in found.rejected)
-    return few, few + len(found.input)
 
 
 def _amount(serving: serving_files.Serving, equal: str, rents: Mapping[str, float]) -> float:

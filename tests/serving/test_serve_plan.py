@@ -49,6 +49,21 @@ def test_axes_are_rows_and_what_cannot_run_says_why(tmp_path):
     assert len(repr(served).splitlines()) <= 6
 
 
+def test_points_have_ranges_and_the_best_is_told_as_compare_tells_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    grid = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3]}
+    (tmp_path / "axes.yaml").write_text(json.dumps(FILE | {"sweep": {"grid": grid}}))
+    assert main(["serve", "axes.yaml", "--json", "--out", "out"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "4/s" in found["answer"] and "tp 3 does not divide" in found["answer"] and " × (" in found["answer"]
+    assert len(found["sure"]["options"]) == 2 and found["answer"] in (tmp_path / "out" / "index.html").read_text()
+    assert main(["compare", "axes.yaml", "--json", "--out", "compared"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert compared["answer"] == found["answer"] and compared["options"] == found["sure"]["options"]
+    plain = ar.serve_plan("axes.yaml", out=tmp_path / "plain", samples=0)
+    assert not plain.answer and plain.sampled is None and not (tmp_path / "plain" / "sure.json").exists()
+
+
 def test_linked_axes_take_their_values_together():
     linked = {"requests.arrivals.rate": ["4/s", "8/s"], "requests.count": [12, 24]}
     plan = serve_plan(FILE | {"sweep": {"grid": {"scheduler.name": ["sglang", "vllm_v1"]}, "zip": linked}})

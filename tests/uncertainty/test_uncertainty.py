@@ -21,6 +21,7 @@ from archsim.uncertainty.estimate import (
     refuse_shares,
     worth_knowing,
 )
+from archsim.uncertainty.plateau import best_value, ratio_of
 from archsim.uncertainty.quantities import SHAPES, Distribution
 from archsim.uncertainty.worlds import draws_of
 
@@ -196,3 +197,15 @@ def test_a_value_is_set_by_its_path_and_checked():
     assert changed.hbm.bandwidth_bytes_per_s == 1e12 and changed.d2d == system("2 TB/s").d2d
     with pytest.raises(ValueError, match="plausible"):
         changed.with_value(("hbm", "bandwidth_bytes_per_s"), 1e30)
+
+
+def test_the_cheapest_of_equal_values_is_named_and_an_end_is_said():
+    noise = np.random.default_rng(0).lognormal(0, 0.3, 64)  # common to all values
+    rates = [each * noise for each in (1.0, 1.2, 1.201, 1.202)]
+    found = best_value(rates, [1.0, 2.0, 3.0, 4.0], [1, 2, 4, 8])
+    assert found == (3, (1, 2, 3), 1, 0, "") and not found.flat  # from the second on nothing is gained
+    assert best_value([each * noise for each in (1.0, 1.2, 1.4)], numbers=[1, 2, 4]).end == "largest"
+    own = np.random.default_rng(1).lognormal(0, 0.3, 64)
+    assert best_value([noise, 1.02 * own]).flat  # ahead in about half of the samples: a tie
+    assert best_value([noise, noise]).flat
+    assert ratio_of(np.array([0.0, 1.0]), np.zeros(2)) == (1.0, 1.0, np.inf)

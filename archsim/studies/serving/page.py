@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from archsim.base import errors, files, host, tables, units
 from archsim.report.figures import Line, lines_of, shares_below
-from archsim.report.plots import Points
+from archsim.report.plots import KINDS, Colours, PlotAxis, Points
 from archsim.report.rendering import render
 from archsim.report.units import carried_digits, interval, percent, significant
 from archsim.runs import results, sweep
@@ -23,6 +24,7 @@ from archsim.runs.store import RecordStore
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
 from archsim.serving.serving import Outcome, measured_residual
 from archsim.specs.library import MANIFEST
+from archsim.specs.serving_files import Serving
 from archsim.studies.serving import bench_json, sure
 from archsim.studies.serving.runs import (
     MADE_LAST,
@@ -42,6 +44,7 @@ from archsim.studies.serving.runs import (
     write_manifest,
 )
 from archsim.studies.sure_files import JSON
+from archsim.uncertainty.estimate import Interval
 
 if TYPE_CHECKING:
     import pandas
@@ -328,27 +331,35 @@ SHOWN = (
 FEW = tuple(SHOWN[at] for at in (0, 1, 3, 5, 7))  # on a terminal
 
 
-def write_points_page(plan: ServePlan, table: tables.Table, folder: Path) -> Path:
-    """``index.html``. Equal tables give equal bytes."""
+def write_points_page(
+    plan: ServePlan, table: tables.Table, folder: Path, answer: str = "", found: sure.ServedSure | None = None
+) -> Path:
+    """``index.html``. Equal tables give equal bytes. ``answer``: its first sentence; ``found``: ranges of runs, which
+    have the names that the plan gives them.
+    """
     serving, target = plan.first, folder / "index.html"
+    ranges = ranges_of(plan, table, found)
+    numbers = [path for path in serving.axes if _is_number(table.rows, path)]
     served = [row for row in table.rows if not row["refused"]]
     keys = ("point", *serving.axes, "policy")
     context = {
         "model": serving.model.name,
         "system": serving.system.name,
         "points": len(plan.points),
-        "answer": "",
+        "answer": answer,
         "title": "Points, most goodput first",
         "intervals": intervals_in(folder, table),
         "files": ("results.csv", "results.parquet", "manifest.yaml"),
         "policies": ", ".join(policy.name for policy in serving.policies),
         "headers": [*keys, *(header for _, header in SHOWN), "note"],
-        "rows": [cells(row, keys) for row in order_rows(table.rows)],
+        "rows": [cells(row, keys, ranges=ranges.get(row["run"], {})) for row in order_rows(table.rows)],
         "notes": plan.notes(table.rows),
         "texts": len(keys),
         "refused": len(table.rows) - len(served),
-        "plots": [_over(path, served, serving.axes) for path in serving.axes if _is_number(served, path)],
+        "plots": [_over(path, served, serving, ranges) for path in numbers],
     }
+    if not numbers and found is not None and (bars := sure.whiskers(found)) is not None:
+        context["plots"] = [bars]
     files.write_text(target, render("serving_points.html.j2", context))
     return target
 
@@ -361,9 +372,26 @@ def _order(row: Mapping[str, Any]) -> tuple:
     return (bool(row["refused"]), -(row["goodput_per_s"] or 0.0), row["point"], row["policy"])
 
 
-def cells(row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN) -> list[str]:
-    """The cells of a row: its ``keys``, the columns ``shown``, and why it was refused or is saturated."""
+def ranges_of(plan: ServePlan, table: tables.Table, found: sure.ServedSure | None) -> dict[str, Mapping[str, Interval]]:
+    """Run → column → its interval, of runs that were sampled."""
+    options = {} if found is None else {each.name: each.intervals for each in found.options}
+    return {
+        row["run"]: options[name] for name, row in zip(plan.names(), table.rows, strict=True) if name in options
+    }  # fmt: skip
+
+
+def cells(
+    row: Mapping[str, Any], keys: Sequence[str], shown: Sequence[tuple[str, str]] = SHOWN,
+    ranges: Mapping[str, Interval] = MappingProxyType({}),
+) -> list[str]:  # fmt: skip
+    """The cells of a row: its ``keys``, the columns ``shown`` with their ``ranges``, and why it was refused or is
+    saturated.
+    """
     values = ["–" if row[name] is None else significant(row[name]) for name, _ in shown]
+    for at, (name, _) in enumerate(shown):
+        if (ends := ranges.get(name)) is not None and row[name] is not None:
+            low, high = significant(ends.p05), significant(ends.p95)
+            values[at] += "" if low == high else f" ({low}–{high})"
     note = row["refused"] or ", ".join(key for key in ("saturated", "unsteady") if row[key])
     if row["rejected"]:
         note = ", ".join(filter(None, [note, f"{row['rejected']:,} rejected"]))
@@ -374,15 +402,28 @@ def _is_number(rows: Sequence[Mapping[str, Any]], path: str) -> bool:
     return len({row[path] for row in rows}) > 1 and all(isinstance(row[path], int | float) for row in rows)
 
 
-def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any]) -> Points:
-    """Goodput over an axis, a line for every policy and value of the other axes."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        others = [str(row[each]) for each in axes if each != path]
-        lines.setdefault(", ".join([row["policy"], *others]), []).append((row[path], row["goodput_per_s"]))
-    drawn = [Line(name, tuple(sorted(points))) for name, points in lines.items()]
-    question = f"How does {path} change the requests a second within the limits?"
-    return lines_of(question, drawn, path, "requests a second", dots=True)
+def _over(
+    path: str, rows: Sequence[Mapping[str, Any]], serving: Serving, ranges: Mapping[str, Mapping[str, Interval]]
+) -> Points:
+    """What runs are judged by over an axis, a line for every policy and value of the other axes, with its band."""
+    judged, _ = sure.judged_by(serving)
+    unit, what = sure.HEADLINES[judged]
+    found = []
+    for row in sorted(rows, key=lambda row: row[path]):
+        others = [str(row[each]) for each in serving.axes if each != path]
+        line = ", ".join([*([row["policy"]] if len(serving.policies) > 1 or not others else []), *others])
+        ends = ranges.get(row["run"], {}).get(judged)
+        low, high = (ends.p05, ends.p95) if ends is not None else (row[judged], row[judged])
+        text = significant(row[judged])
+        found.append({"line": line, "x": row[path], "y": row[judged], "low": low, "high": high, "tip": text})
+    lines = dict.fromkeys(row["line"] for row in found)
+    title = f"{what}, {unit}"
+    return Points(
+        question=f"How does {path} change {what}, and how sure is that?", rows=found, x=PlotAxis("x", path),
+        y=PlotAxis("y", title), lines=True, dots=True, low="low", high="high",
+        colours=Colours("line", {line: KINDS[(at + 2) % len(KINDS)] for at, line in enumerate(lines)}),
+        tips=(("line", "line"), ("x", path), ("tip", title), ("low", "5 %"), ("high", "95 %")),
+    )  # fmt: skip
 
 
 # From a plan of ``archsim serve`` to its folder: run what is not kept, then write tables and pages.
@@ -390,11 +431,15 @@ def _over(path: str, rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Any])
 
 @dataclass(frozen=True, eq=False)
 class ServedPlan(tables.Shown):
-    """``outcomes``: of a plain file, one a policy; none of a file with axes. ``table``: a row a run."""
+    """``outcomes``: of a plain file, one a policy; none of a file with axes. ``table``: a row a run. ``answer``: the
+    best of the points, with its range; ``sampled``: runs in worlds, where they were drawn.
+    """
 
     plan: ServePlan
     outcomes: tuple[Outcome, ...]
     table: tables.Table
+    answer: str = ""
+    sampled: sure.ServedSure | None = None
 
     def __repr__(self) -> str:
         return f"ServedPlan({self.plan!r}, {self.table!r})"

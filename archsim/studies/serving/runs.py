@@ -328,6 +328,16 @@ class ServePlan(NamedTuple):
                 return "no prompt exceeds the budget of an iteration, scheduler.max_num_batched_tokens"
         return SAME_NUMBERS
 
+    def names(self) -> tuple[str, ...]:
+        """What each of the runs is called beside the others: its policy, where there are several, and the values of its
+        axes; of one point, the policy.
+        """
+        several = len(self.first.policies) > 1 or not self.has_axes
+        return tuple(
+            ", ".join(filter(None, [run.serving.policy.name if several else "", axis_text(run.cells)]))
+            for run in self.runs()
+        )
+
     def __repr__(self) -> str:
         serving = self.first
         axes = "".join(f"\n  {path}: {len(values)} values" for path, values in serving.axes.items())
@@ -393,8 +403,8 @@ def refused_points(plan: ServePlan) -> Iterator[str]:
                 built[run.group] = problem(check_serving, alone)
             why = built[run.group]
         if why:
-            values = ", ".join(f"{path} {value}" for path, value in run.cells.items())
-            yield f"{run.serving.axes_at}: point {run.point} ({values}), {run.serving.policy.name}: {why}"
+            at = f"point {run.point} ({axis_text(run.cells)})"
+            yield f"{run.serving.axes_at}: {at}, {run.serving.policy.name}: {why}"
 
 
 def shown(value: Any) -> Any:
@@ -402,6 +412,11 @@ def shown(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     return str(value).replace("'", "")
+
+
+def axis_text(cells: Mapping[str, Any]) -> str:
+    """``scheduler.name sglang, requests.concurrency 8``."""
+    return ", ".join(f"{path} {value}" for path, value in cells.items())
 
 
 def offered_rate(serving: serving_files.Serving, requests: Requests | None = None) -> float:

@@ -18,7 +18,7 @@ as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -110,13 +110,15 @@ class _Off(NamedTuple):
 @dataclass(frozen=True)
 class ServedOption:
     """A run in all worlds. ``values``: of `HEADLINES`, as they are without a draw; ``intervals``: of those that have
-    one; ``best``: share of the worlds in which it is the best; ``samples``: float64[world] of every headline.
+    one; ``best``: share of the worlds in which it is the best; ``rejected``: requests that are too long, and all;
+    ``samples``: float64[world] of every headline.
     """
 
     name: str
     values: Mapping[str, float | None]
     intervals: Mapping[str, Interval]
     best: float
+    rejected: tuple[int, int]
     samples: Mapping[str, np.ndarray] = field(repr=False, compare=False, default_factory=dict)
 
 
@@ -295,7 +297,7 @@ def find_sure(
     )  # fmt: skip
     sweep.refuse_failed(failures, len(asked))
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
-    for run, name in zip(runs, names or _names(plan, runs), strict=True):
+    for run, name in zip(runs, names or plan.names(), strict=True):
         rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
         if why := next((row["refused"] for row in rows if row["refused"]), ""):
             if not plan.has_axes and refused is None:
@@ -313,12 +315,6 @@ def find_sure(
 def _varies(samples: np.ndarray) -> bool:
     """Beyond rounding."""
     return bool(np.ptp(samples) > 1e-9 * np.abs(samples).max())
-
-
-def _names(plan: ServePlan, runs: Sequence[ServeRun]) -> Iterator[str]:
-    """Of runs; of one point, that of the policy."""
-    for run in runs:
-        yield run.serving.policy.name if not plan.has_axes else f"point {run.point}: {run.name}"
 
 
 def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
@@ -401,7 +397,8 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], best: float) -> ServedOption:
     columns = {column: _column(rows, column) for column in HEADLINES}
     intervals = {column: interval(each) for column, each in columns.items() if np.isfinite(each).all()}
-    return ServedOption(name, {column: own[column] for column in HEADLINES}, intervals, best, columns)
+    rejected = int(own["rejected"]), int(own["rejected"] + own["requests"])
+    return ServedOption(name, {column: own[column] for column in HEADLINES}, intervals, best, rejected, columns)
 
 
 def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
@@ -466,7 +463,7 @@ def write_sure(found: ServedSure, folder: Path) -> Path:
 def _section(found: ServedSure) -> dict[str, Any]:
     """What the page shows; as `archsim.studies.sure_files.section_of`."""
     place = {
-        "name": found.name, "told": f"{found.sentence}.", "chart": _whiskers(found),
+        "name": found.name, "told": f"{found.sentence}.", "chart": whiskers(found),
         "tornado": tornado_of(found.indices, found.explained_told), "explained": found.explained_told,
         "pairs": [
             (each.faster, each.slower, each.ratio, written_range(each.ratio),
@@ -482,7 +479,7 @@ def _section(found: ServedSure) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whiskers(found: ServedSure) -> Bars | None:
+def whiskers(found: ServedSure) -> Bars | None:
     """The headline of every run; None where no run has one above 0."""
     options: list[tuple[str, tuple[float, float, float], str, str]] = [
         (each.name, each.intervals[found.judged], significant(each.intervals[found.judged].p50),

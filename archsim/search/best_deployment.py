@@ -1,0 +1,92 @@
+"""What is said of more than two deployments: the best of them, those that equal it, and where it is at a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from archsim.base.errors import capital
+from archsim.base.quantities import as_written
+from archsim.report.units import listing, percent, significant
+from archsim.studies.serving.sure import HEADLINES, ServedSure
+from archsim.uncertainty.estimate import SURE, Interval, interval
+from archsim.uncertainty.plateau import BestValue, best_value, ratio_of
+
+MOST_NAMED = 4  # of deployments that are a tie
+TIMES = ("ttft_mean_ms", "tpot_mean_ms")
+
+
+def best_sentence(
+    sure: ServedSure, names: Sequence[str], amounts: Mapping[str, float], per: str, devices: Mapping[str, float],
+    limits_ms: Mapping[str, float],
+) -> str:  # fmt: skip
+    """The best of the deployments by the column that ``sure`` judges, for a unit of the amount of each, with its range,
+    over the first one or the worst. ``names``: of those that were served, in the order in which they were given;
+    ``per``: the unit in words; ``devices``: how many each takes; ``limits_ms``: ttft, tpot → limit.
+    """
+    unit, what = HEADLINES[sure.judged]
+    higher = sure.judged != "e2e_mean_ms"
+    options = {each.name: each for each in sure.options}
+    values = [options[name].samples[sure.judged] / amounts[name] for name in names]
+    found = best_value(
+        values if higher else [1 / each for each in values], [devices[name] for name in names], numbers_in(names)
+    )
+    best, base = names[found.cheapest], 0 if 0 not in found.equal else found.worst  # a tie is no gain
+    ends = interval(values[found.cheapest])
+    begin = f"{capital(what)}{per} is {significant(ends.p50)} {unit}".rstrip() + f" ({_spread(ends)}) with {best}"
+    if found.flat:
+        return (
+            f"{begin}. All {len(names)} are a tie, as none is better than another in {percent(SURE)} of "
+            f"samples.{_edges(sure, best, limits_ms)}"
+        )
+    over = ""
+    if float(np.median(values[base])) > 0 and base not in found.equal:
+        times = ratio_of(values[found.cheapest], values[base])
+        over = f", {significant(times.p50)} × ({_spread(times)}) that with {names[base]}"
+    said = "".join(_others(names, found, devices))
+    most = "the most" if higher else "the least"
+    return f"{begin}, {most} of {len(names)}{over}.{said}{_edges(sure, best, limits_ms)}"
+
+
+def _spread(ends: Interval) -> str:
+    low, _, high = (significant(each) for each in ends)
+    return f"{low}–{high}" if low != high else "in all samples"
+
+
+def numbers_in(names: Sequence[str]) -> list[float]:
+    """The numbers of names such as ``KEY 4/s`` of one key; none where they name several keys, or no numbers."""
+    keys, values = zip(*(name.partition(" ")[::2] for name in names), strict=True)
+    written = [as_written(value.removesuffix("/s")) for value in values]
+    if len(set(keys)) > 1 or not all(written):
+        return []
+    return [each.number * each.worth for each in written if each is not None]
+
+
+def _others(names: Sequence[str], found: BestValue, devices: Mapping[str, float]) -> Iterator[str]:
+    """Those that equal the best; whether more of the key may gain more."""
+    if len(found.equal) > 1:
+        equal = [names[at] for at in found.equal]
+        shown = equal if len(equal) <= MOST_NAMED else [*equal[: MOST_NAMED - 1], f"{len(equal) - MOST_NAMED + 1} more"]
+        fewest = len({devices[name] for name in equal}) > 1
+        yield f" {listing(shown)} are a tie" + (
+            f", of which {names[found.cheapest]} takes the fewest devices ({devices[names[found.cheapest]]:g})."
+            if fewest else "."
+        )  # fmt: skip
+    if found.end:
+        yield f" It is the {found.end} value that was tried, and beyond it may be better."
+
+
+def _edges(sure: ServedSure, name: str, limits_ms: Mapping[str, float]) -> str:
+    """Its times, and which of them is within its range of a limit."""
+    option = next(each for each in sure.options if each.name == name)
+    said = []
+    for column in TIMES:
+        found, (unit, what) = option.intervals.get(column), HEADLINES[column]
+        if found is None:
+            continue
+        low, middle, high = (significant(each) for each in found)
+        limit = limits_ms.get(column.partition("_")[0])
+        edge = f", at the limit of {limit:g} {unit}" if limit and found.p05 <= limit <= found.p95 else ""
+        said.append(f"{what} is {middle} {unit} ({low}–{high}){edge}")
+    return f" {listing(said)} there." if said else ""
