@@ -27,7 +27,7 @@ from archsim.uncertainty.estimate import SURE, Interval, interval
 SAMPLES = 16  # worlds: each is served
 # Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
 _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "products twice as fast": ("products",), "experts twice as fast": ("experts",),
+    "GEMMs twice as fast": ("products",), "experts twice as fast": ("experts",),
     "attention twice as fast": ("attention",), "links twice as fast": ("moves",),
     "half the time of the host": ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns"),
 })  # fmt: skip
@@ -71,9 +71,9 @@ class DeploymentComparison(tables.Shown):
             a, b = ((self.option(name).samples[judged] / self.amounts[name]) for name in (other, first))
             spread = interval(a / np.maximum(b, 1e-12))
             more, less = float((a > b * (1 + NOTHING)).mean()), float((a < b * (1 - NOTHING)).mean())
-            tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of worlds"
+            tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of samples"
             low, middle, high = (significant(each) for each in spread)
-            ends = f"{low}–{high}" if low != high else "in all worlds"
+            ends = f"{low}–{high}" if low != high else "in all samples"
             times = [self._beside(other, first, column) for column in ("ttft_mean_ms", "tpot_mean_ms")]
             said.append(
                 f"{other} has {middle} × ({ends}{tie}) the {what}{per} of {first}, and {listed(filter(None, times))}"

@@ -411,7 +411,7 @@ def read_requests(
     told = f"{path.name} is read as {found}: {why}."
     if unread:
         left = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
-        told += f" These keys are not read: {', '.join(unread[:8])}{left}."
+        told += f" These keys have no effect: {', '.join(unread[:8])}{left}."
     return _as_arrays(rows, UNITS[unit], hash_tokens, told)
 
 
