@@ -120,8 +120,8 @@ def _print_rows(found) -> None:
     from archsim.cli.printing import console, grid
 
     timed = any(row.experts_ms is not None for row in found.rows)
-    times = ["experts ms"] if timed else []
-    numbers = ("max / mean", *times, "TTFT ms", "TPOT ms", "goodput /s", "KV blocks per rank")
+    heads = ["experts ms"] if timed else []
+    numbers = ("max / mean", *heads, "TTFT ms", "TPOT ms", "goodput /s", "KV blocks per rank")
     table = grid("served", title="on held-out loads, simulated", numbers=("spares per rank", *numbers))
     for row in found.rows:
         spares, experts = ("–" if each is None else f"{each:.4g}" for each in (row.spares, row.experts_ms))
