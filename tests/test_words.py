@@ -8,20 +8,29 @@ from pathlib import Path
 
 from support.source import parsed
 
-ROOT = Path(__file__).resolve().parents[1] / "archsim"
-ROOMS = ("cli", "report", "studies", "uncertainty")
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("archsim", "calibration", "microarch")
+_PER = r"tokens?(/s)?|requests?|experts?|energy|time|J|W|GB|GiB|MB|kB|slots|ids|counts|state|one|most|spares?|blocks"
+_UNIT = "token|device|step|user|second|request|rank|GPU|node|layer|die|bit|engine|iteration"
 RETIRED = {
     r"\bworlds?\b": "samples",
-    r"\bdrawn (machines|wafers)\b": "sampled",
-    r"\b(numbers?|requests|points) (that )?(were|are|was) drawn\b": "sampled",
-    r"\bstands? (together|apart)\b": "share a row, differ from",
-    r"\bpays (nowhere|everywhere|above|below|with|in)\b": "is worth it",
+    r"\bdrawn (machines|wafers|anew)\b": "sampled",
+    r"\b(is|are|be|was|were|has) (not )?drawn\b": "sampled",
+    r"\bdraws? of the traffic\b|\btheir draws\b|`archsim sure` draws\b": "samples",
+    r"\bstands? (together|apart)\b|\bare apart\b|\bfar apart\b": "share a row, differ, outlier",
+    r"\b(pay|pays|paying)\b": "is worth it",
     r"\bjudged\b": "tested",
-    r"\b(energy|time|tokens/s|J|GB|kB|experts|output) a (token|device|step|user)\b": "per token, per device, per step",
+    r"\bnot met\b": "not reproduced",
+    rf"\b({_PER}) an? ({_UNIT})\b(?! (at|to|on|in|that|with|has) )": "per token, per device, per step",
     r"\b(was|were) asked for\b|\bWhat was asked\b": "requested",
-    r"\b(is|are) not read: ": "has no effect",
+    r"\b(is|are) not read\b(?! remotely)|\bdoes not read\b|\bread by no\b": "has no effect, is not supported",
     r"\bone design a level\b|\bmean .* of a level\b": "value",
+    r"\b(same|every|more|\\{\\}) places?\b|\bEvery place\b": "configuration",
+    r"\bproducts (in|before|with|twice)\b|\bmatrix products\b|\bgrouped product\b": "GEMMs",
+    r"\b(fitted|measured) laws\b|\blaw of (another|the)\b|\b[Ll]aws (of|are|cover|alone|do not)\b": "fitted curves",
+    r"\bof (its|their) own\b": "separate, or nothing",
 }
+KEPT = ("laws of physics", "law of that topology", "no law of this level")  # of nature, and the key `law`
 
 
 def printed(text: str, tree) -> list[tuple[int, str]]:
@@ -38,15 +47,15 @@ def printed(text: str, tree) -> list[tuple[int, str]]:
 
 
 def test_no_printed_string_has_a_retired_word():
-    files = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
     found = [(file, *each) for file, tree in parsed(files).items() for each in printed(file.read_text("utf-8"), tree)]
-    for file in sorted(ROOT.rglob("*.j2")):
+    for file in sorted((ROOT / "archsim").rglob("*.j2")):
         plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", " ", file.read_text("utf-8"))
         found += [(file, number, line) for number, line in enumerate(plain.splitlines(), 1)]
     left = [
         f"{file.relative_to(ROOT)}:{line}: {match[0]!r}; say {instead}"
         for file, line, words in found
         for word, instead in RETIRED.items()
-        if (match := re.search(word, words))
+        if (match := re.search(word, words)) and not any(kept in words for kept in KEPT)
     ]
-    assert len(found) > 3000 and left == []
+    assert len(found) > 8000 and left == []

@@ -57,7 +57,7 @@ CAUSES = MappingProxyType(
             "--permute",
         ),
         Cause.LAUNCH: About("launch", "launching kernels", "launching kernels", "--launch"),
-        Cause.BLOCKS: About("own blocks", "passing the system's own blocks", "in your own blocks", "--block"),
+        Cause.BLOCKS: About("own blocks", "passing the blocks that the system adds", "in your own blocks", "--block"),
         Cause.HBM: About("HBM", "HBM", "waiting for HBM", "--hbm"),
         Cause.LINK: About("links", "moving weights over links", "waiting for links", "--from-link"),
         Cause.LLC: About("LLC", "the LLC", "waiting for the LLC", "--llc"),

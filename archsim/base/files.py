@@ -320,7 +320,7 @@ def _header(stream: IO[bytes]) -> Header:
         raise ValueError(f"version {version} of numpy's format; expected 1.0 or 2.0")
     shape, fortran, dtype = read(stream, max_header_size=_MOST_HEADER_BYTES)
     if dtype.hasobject:
-        raise ValueError("holds objects, which are not read; expected numbers or text")
+        raise ValueError("holds objects; expected numbers or text")
     if any(type(each) is not int or each < 0 for each in shape):
         raise ValueError(f"a shape of {shape}")
     return Header(shape, fortran, dtype, stream.tell())

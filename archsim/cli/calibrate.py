@@ -101,7 +101,7 @@ def _meshes(args: argparse.Namespace) -> int:
         args.result[fitted.machine] = {"file": path}
         for line in law_lines([fitted]):
             print(line)
-        print(f"{path}: {fitted.machine}, laws: endpoint {len(fitted.endpoint)}, link rate {len(fitted.link_rate)}, "
+        print(f"{path}: {fitted.machine}, curves: endpoint {len(fitted.endpoint)}, link rate {len(fitted.link_rate)}, "
               f"hop latency {len(fitted.hop_latency)}")  # fmt: skip
 
     return OK if ar.calibrate_meshes(args.measurements, out=args.out or ".", report=report) else USER_ERROR

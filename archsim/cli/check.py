@@ -16,7 +16,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="Also print the tables of numbers that `archsim sure` draws, with their ranges and sources.",
+        help="Also print the tables of numbers that `archsim sure` samples, with their ranges and sources.",
     )
     parser.add_argument(
         "--no-code",
@@ -44,7 +44,7 @@ def run_check(args: argparse.Namespace) -> int:
     if args.verbose:
         print("\n".join(found.ranges))
     elif found.ranges:
-        print("--verbose lists the numbers that `archsim sure` draws, with their ranges and sources.")
+        print("--verbose lists the numbers that `archsim sure` samples, with their ranges and sources.")
     details = (*found.details, *found.ranges)
     args.result = {"file": args.file, "summary": found.summary, "details": details, "notes": found.notes}
     return OK

@@ -111,7 +111,7 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
         Command("list", "list", "list the names that an experiment may use", (
             Form("--completion", "completion", "list:completion", "print a script for completion in bash, zsh or fish"),
         )),
-        Command("calibrate", "calibrate", "fit laws to measurements of a GPU", (
+        Command("calibrate", "calibrate", "fit curves to measurements of a GPU", (
             Form("--validate", "validate", "validate", "validate a calibration with unseen measurements"),
         )),
         CommandGroup("trace", "import, inspect and select recorded routing", _TRACE),

@@ -19,7 +19,7 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operators",
         metavar="FILE",
-        help="Write a table of the matrix products and attention operators to this CSV file.",
+        help="Write a table of the GEMMs and attention operators to this CSV file.",
     )
     parser.add_argument(
         "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="Give it if the graph does not show it."
@@ -27,7 +27,7 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-approximate",
         action="store_true",
-        help="Go on where config.json has a type or keys that archsim does not read. Every page says so.",
+        help="Go on where config.json has a type or keys that archsim does not know. Every page says so.",
     )
     parser.add_argument(
         "--gated", type=_yes_or_no, metavar="yes|no", help="Whether experts have a gate, if the graph does not show it."

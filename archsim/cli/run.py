@@ -22,7 +22,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--law",
         metavar="MACHINE/VERSION",
-        help="With --phase, also give the time by the law of a measured kernel, such as blackhole/replay-2026-09-11.",
+        help="With --phase, also give the time by a measured kernel, such as blackhole/replay-2026-09-11.",
     )
     parser.add_argument(
         "--step", type=natural, metavar="N", help="Which step (iteration) to draw in the timeline. 0 is the prefill."

@@ -154,7 +154,7 @@ def _print_measures(outcome) -> None:
         table.add_row(*row)
     console().print(table)
     values = {
-        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} a second"
+        "requests": f"{measures.requests:,} in {measures.duration_s:,.1f} s, {measures.requests_per_s:.3f} per second"
         + (f"; {measures.rejected:,} more are rejected" if measures.rejected else ""),
         "goodput": f"{measures.goodput_per_s:.3f} requests/s; {measures.within_slo:.1%} of them are within the limits",
         "output": f"{measures.output_tokens_per_s:,.0f} tokens/s",
@@ -168,7 +168,7 @@ def _print_measures(outcome) -> None:
         watts = interval(measures.device_w, measures.device_w_low, measures.device_w_high)
         joules = interval(measures.output_token_j, measures.output_token_j_low, measures.output_token_j_high)
         values |= {
-            "power": "{} W a device ({} to {}), without host and cooling".format(*watts),
+            "power": "{} W per device ({} to {}), without host and cooling".format(*watts),
             "energy": "{} J an output token ({} to {}), its prompt included".format(*joules),
         }
     if outcome.serving.has_traffic:

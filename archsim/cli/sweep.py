@@ -38,7 +38,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         help="Print the runs, and whether each fits in memory, without simulating them.",
     )
     parser.add_argument(
-        "--point", type=arguments.natural, metavar="N", help="Print point N of a `sweep:` as an experiment of its own."
+        "--point", type=arguments.natural, metavar="N", help="Print point N of a `sweep:` as an experiment."
     )
 
 

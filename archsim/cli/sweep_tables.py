@@ -73,7 +73,7 @@ def print_points(selection: Selection) -> None:
     print_fitting(table, kept=4)
     if len(shown) < len(selection.kept):
         left = len(selection.kept) - len(shown)
-        print(f"{left:,} more points follow. `--point N` prints point N as an experiment of its own.")
+        print(f"{left:,} more points follow. `--point N` prints point N as an experiment.")
 
 
 def print_dropped(selection: Selection, verb: str = "run") -> None:

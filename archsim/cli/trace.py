@@ -90,7 +90,7 @@ def run_fit(args: argparse.Namespace) -> int:
     head, _ = read_head(out)
     args.result = {"file": str(out), "traffic": head}
     if isinstance(head, TrafficSubjects):
-        print(f"Each of {len(head.subjects)} subjects has a model of its own. Their standard deviations over the mean:")
+        print(f"Each of {len(head.subjects)} subjects has its model. Their standard deviations over the mean:")
         print("\n".join(f"  {name}: {value:g} %" for name, value in head.spread.items()))
         print("Any other subject is as uncertain. `mix: {another: 1}` takes one of these, chosen by its name.")
     print(*table_lines(head.published, "generated"), f"traffic: {out}", sep="\n")

@@ -96,7 +96,7 @@ def run_validate(args: argparse.Namespace) -> int:
     found = ar.validate(measurements, args.calibration, quick=args.quick)
     print_notes(found.notes)
     if not len(found.sections):
-        print(f"{args.measurements}: there is nothing to compare, as no law of the calibration reads a measured table")
+        print(f"{args.measurements}: nothing to compare: no fitted curve of the calibration uses a measured table")
     _print_summary(found)
     _print_sections(found)
     _print_layers(found)
@@ -112,14 +112,14 @@ def run_validate(args: argparse.Namespace) -> int:
         "report": str(page),
     }  # fmt: skip
     for line in found.unread:
-        print(f"No law reads {line}", file=sys.stderr)
+        print(f"No fitted curve uses {line}", file=sys.stderr)
     return UNREAD if found.unread or not len(found.sections) else OK
 
 
 def _print_sections(found) -> None:
     from archsim.studies.validation.sections import section_table
 
-    print("\nErrors of every law that an iteration uses, on all that was measured:")
+    print("\nErrors of every fitted curve that an iteration uses, on all that was measured:")
     _print_columns(*section_table(found.sections))
     if not len(found.power):
         print("No power was measured. `python -m calibration.measure power` measures it.")

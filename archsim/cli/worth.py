@@ -104,7 +104,7 @@ def _print_block(found) -> None:
         print(f"On {cost.system}, which decides by {cost.decided}, {found.block} takes {takes}.")
     numbers = ("batch", "saved per decode step", "throughput", "energy per token")
     table = grid("policy", "without it", "system", "model", "assumptions", title="simulated", numbers=numbers)
-    table.add_column("pays for its")
+    table.add_column("is worth its")
     for row in found.rows:
         saved = "0" if row.gain == 0 else with_unit(row.saved_ns, TIME_UNITS)
         energy = "–" if row.energy is None else signed_percent(row.energy)
@@ -120,8 +120,9 @@ def _print_rows(found) -> None:
     from archsim.cli.printing import console, grid
 
     timed = any(row.experts_ms is not None for row in found.rows)
-    numbers = ("max / mean", *(["experts ms"] if timed else []), "TTFT ms", "TPOT ms", "goodput /s", "KV blocks a rank")
-    table = grid("served", title="on held-out loads, simulated", numbers=("spares a rank", *numbers))
+    heads = ["experts ms"] if timed else []
+    numbers = ("max / mean", *heads, "TTFT ms", "TPOT ms", "goodput /s", "KV blocks per rank")
+    table = grid("served", title="on held-out loads, simulated", numbers=("spares per rank", *numbers))
     for row in found.rows:
         spares, experts = ("–" if each is None else f"{each:.4g}" for each in (row.spares, row.experts_ms))
         times = (f"{row.ttft_ms:,.1f}", f"{row.tpot_ms:,.3f}", f"{row.goodput_per_s:.3f}", f"{row.kv_blocks:,}")
@@ -132,14 +133,14 @@ def _print_rows(found) -> None:
 def _print_moves(found) -> None:
     cost, even = found.placed.cost, found.break_even
     print(
-        f"Spare slots take {cost.extra_bytes / 1e9:.2f} GB of HBM a rank, {cost.hbm_share:.1%} of it.\n"
+        f"Spare slots take {cost.extra_bytes / 1e9:.2f} GB of HBM per rank, {cost.hbm_share:.1%} of it.\n"
         f"A new placement moves {cost.moved:,} experts, of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest "
         f"rank. That takes {found.stall_ms:,.1f} ms over its link, after a search of {found.search_s:.2f} s on this "
         "host (measured)."
     )
     if even is None:
-        print("Moving experts never pays for itself, as a token takes no less time afterwards.")
+        print("Moving experts is never worth it, as a token takes no less time afterwards.")
     else:
-        print(f"Moving experts pays for itself if the placement stays for {even:,.0f} decode iterations.")
+        print(f"Moving experts is worth it if the placement stays for {even:,.0f} decode iterations.")
     for file in found.placed.files:
         print(f"Written for deployment: {file}")

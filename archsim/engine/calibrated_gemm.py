@@ -59,7 +59,7 @@ class CalibratedGemm:
         digest = calibration_digest(compute.calibration)
         self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         gpu, tables = calibration_named(compute.calibration).gpu, [each.table for each in self._nominal]
-        self.law = ", ".join(dict.fromkeys(f"{gpu} {table.library} products in {table.dtype}" for table in tables))
+        self.law = ", ".join(dict.fromkeys(f"{gpu} {table.library} GEMMs in {table.dtype}" for table in tables))
         self._launched = launched
         peak = compute.peak_flop_per_s / NS_PER_S
         self._flop_per_token = [2.0 * model.hidden * ffn for ffn in widths]

@@ -59,7 +59,7 @@ def refuse_engine(engine: str, system: SystemSpec, assumptions: AssumptionsSpec,
             raise ArchsimError("blocks: a network needs contention: shared; under reserved, transfers claim links")
     elif objects:
         raise ArchsimError(
-            f"blocks: {objects[0].name} is a class, with states of its own; engine: {engine} runs functions alone. "
+            f"blocks: {objects[0].name} is a class, with states; engine: {engine} runs functions alone. "
             "Take engine: interpreted, which runs both"
         )
 

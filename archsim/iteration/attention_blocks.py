@@ -154,7 +154,7 @@ class BlockTimes:
     @property
     def note(self) -> str:
         whose = self.tables[0].scaled_from
-        return f"{self.kind.kind} attention: the law of {whose}, at the rates of this GPU" if whose else ""
+        return f"{self.kind.kind} attention: the curve of {whose}, at the rates of this GPU" if whose else ""
 
     def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
         requests, new, context = np.broadcast_arrays(*(np.asarray(each, float) for each in (requests, new, context)))

@@ -26,7 +26,7 @@ from archsim.specs.calibration_files import siblings_of
 
 def all_reduce_ns(laws: Laws, size_bytes: np.ndarray, ranks: int) -> np.ndarray:
     """float64[size], for sizes in order, of any number of ranks: the fastest measured kernels where there are some;
-    else NCCL's, by one law of its measured numbers of ranks (`gathered_ns`), and between nodes by copies. Raises
+    else NCCL's, by one curve through its measured numbers of ranks (`gathered_ns`), and between nodes by copies. Raises
     LawMissing where none was measured.
     """
     if _is_measured(laws, ranks):
@@ -102,7 +102,7 @@ def describe_gathered(laws: Laws, op: str, ranks: int) -> str:
     if not measured or _is_measured(laws, ranks, op):
         return ""
     domain, name = domain_of(laws.calibration), op.replace("_", "-")
-    said = f"{name} of {ranks} ranks: by one law of its {', '.join(map(str, measured))} measured ranks"
+    said = f"{name} of {ranks} ranks: by one curve through its {', '.join(map(str, measured))} measured ranks"
     if len(measured) > 2:
         last = measured[-1]
         ours = _gathered_within(laws, op, JUDGED_BYTES, last, measured[:-1])

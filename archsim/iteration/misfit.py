@@ -49,7 +49,7 @@ def refuse_misfit(scenario: Scenario, placement: Placement) -> Fit:
 def _kinds(fit: Fit, die: int, scenario: Scenario) -> str:
     parts = [f"{kind} {_written(int(each[die]))}" for kind, each in fit.parts.items()]
     if KV in fit.parts:
-        parts.append(f"batch {scenario.batch:,}, {fit.context:,} tokens a request")
+        parts.append(f"batch {scenario.batch:,}, {fit.context:,} tokens per request")
     return ", ".join(parts)
 
 

@@ -52,7 +52,7 @@ class RecordedTimes:
     @property
     def note(self) -> str:
         return (
-            f"{self.kind.kind} attention, {self.phase}: {self.points} points of its own; "
+            f"{self.kind.kind} attention, {self.phase}: {self.points} points; "
             f"{self.error:.0%} off (median), each by the others"
         )
 

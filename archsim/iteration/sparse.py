@@ -81,7 +81,7 @@ class Sparse(Latent, Indexer):
         return "sparse" if self.own_indexer else "sparse_reused"
 
     def sizes(self, tp: int) -> AttentionSizes:
-        raise NotImplementedError("sparse attention has tables of its own")
+        raise NotImplementedError("sparse attention has separate tables")
 
     def times(self, laws, phase, hidden, tp=1, precision=BF16, *, library=None, rates=None):
         return Kind.times(self, laws, phase, hidden, tp, precision, library=library, rates=rates)

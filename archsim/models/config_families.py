@@ -37,7 +37,7 @@ def _deepseek(c: ConfigKeys) -> Fields:
         attention |= {"kind": "sparse", "index_topk": chosen}
         attention |= {"index_heads": c.size("index_n_heads"), "index_head_dim": c.size("index_head_dim")}
         if len(set(layer_kinds(c, fields["layers"], "indexed_attention", "full_attention"))) > 1:
-            raise SpecError(f"{c.path}: layer_types: layers with and without an indexer are not read")
+            raise SpecError(f"{c.path}: layer_types: layers with and without an indexer are not supported")
         if shared := _shared_indexers(c, fields["layers"]):
             attention = [attention, attention | {"own_indexer": False, "layers": shared}]
     fields = with_experts(c, after_dense(c, fields["layers"]), fields, "intermediate_size")
@@ -109,7 +109,7 @@ def _minimax_m3(c: ConfigKeys) -> Fields:
     sparse = [layer for layer, flag in enumerate(flags) if flag]
     without_values = inside.flags("sparse_disable_index_value", layers) or [True] * layers
     if not all(without_values[layer] for layer in sparse):
-        raise SpecError(f"{c.path}: sparse_disable_index_value: an indexer's own values are not read")
+        raise SpecError(f"{c.path}: sparse_disable_index_value: values of the indexer are not supported")
     inside.any("use_sparse_attention", "sparse_init_block", "sparse_local_block", "sparse_score_type")
     c.any("index_local_blocks")
     fields = with_experts(c, after_dense(c, layers), fields, "dense_intermediate_size")

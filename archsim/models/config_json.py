@@ -52,7 +52,7 @@ def import_config(
         keys.guessed = []
     _refuse_odd_text(keys)
     fields = {"positions": _positions(keys)} | (reader or config_families.as_others)(keys) | asked
-    unknown += [f"{each} is not read" for each in keys.unread()]
+    unknown += [f"{each} is not supported" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
         raise SpecError("\n".join(lines))

@@ -260,7 +260,7 @@ class ConfigKeys:
     def refuse_unread(self) -> None:
         """Raise SpecError for the first key that nobody has read."""
         if unread := self.unread():
-            raise SpecError(f"{self.path}: {unread[0]}: archsim does not read this key")
+            raise SpecError(f"{self.path}: {unread[0]}: archsim does not know this key")
 
     def giving(self, value: Any) -> str:
         """The keys that were read and have a value, for a message about it; empty without one."""

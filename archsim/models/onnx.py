@@ -71,7 +71,7 @@ def _no_moe(graph: OnnxGraph) -> str:
     )
     seen = "".join(f"\n{graph.path}: {each}" for each in not_routers(graph)[:_MOST_NAMED])
     return (
-        f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} products "
+        f"{graph.path}: no MoE layer was recognised among {len(graph.nodes)} nodes ({len(graph.products)} GEMMs "
         f"with "
         f"weights, {routers} TopK, no MoE or QMoE operator){hint}; archsim models MoE layers only, and a dense model "
         f"has none{seen}"
@@ -147,7 +147,7 @@ def _lines(graph: OnnxGraph, layers: list[MoeLayer]) -> list[str]:
         lines.append(f"dense layers: {', '.join(map(str, dense))}")
     roles = {node for layer in layers for node in layer.roles}
     other = [product for product in graph.products if product.node not in roles]
-    lines.append(f"other products with weights (attention, dense layers, head): {len(other)}")
+    lines.append(f"other GEMMs with weights (attention, dense layers, head): {len(other)}")
     lines.append(f"attention operators: {len(graph.attention)}")
     if graph.functions:
         lines.append(f"functions not searched: {', '.join(graph.functions)}")

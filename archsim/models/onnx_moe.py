@@ -160,7 +160,7 @@ def not_routers(graph: OnnxGraph) -> list[str]:
     """For every candidate, what it lacks to be the router of an MoE layer."""
     return [
         f"{each.node} ({each.k} → {each.n}, before a choice of the best): no {each.n} experts after it, that is, no "
-        f"weights [{each.n}, …, …], no names experts.0 to experts.{each.n - 1}, no {each.n} equal groups of products"
+        f"weights [{each.n}, …, …], no names experts.0 to experts.{each.n - 1}, no {each.n} equal groups of GEMMs"
         for each in candidates(graph)
     ]
 

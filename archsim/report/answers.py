@@ -171,7 +171,7 @@ def _tie_sentences(ties: Sequence[tuple[Panel, Winner]], worlds: int, several: b
             f"({low} to {high} in {percent(0.9)} of {worlds} samples)."
         )
     if len(ties) > _MOST_PLACES:
-        said.append(f"The order is a tie in {len(ties) - _MOST_PLACES} more places.")
+        said.append(f"The order is a tie in {len(ties) - _MOST_PLACES} more configurations.")
     return said
 
 
@@ -214,8 +214,8 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
             ranked = sorted(by_policy, key=lambda policy: -len(by_policy[policy]))
             counts = [f"{each} in {len(by_policy[each])}{_by(each, by_policy[each])}" for each in ranked]
             said.append(
-                f"On {where}, no policy is the fastest in most of the {len(every)} places: {listing(counts)}. The "
-                "table below has them."
+                f"On {where}, no policy wins most of the {len(every)} configurations: {listing(counts)}. The table "
+                "below has them."
             )
     return said
 
@@ -276,7 +276,7 @@ def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) 
     """Places where another policy wins: each by name, or how many there are. ``several``: systems, which are named."""
     if len(others) > _MOST_PLACES:
         names = listing(dict.fromkeys(win.run["policy"] for _, win in others))
-        return f"In {len(others)} of {places} places another policy wins ({names}); the table below has them."
+        return f"In {len(others)} of {places} configurations another policy wins ({names}); the table below has them."
     each = []
     for policy, found in groupby(others, key=lambda other: other[1].run["policy"]):
         wins = list(found)

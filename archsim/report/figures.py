@@ -190,7 +190,7 @@ def throughput(rows: Sequence[Row]) -> Bars | None:
     """Tokens a second of every run."""
     values = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
     worth, unit = unit_of(values, ((1e6, "M tokens/s"), (1e3, "k tokens/s"), (1.0, "tokens/s")))
-    question = "How many tokens a second does each run decode?"
+    question = "How many tokens per second does each run decode?"
     return of_column(
         rows,
         "tokens_per_s",

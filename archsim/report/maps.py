@@ -159,7 +159,7 @@ _METRICS = (
     ("port", "port to its node's switch, %", 0.0, 100.0),
     ("nic", "NIC, %", 0.0, 100.0),
     ("power", "power with HBM, W", 0.0, None),
-    ("heat", "hottest place, °C", None, None),
+    ("heat", "hottest spot, °C", None, None),
     ("hbm_heat", "HBM, °C", None, None),
     ("clock", "clock of its array in decode, % of the nominal", None, None),
     ("prefill_clock", "clock of its array in the prefill, % of the nominal", None, None),

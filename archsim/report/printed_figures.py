@@ -21,7 +21,7 @@ ABOUT: Mapping[str, str] = MappingProxyType({
     "iteration": "time of a whole decode iteration, part after part",
     "gain": "decode throughput over ep",
     "speedup": "decode throughput over base",
-    "throughput": "tokens a second",
+    "throughput": "tokens per second",
     "limits": "share of time by cause",
     "critical_path": "time of a decode step, cause after cause",
     "load": "tokens of the busiest die over the mean",
@@ -50,7 +50,7 @@ def write_figure(folder: Path, name: str, out: Path) -> Path:
     known = names_of(folder)
     if not known:
         raise errors.ArchsimError(
-            f"{folder}: there is nothing to draw. Figures are drawn of the folder of a sweep, an exploration, a "
+            f"{folder}: there is nothing to plot. Figures come from the folder of a sweep, an exploration, a "
             "comparison or a serve run"
         )
     if name not in known:

@@ -56,7 +56,7 @@ class OverheadComparison:
 
     @property
     def verdict(self) -> str:
-        return "met" if self.kind == "met" else f"not met: {significant(self.away, 2)} points {self.kind}"
+        return "reproduced" if self.kind == "met" else f"not reproduced: {significant(self.away, 2)} points {self.kind}"
 
 
 def compare_run(run: results.Row, system: SystemSpec) -> OverheadComparison | None:

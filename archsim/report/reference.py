@@ -30,7 +30,7 @@ line of a file: `# yaml-language-server: $schema=docs/schemas/system.schema.json
 `name` has letters, digits and . _ + -, and appears in tables and file names. `source` says where the numbers come from: a
 datasheet, a paper, a measurement, or `assumed`. Pages print it beside the numbers, and no result depends on it.
 
-A number may have a range beside its value, from which `archsim sure` draws: `{value: 1.5 TB/s, range: [1.35, 1.5]}`, with
+A number may have a range beside its value, from which `archsim sure` samples: `{value: 1.5 TB/s, range: [1.35, 1.5]}`, with
 `distribution`, `group` and `source` ([How sure is my answer?](sure.md)).
 """
 

@@ -40,7 +40,7 @@ _LIKE = "The name or path of another system: keys that are missing here are its.
 _SWEEP = {
     "grid": "Axes, each with its values or a range; every combination is a point.",
     "zip": "Axes whose first values go together, then the second, and so on; several groups are a list.",
-    "sample": "`{method, count, seed, over}`: points drawn from ranges.",
+    "sample": "`{method, count, seed, over}`: points sampled from ranges.",
     "where": "Constraints such as `dies <= 64` or `hbm_capacity fits`; other points are dropped.",
 }
 
@@ -75,12 +75,12 @@ def schema_of(kind: type[Spec], title: str, ranges: bool = True) -> JsonSchema:
 
 _RANGED: JsonSchema = {
     "type": "object",
-    "description": "A number with its range, from which `archsim sure` draws.",
+    "description": "A number with its range, from which `archsim sure` samples.",
     "properties": {
         "value": {"type": ["number", "string"]},
         "range": {"type": "array", "items": {"type": ["number", "string"]}, "minItems": 2, "maxItems": 2},
         "distribution": {"enum": list(SHAPES)},
-        "group": {"type": "string", "description": "numbers of one group share their draws"},
+        "group": {"type": "string", "description": "numbers of one group are sampled together"},
         "source": {"type": "string"},
     },
     "required": ["value"],

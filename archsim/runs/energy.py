@@ -1005,7 +1005,7 @@ def set_clocks(engine: EventEngine, clocks: Clocks) -> None:
     """Have the arrays of an engine run at these clocks. Raises SpecError for an execution without clocks."""
     if not hasattr(engine.execution, "clocks"):
         raise SpecError(
-            f"{engine.scenario.system.name}: power and cooling need an execution whose products follow a clock: "
+            f"{engine.scenario.system.name}: power and cooling need an execution whose GEMMs follow a clock: "
             "weight_streaming, expert_parallel, or one of your own with an attribute clocks: (prefill, decode), shares "
             "of the full one, each a number or, with clocks: each, float64[die]; "
             f"{engine.scenario.assumptions.execution} has none"

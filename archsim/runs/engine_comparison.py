@@ -45,8 +45,8 @@ class Compared:
         # An excess on one bound and a deficit on another cancel: consider only bounds with the sign of the error.
         side = {name: ns for name, ns in differences.items() if ns * self.error > 0} or differences
         name = max(side, key=lambda each: abs(side[each]))
-        judged = "too long" if side[name] > 0 else "too short"
-        return f"{name} judged {judged}, by {abs(side[name]) / total_ns:.0%} of the time"
+        estimated = "too long" if side[name] > 0 else "too short"
+        return f"{name} estimated {estimated}, by {abs(side[name]) / total_ns:.0%} of the time"
 
 
 @dataclass(frozen=True)

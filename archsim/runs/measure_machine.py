@@ -25,11 +25,11 @@ STAND_INS_APART = " | "
 
 
 LAWS: tuple[Column, ...] = (
-    Column("gemm_law", TEXT, "", "measured kernels whose fitted laws time the experts: fused layers (gemm: grouped) or products (gemm: calibrated); empty for a roofline", optional=True),
+    Column("gemm_law", TEXT, "", "measured kernels whose fitted curves time the experts: fused layers (gemm: grouped) or GEMMs (gemm: calibrated); empty for a roofline", optional=True),
     Column("transfer_law", TEXT, "", "measured kernels that hidden vectors wait for; empty unless a GPU's transfer software is charged", optional=True),
-    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the law of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged", optional=True),
-    Column("stand_ins", TEXT, "", "what was not measured, and whose law it takes, of which all time counts as extrapolated; empty where all was measured", optional=True),
-    Column("gemm_extrapolated", REAL, "share", "share of the GEMM time at sizes that were not measured, or by the law of another chip; empty without a calibration",
+    Column("transfer_extrapolated", REAL, "share", "time of dispatch and combine by the curve of another GPU, shape or number of ranks or nodes; empty unless a GPU's transfer software is charged", optional=True),
+    Column("stand_ins", TEXT, "", "what was not measured, and whose curve it takes, of which all time counts as extrapolated; empty where all was measured", optional=True),
+    Column("gemm_extrapolated", REAL, "share", "share of the GEMM time at sizes that were not measured, or by the curve of another chip; empty without a calibration",
            "GEMMs extrapolated", optional=True, after="decode_ns_high"),
     Column("copies_extrapolated", REAL, "share", "share of the slices whose size was not measured when copying; empty where links are not calibrated", "copies extrapolated", optional=True, after="gemm_extrapolated"),
 )  # fmt: skip
@@ -56,7 +56,7 @@ def laws(run: Finished) -> dict[str, Any]:
     if other_chip:
         stand_ins.append(f"{GEMMS_OF}{other_chip}, scaled to the die's peak and HBM")
     if outcome.gemm_law.startswith((NEAREST, OTHER_DTYPE)):
-        stand_ins.append(f"fused layers of {scenario.model.name} take the law of the {outcome.gemm_law}")
+        stand_ins.append(f"fused layers of {scenario.model.name} take the curve of the {outcome.gemm_law}")
     if carried:
         stand_ins.append(f"dispatch and combine of {scenario.model.name} take the times of {transfers}")
     return {
@@ -90,7 +90,7 @@ LIMITS: tuple[Column, ...] = (
     Column("throttled_share", REAL, "share", "share of the time in which the clock is below the full one; empty for a system without power and cooling",
            "throttled", optional=True),
     Column("die_power_max_w", REAL, "W", "power of the die that draws most, as a mean over a class of steps; empty for a system without power and cooling", "peak power of a die", optional=True),
-    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest place of a die, in the hotter class of steps; empty for a system without cooling", "hottest die", optional=True),
+    Column("die_temperature_max_c", REAL, "C", "temperature of the hottest spot of a die, in the hotter class of steps; empty for a system without cooling", "hottest die", optional=True),
     Column("hbm_temperature_max_c", REAL, "C", "temperature of the hottest HBM, in the hotter class of steps; empty for a system without cooling", "hottest HBM", optional=True),
     *(
         Column(f"{name}_energy_factor", REAL, "×", f"energy of {of} over that at full clock, by voltage, clock and temperature; empty for a system without power and cooling", optional=True)

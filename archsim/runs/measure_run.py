@@ -73,7 +73,7 @@ TIMES: tuple[Column, ...] = (
            "decode, high", optional=True, after="decode_ns_low"),
     Column("tokens_per_s", REAL, "tokens/s", "tokens that decode generates, divided by its time and scaled to all MoE layers of the model; empty without decode", "throughput", optional=True, after="copies_extrapolated"),
     Column("decode_step_ns", REAL, "ns", "mean time of a decode step through all MoE layers of the model; empty without decode", "a decode step", optional=True, after="tokens_per_s"),
-    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", "time a token of the batch", optional=True, after="decode_step_ns"),
+    Column("decode_batch_token_ns", REAL, "ns", "time of a decode step divided by the requests of its batch, which is not the TPOT of a request; empty without decode", "time per token of the batch", optional=True, after="decode_step_ns"),
     Column("layers_error", REAL, "share", "relative standard error of times that are scaled from the layers that ran to all MoE layers, from the spread between layers; 0 where all ran, empty for one layer", optional=True),
 )  # fmt: skip
 

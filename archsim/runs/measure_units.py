@@ -92,7 +92,7 @@ DIES: tuple[Column, ...] = (
     *_each(INTEGER, "bytes", local_hbm_read_bytes="read from its own HBM", remote_hbm_read_bytes="read from its HBM by other dies", local_hbm_write_bytes="written as cached copies"),
     *_each(INTEGER, "bytes", activation_bytes="hidden vectors sent and received", moved_weight_bytes="weights that rebalancing, replication or a step's fetches read and wrote, beside those reads and copies", replica_peak_bytes="peak size of cached copies"),
     Column("power_w", REAL, "W", "mean of the run, with its HBM; empty for a system without power and cooling", optional=True),
-    Column("temperature_c", REAL, "C", "of its hottest place, in the hotter of prefill and decode; empty without cooling", optional=True),
+    Column("temperature_c", REAL, "C", "of its hottest spot, in the hotter of prefill and decode; empty without cooling", optional=True),
     Column("hbm_temperature_c", REAL, "C", "of its HBM, likewise", optional=True),
     Column("site", INTEGER, "", "its number in the perfect machine; dead and spare dies have no row"),
     Column("array_speed", REAL, "share", "clock of its array over the nominal one, as it was built"),

@@ -46,7 +46,7 @@ def die_of(system: SystemSpec) -> GemmSource:
 def datasheet_note(systems: Iterable[str]) -> str:
     """A note on systems on which nothing was measured."""
     return (
-        f"Nothing was measured on {_list_some(systems)} (datasheet only). The fitted laws are those of another GPU, "
+        f"Nothing was measured on {_list_some(systems)} (datasheet only). The fitted curves are those of another GPU, "
         "scaled by nominal rates, so every time is extrapolated."
     )
 
@@ -279,7 +279,7 @@ def policy_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         notes.append(
             f"Policies that see the speeds of dies ({_list_some(asking)}) make another plan for every machine. By "
             "luck, the plan for slower dies may be better: a faster die was seen to make a step up to "
-            f"{LUCK:.0%} longer. To compare two machines, compare means over several wafers or several draws of the "
+            f"{LUCK:.0%} longer. To compare two machines, compare means over several wafers or several samples of the "
             "traffic."
         )
     return [*notes, *_under_way(rows), *_slower(rows), *_endpoints(rows), *_plans(rows)]
@@ -554,7 +554,7 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             if most[1] == least[1]
             else (
                 f" (policy {least[1]}) to {most[0]:.1%} (policy {most[1]}); see column layers_error. Policies that "
-                "differ by less may change places with other layers."
+                "differ by less may be in another order with other layers."
             )
         )
         if ran < _FEW_LAYERS:

@@ -57,7 +57,7 @@ class PhaseTimes(Shown):
         """A table as aligned text."""
         head = [
             "iteration", "layer", "vectors", "MB", "busiest die", "its vectors", "fabric, us",
-            *(["law, us"] if self.law else []),
+            *(["fitted, us"] if self.law else []),
         ]  # fmt: skip
         rows = [
             [

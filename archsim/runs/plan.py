@@ -135,7 +135,7 @@ def _told_drawn(system: SystemSpec) -> str:
     area = "" if system.drawn.die_area_mm2 is None else f" on dies of {system.drawn.die_area_mm2:,.0f} mm²"
     dies = f", with {min(living)} to {max(living)} of {system.sites} dies" if living else ""
     first = f" of the first {count}" if count < system.drawn.wafers else f" of {count}"
-    return f"{system.name}: {count - scrapped}{first} drawn machines work{dies}{area}"
+    return f"{system.name}: {count - scrapped}{first} sampled machines work{dies}{area}"
 
 
 Tell = Callable[[str], None]

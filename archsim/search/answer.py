@@ -109,7 +109,7 @@ def _begin(found: OptionComparison) -> str:
     return (
         f"{found.limits.words}, "
         if found.limits.words
-        else f"With batches as large as memory and {MOST_BATCH:,} requests a rank allow, "
+        else f"With batches as large as memory and {MOST_BATCH:,} requests per rank allow, "
     )
 
 
@@ -117,10 +117,10 @@ def ratio(each: OptionPair) -> str:
     """``0.6 × (0.5–0.8)``, and whether it is a tie."""
     low, middle, high = (_times(value) for value in each.ratio)
     if not each.probability and not each.reverse:
-        return f"{middle} × (a tie: the same in all worlds)"
+        return f"{middle} × (a tie: the same in all samples)"
     tie = ""
     if max(each.probability, each.reverse) < SURE:
-        tie = f", a tie: ahead in {percent(each.probability)} of worlds"
+        tie = f", a tie: ahead in {percent(each.probability)} of samples"
     return f"{middle} ×" if low == high and not tie else f"{middle} × ({low}–{high}{tie})"
 
 
@@ -144,21 +144,21 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         fast = 1e9 / found.grid[0]
         slow = 1e9 / found.grid[-1]
         yield (
-            f"The order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s a user"
+            f"The order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
             + (f" ({found.sides[which].side.label} is ahead throughout)." if abs(ahead.mean() - 0.5) == 0.5 else ".")
         )
 
 
 def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int, equal: str) -> str:
-    """``Per dollar, B is ahead above 90 tokens/s a user (80 to 110)``: below a time per token is above a speed."""
+    """``Per dollar, B is ahead above 90 tokens/s per user (80 to 110)``: below a time per token is above a speed."""
     fast, slow = (one, other) if turn.first_below else (other, one)
     ends = sorted(1e9 / each for each in (turn.range.p05, turn.range.p95))
     spread = f" ({significant(ends[0], 2)} to {significant(ends[1], 2)})" if found.samples else ""
     begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
-    sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of worlds"
+    sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of samples"
     return (
-        f"{begin}{found.sides[fast].side.label} is ahead above {significant(1e9 / turn.at, 2)} tokens/s a user{spread} "
-        f"and {found.sides[slow].side.label} below{sure}."
+        f"{begin}{found.sides[fast].side.label} is ahead above {significant(1e9 / turn.at, 2)} tokens/s per user"
+        f"{spread} and {found.sides[slow].side.label} below{sure}."
     )
 
 
@@ -181,8 +181,8 @@ def _size(found: OptionComparison) -> str:
         count = machines_for(each, rate, found.requests.output, found.samples)
         usd = count * each.usd[0] / each.side.machines
         sizes.append(f"{count} {each.side.name} ({with_prefix(usd)} USD)")
-    worlds = f" in {SURE:.0%} of worlds" if found.samples else ""
-    return f" {rate:g} requests a second{worlds} take {' or '.join(sizes)}."
+    worlds = f" in {SURE:.0%} of samples" if found.samples else ""
+    return f" {rate:g} requests per second{worlds} take {' or '.join(sizes)}."
 
 
 def reasons(found: OptionComparison) -> Iterator[str]:
@@ -196,7 +196,7 @@ def reasons(found: OptionComparison) -> Iterator[str]:
         parts = sorted(batch.parts_ns.items(), key=lambda part: -part[1])[:3]
         spent = listing(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
         yield (
-            f"{each.side.label}: {way.label}, {batch.batch:,} requests an engine. An iteration takes {_ms(batch.ns)} "
+            f"{each.side.label}: {way.label}, {batch.batch:,} requests per engine. An iteration takes {_ms(batch.ns)} "
             f"({spent})."
         )
         if found.samples and limits.tpot_ns < inf:
@@ -226,7 +226,7 @@ def _edge(found: OptionComparison, each: Compared) -> str:
     safe = int(np.percentile(keeps, 100 - 100 * SURE)) // used.way.groups * used.way.groups
     missed = float(np.mean(np.array(keeps) < each.batch.batch * 0.999))
     return (
-        f"{each.side.name} is at the limit: {each.batch.batch:,} requests miss it in {percent(missed)} of worlds, and "
+        f"{each.side.name} is at the limit: {each.batch.batch:,} requests miss it in {percent(missed)} of samples, and "
         f"{max(safe, used.way.groups):,} keep it in {SURE:.0%}."
     )
 

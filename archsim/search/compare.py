@@ -254,7 +254,7 @@ def _in_worlds(
     drawn = worlds.draws([off for own in offs for off in own], samples)
     frontiers = []
     for each, at, own in zip(found, estimates, offs, strict=True):
-        say(f"{each.side.name}: {samples} worlds")
+        say(f"{each.side.name}: {samples} samples")
         curves, shown = [], each.used
         # The way that serves most runs in all worlds at several batches; others take its factors, by their place.
         first = worlds.InWorlds(at, own[0], drawn, samples)
@@ -366,19 +366,19 @@ def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, vari
     for each in sides:
         system = each.machine.system
         if system.datasheet_only:
-            found.append(f"Nothing was measured on {system.name}: laws of another GPU are scaled by nominal rates")
+            found.append(f"Nothing was measured on {system.name}: curves of another GPU are scaled by nominal rates")
         if each.machine.refused:
             found.append(
                 f"{each.side.name}: {len(each.machine.refused)} of {each.machine.tried} ways to use it are refused, "
                 f"such as {each.machine.refused[0][0]}: {each.machine.refused[0][1]}"
             )
     if variants:
-        found.append("All values are of one design, which share their draws")
+        found.append("All values are of one design, which share their samples")
     elif len(sides) > 1:
         same, other = worlds.shared_parts(*(each.machine.system for each in sides[:2]))
         if other:
             found.append(
-                f"{listing(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose draws "
+                f"{listing(other)} of {sides[0].side.name} and {sides[1].side.name} are different parts, whose samples "
                 f"are independent" + (f"; {listing(same)} are the same" if same else "")
             )
     found.append(

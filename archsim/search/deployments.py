@@ -29,7 +29,7 @@ from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, wr
 SAMPLES = 16  # worlds: each is served
 # Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
 _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "products twice as fast": ("products",), "experts twice as fast": ("experts",),
+    "GEMMs twice as fast": ("products",), "experts twice as fast": ("experts",),
     "attention twice as fast": ("attention",), "links twice as fast": ("moves",),
     "half the time of the host": ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns"),
 })  # fmt: skip

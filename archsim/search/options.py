@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     @property
     def words(self) -> str:
         """``At 50 ms a token and 2 s to the first one``; '' without a limit on times."""
-        parts = [f"{format_quantity(self.tpot_ns, TIME)} a token"] if self.tpot_ns < inf else []
+        parts = [f"{format_quantity(self.tpot_ns, TIME)} per token"] if self.tpot_ns < inf else []
         parts += [f"{format_quantity(self.ttft_ns, TIME)} to the first token"] if self.ttft_ns < inf else []
         return f"At {' and '.join(parts)}" if parts else ""
 
@@ -84,7 +84,7 @@ def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> L
     except ValueError:
         rate_per_s = -1.0
     if not 0 <= rate_per_s < inf or (rate is not None and rate_per_s == 0):
-        raise errors.SpecError(f"rate {rate}: expected requests a second above 0, such as 100/s")
+        raise errors.SpecError(f"rate {rate}: expected requests per second above 0, such as 100/s")
     return Limits(**found, rate_per_s=rate_per_s)
 
 

@@ -60,10 +60,10 @@ def frontier(found: OptionComparison, equal: str) -> plots.Points:
     unit = f"tokens per second{f' {UNITS[equal]}' if UNITS[equal] else ''}"
     return plots.Points(
         question=f"How many {unit} does each side serve?", rows=rows, curves=curves, lines=True, dots=True, low="low",
-        high="high", zero=False, x=plots.PlotAxis("user", "tokens/s a user (1 / time per token)", log=True),
+        high="high", zero=False, x=plots.PlotAxis("user", "tokens/s per user (1 / time per token)", log=True),
         y=plots.PlotAxis("rate", unit, log=True),
         colours=plots.Colours("side", {each.side.label: _COLOURS[at % 5] for at, each in enumerate(found.sides)}),
-        tips=(("side", "side"), ("user", "tokens/s a user"), ("rate", unit), ("low", "5 %"), ("high", "95 %")),
+        tips=(("side", "side"), ("user", "tokens/s per user"), ("rate", unit), ("low", "5 %"), ("high", "95 %")),
     )  # fmt: skip
 
 

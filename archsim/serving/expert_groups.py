@@ -64,7 +64,7 @@ class GroupBuilder(NamedTuple):
         layers, sampled = len(self.scenario.model.moe_layer_ids), len(self.pool.layer_ids)
         return (
             f"{FROM_TRAFFIC} ({self.pool.label}). {sampled} of {layers} MoE layers are simulated. Every {self.every:,} "
-            f"iterations, tokens are drawn anew from {len(self.pool.decodes):,} decoded and "
+            f"iterations, tokens are sampled again from {len(self.pool.decodes):,} decoded and "
             f"{len(self.pool.prompts):,} prompt tokens." + (NOT_MOVED if self.shared else "")
         )
 

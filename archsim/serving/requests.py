@@ -402,7 +402,7 @@ def read_requests(
     text = f"{path.name} is read as {found}: {why}."
     if unread:
         left = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
-        text += f" These keys are not read: {', '.join(unread[:8])}{left}."
+        text += f" These keys have no effect: {', '.join(unread[:8])}{left}."
     return _as_arrays(rows, UNITS[unit], hash_tokens, text)
 
 

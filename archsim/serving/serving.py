@@ -154,7 +154,7 @@ class Outcome(Shown):
         longest = {"attention": "attention sets", "there": "the way to the experts sets", "experts": "the experts set",
                    "back": "the way back sets"}[stage]  # fmt: skip
         return (
-            f"With experts on devices of their own, a rank decodes {apart.micro_batches} micro-batches of "
+            f"With experts on separate devices, a rank decodes {apart.micro_batches} micro-batches of "
             f"{decodes:,.0f} requests at {context:,.0f} tokens each. In a layer, attention is busy for "
             f"{busy.attention:.0%} of the time, the experts for {busy.experts:.0%}, the links to them for "
             f"{busy.there:.0%} and the links back for {busy.back:.0%}. {capital(longest)} the pace."
@@ -636,8 +636,8 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
             raise SpecError(f"disaggregated.decode.experts_on: {model.name} has no experts. Leave it out")
         if serving.assumptions.overlap != NO_OVERLAP:
             raise SpecError(
-                f"assumptions.overlap: {serving.assumptions.overlap}: with experts apart, micro-batches overlap "
-                "(experts_on.micro_batches). Give overlap: none"
+                f"assumptions.overlap: {serving.assumptions.overlap}: with experts on separate devices, "
+                "micro-batches overlap (experts_on.micro_batches). Give overlap: none"
             )
         model = model.model_copy(update={"shared_experts": 0})  # they are with the routed ones
     traffic = serving.has_traffic and has_experts(serving.model)
@@ -649,7 +649,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         )
     if system.drawn is not None and (system.drawn.wafers > 1 or system.drawn.needs_area):
         raise SpecError(
-            f"{system.name}: drawn: archsim serve runs one machine. Give what `archsim sweep` has drawn as "
+            f"{system.name}: drawn: archsim serve runs one machine. Give what `archsim sweep` sampled as "
             "dies_as_built and links_as_built"
         )
     array, hbm = system.slowest
@@ -756,7 +756,7 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
     """Raise SpecError for what nobody runs, or what is not modelled, with a pipeline."""
     spec = serving.spec
     for odd, what in (
-        (apart is not None, "experts on devices of their own (experts_on)"),
+        (apart is not None, "experts on separate devices (experts_on)"),
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
         (spec.speculation != "none", "speculation"),
         (spec.static_batch is not None, "a static batch"),
@@ -846,7 +846,7 @@ def range_of(serving: Serving, measures: Measures) -> str:
     if found is None:
         return f"There is no range for mean TTFT and TPOT, as {spec.engine} was not measured in such pools."
     whose = "a GPU that is left out" if found.gpu == "any" else f"{found.gpu} with {found.dtype}"
-    whose += ", prompts and decodes on engines of their own" if pools else ""
+    whose += ", prompts and decodes on separate engines" if pools else ""
     ranges = [
         f"mean {name} would be {low * of.mean:,.1f} to {high * of.mean:,.1f} ms"
         for name, of, (low, high) in (("TTFT", measures.ttft, found.ttft), ("TPOT", measures.tpot, found.tpot))
@@ -916,7 +916,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     found += [note for each in built for note in each.notes]
     worst = max(each.errors[1] for each in built)
     found.append(
-        "The times of iterations are interpolated between values of the laws. The median error is "
+        "The times of iterations are interpolated between values of the fitted curves. The median error is "
         f"{prefill.errors[0]:.2%} and the largest {worst:.2%}."
     )
     beyond = max(each.extrapolated for each in built)

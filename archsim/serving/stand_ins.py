@@ -74,7 +74,7 @@ def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str
         calibration = calibration.model_copy(update={"moe": (*calibration.moe, *copies)})
         likes = sorted({f"{table.scaled_from} ({table.kernel})" for table in copies})
         if likes:
-            notes.append(f"Experts of {model.name} take the laws of {' and '.join(likes)}, with their own sizes.")
+            notes.append(f"Experts of {model.name} take the fitted curves of {' and '.join(likes)}, at their sizes.")
     return StandIns(calibration, like_products, like_experts, tuple(notes))
 
 

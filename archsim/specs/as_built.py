@@ -170,7 +170,7 @@ class DrawnSpec(Spec):
     @model_validator(mode="after")
     def _is_one_of_them(self) -> DrawnSpec:
         if self.wafer >= self.wafers:
-            raise KeyProblem(("wafer",), f"{self.wafer}: {self.wafers} are drawn; expected 0 to {self.wafers - 1}")
+            raise KeyProblem(("wafer",), f"{self.wafer}: {self.wafers} are sampled; expected 0 to {self.wafers - 1}")
         if self.core_area_mm2 and self.core_area_mm2 > (self.die_area_mm2 or self.core_area_mm2):
             raise KeyProblem(("core_area",), f"{self.core_area_mm2:g} mm2 of cores are more than the die has")
         return self

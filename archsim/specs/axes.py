@@ -125,7 +125,7 @@ def with_wafers(sweep: SweepSpec | None, systems: Sequence[SystemSpec], place: P
         return sweep
     if len(numbers) > 1:
         raise SpecError(
-            f"{place}: systems draw {' and '.join(map(str, sorted(numbers)))} wafers. Give all that are drawn the same "
+            f"{place}: systems sample {' and '.join(map(str, sorted(numbers)))} wafers. Give all of them the same "
             "number"
         )
     count = numbers.pop()

@@ -12,14 +12,14 @@ NEEDS_SPEEDS = {
     "needs": NamedChoice(
         None,
         ("speeds",),
-        "what it asks beside loads: the speed of every die, and the links between them; null: nothing",
+        "what it needs beside loads: the speed of every die, and the links between them; null: nothing",
     )
 }
 NEEDS_ROUTING = {
     "needs": NamedChoice(
         "routing",
         ("routing",),
-        "what it asks beside loads: single tokens, of which it counts pairs, transitions, origins and subjects",
+        "what it needs beside loads: single tokens, of which it counts pairs, transitions, origins and subjects",
     )
 }
 PHASE = {
@@ -27,7 +27,7 @@ PHASE = {
         None, ("prompts", "decode", "both"), "iterations in which it acts, both if not given; else experts run at home"
     )
 }
-_SEED = Parameter(0, 0, 2**31 - 1, "seed of its draws")
+_SEED = Parameter(0, 0, 2**31 - 1, "seed of its random choices")
 _SLOTS = "slots of a die beyond its share of the experts"
 
 
@@ -120,7 +120,7 @@ REBALANCING: Mapping[str, Rule] = {
         {**_call_times(64, 64), **NEEDS_ROUTING},
     ),
     "by_task": Rule(
-        "experts such that every subject's own load is even over dies (insight 6 of the wafer paper)",
+        "experts such that the load of every subject is even over dies (insight 6 of the wafer paper)",
         {**_call_times(64, 64), **NEEDS_ROUTING},
     ),
     "remap": Rule("experts by cost to the least loaded die, without replicas (Remap)", _call_times(0, 64)),
@@ -185,7 +185,7 @@ REPLICATION: Mapping[str, Rule] = {
             "slots": Parameter(8, 1, 1024, "experts that a die fetches for a layer; two sets of slots take turns"),
             "path_length": Parameter(4, 1, 16, "layers of a path"),
             "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
-            "accuracy": Parameter(0, 0, 1, "share of pairs predicted rightly, in place of paths; 0: by paths", float),
+            "accuracy": Parameter(0, 0, 1, "share of pairs predicted correctly, instead of paths; 0: by paths", float),
             "pair_ns": Parameter(
                 0,
                 0,
@@ -199,7 +199,7 @@ REPLICATION: Mapping[str, Rule] = {
     ),
 }
 SHARED: Mapping[str, Rule] = {
-    "local": Rule("every die runs the shared expert for its own tokens"),
+    "local": Rule("every die runs the shared expert for the tokens that live on it"),
     "waterfill": Rule(
         "tokens' shared experts fill the less loaded dies up to a common waterline (Waterfill)",
         {
@@ -207,7 +207,7 @@ SHARED: Mapping[str, Rule] = {
             "loads": NamedChoice(
                 None,
                 ("all", "own"),
-                "what a die knows: the routed loads of all (dynamic, if not given), or of its own tokens (static)",
+                "what a die knows: the routed loads of all (dynamic, if not given), or those of its tokens (static)",
             ),
             **PHASE,
         },
@@ -265,10 +265,10 @@ BALANCER_PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "experts where their tokens live, with those that these choose as well",
         {"rebalancing": "affine"},
     ),
-    ("by_task", "experts such that every subject's own load is even over dies", {"rebalancing": "by_task"}),
+    ("by_task", "experts such that the load of every subject is even over dies", {"rebalancing": "by_task"}),
     (
         "metro",
-        "METRO: EPLB's replicas, and every expert on one of its holders, equally many a die",
+        "METRO: EPLB's replicas, and every expert on one of its holders, equally many per die",
         {"placement": "redundant", "allocation": "metro", "rebalancing": "eplb"},
     ),
     ("remap", "Remap: experts placed by the prefill's loads, once", {"rebalancing": "remap"}),

@@ -224,7 +224,7 @@ def refuse_impossible(system: Made) -> None:
     for keys, law in ((("speed",), speed), (("speed", "hbm"), speed and speed.hbm)):
         if law is not None and law.radial and places_of(system) is None:
             raise KeyProblem(
-                ("dies_as_built", *keys, "radial"), f"dies of {system.kind_of_fabric} have no places. Give a table"
+                ("dies_as_built", *keys, "radial"), f"dies of {system.kind_of_fabric} have no coordinates. Give a table"
             )
     if (built := system.built) is not None and built.unusable and not _at_random(system):
         key = "spares" if system.spares and built.unusable != "every die is dead" else "dies_as_built"

@@ -96,7 +96,7 @@ class ParallelSpec(Spec):
         if self.disaggregated != "none":
             raise KeyProblem(
                 ("disaggregated",),
-                "attention and experts on devices of their own are a side of a serve file. Give disaggregated: "
+                "attention and experts on separate devices are a side of a serve file. Give disaggregated: "
                 "{prefill: none, decode: {parallel: ..., experts_on: {system: ...}}}",
             )
         given = self.experts
@@ -218,7 +218,7 @@ def refuse_cut_blocks(model: ModelSpec, parallel: Parallelism, precision: Precis
             fewer = [each for each in range(tp - 1, 0, -1) if tp % each == 0]
             fits = [f"tp {each}" for each in fewer if each == 1 or not width(each) % block]
             raise SpecError(
-                f"{model.name}: products in {precision.products} have a scale for {block} x {block} weights, and tp "
+                f"{model.name}: GEMMs in {precision.products} have a scale for {block} x {block} weights, and tp "
                 f"{tp} cuts {what} into {width(tp):g}, no multiple of {block}; "
                 f"{_choices([*fits[:2], f'other dtypes (precision.products: {_UNCUT})'])}"
             )

@@ -87,7 +87,7 @@ def _memory(model: ModelSpec) -> str:
         f"{model.all_weights / 1e9:,.1f} billion parameters ({model.active_weights / 1e9:,.1f} used per token)",
         f"KV cache of {kept:,.1f} kB per token in BF16" if kept or every == kept else "",
         f"{every - kept:,.1f} kB per token of layers with a window" if every > kept else "",
-        f"{model.state_bytes / 1e6:,.1f} MB of state a request" if model.state_bytes else "",
+        f"{model.state_bytes / 1e6:,.1f} MB of state per request" if model.state_bytes else "",
     ]
     lines = [", ".join(part for part in parts if part), *(f"approximate: {each}" for each in model.approximate)]
     return "\n  ".join(lines)
@@ -99,7 +99,7 @@ def _nodes(system: SystemSpec) -> str:
     if len(levels) != 2 or levels[1].kind != "switch" or levels[0].kind != "switch":
         return ""
     nodes, size = levels[1].size, levels[0].size
-    nics = f"{nodes * size} NICs, one a GPU" if levels[1].per == "gpu" else f"{nodes} shared NICs, one a node"
+    nics = f"{nodes * size} NICs, one per GPU" if levels[1].per == "gpu" else f"{nodes} shared NICs, one per node"
     return f"{_count(nodes, 'node')} of {size} GPUs, with {nodes * size} ports inside nodes and {nics}"
 
 

@@ -83,7 +83,7 @@ def risk_of(objective: str) -> Risk | None:
         return None
     if name not in RISKY:
         hint = errors.did_you_mean(name, RISKY)
-        raise ValueError(f"objective {objective!r}: {name!r} is not drawn{hint} (drawn: {', '.join(RISKY)})")
+        raise ValueError(f"objective {objective!r}: {name!r} is not sampled{hint} (sampled: {', '.join(RISKY)})")
     if quantile:
         if not 1 <= int(quantile[2]) <= 99:
             raise ValueError(f"objective {objective!r}: expected a quantile from p1 to p99")

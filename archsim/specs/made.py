@@ -113,7 +113,7 @@ def with_owner(given: Any) -> Any:
     if apart is not None:
         raise KeyProblem(
             ("memory", whose[apart], "keeps"),
-            f"one memory keeps weights, KV cache and activations in all times, and {apart} are kept apart from the "
+            f"one memory keeps weights, KV cache and activations in all times, and {apart} are kept separate from the "
             f"rest here. Let memory.{first} keep all three; experts in memory of the host are serving's offload",
         )
     own = {key: value for key, value in tiers[first].items() if key != "keeps"}

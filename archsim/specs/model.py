@@ -13,7 +13,7 @@ from archsim.specs.attention import Attention, AttentionKind, LayerSet, by_layer
 MOST_LAYERS = 10_000  # far above any model; layers are held one by one
 SLICES = 3  # of an expert's weights: gate, up and down matrix
 UNMODELLED = (
-    "its experts are simulated with laws alone; serve it with routing: uniform (archsim serve), as the engine runs "
+    "its experts have fitted curves alone; serve it with routing: uniform (archsim serve), as the engine runs "
     "experts of three matrices of hidden x expert_ffn"
 )
 

@@ -230,7 +230,7 @@ class ClaimGroup(fields.Spec):
             raise ValueError("expected one of within and within_percent")
         if bool(self.within or self.within_percent) != bool(self.spread):
             raise ValueError("expected within or within_percent together with spread, which says where the paper shows "
-                             "that its numbers lie so far apart")  # fmt: skip
+                             "that its numbers differ so much")  # fmt: skip
         return self
 
 
@@ -319,7 +319,7 @@ class PaperSpec(fields.Spec):
         for at, rule in enumerate(self.rules):
             for name in rule.fitted:
                 if name in rows and not rows[name].fit:
-                    raise fields.KeyProblem(("rules", at, "fitted"), f"{name} is judged: its row lacks fit: true")
+                    raise fields.KeyProblem(("rules", at, "fitted"), f"{name} is tested: its row lacks fit: true")
         for row in rows.values():
             if gone := [name for name in row.follows if name not in rows or name == row.id]:
                 raise ValueError(f"{row.id} follows from {', '.join(gone)}: expected ids of other rows")

@@ -22,7 +22,7 @@ class Usual(NamedTuple):
 SRAM = "sram"
 # Datasheets of V100 to Rubin, TPUs, MI355X, Cerebras and Dojo dies, and the wafers of the papers (configs/systems).
 USUAL = (
-    Usual(("hbm", "capacity_bytes"), SIZE, "1 GB", "2 TB", "16 GB (V100) to 432 GB (MI400) a die"),
+    Usual(("hbm", "capacity_bytes"), SIZE, "1 GB", "2 TB", "16 GB (V100) to 432 GB (MI400) per die"),
     Usual(("hbm", "bandwidth_bytes_per_s"), BANDWIDTH, "50 GB/s", "100 TB/s", "0.3 TB/s (LPDDR) to 22 TB/s (Rubin)"),
     Usual(("hbm", "latency_ns"), TIME, "10 ns", "5 us", "100 to 1,000 ns"),
     Usual(
@@ -33,7 +33,7 @@ USUAL = (
     Usual(("llc", "hit_ns"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
     Usual(("llc", "miss_ns"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
     Usual(("llc", "write_ns"), TIME, "0.3 ns", "2 us", "5 to 500 ns"),
-    Usual(("compute", "peak_flop_per_s"), COMPUTE, "1 TFLOP/s", "200 PFLOP/s", "30 TFLOP/s to 50 PFLOP/s a die"),
+    Usual(("compute", "peak_flop_per_s"), COMPUTE, "1 TFLOP/s", "200 PFLOP/s", "30 TFLOP/s to 50 PFLOP/s per die"),
 )
 _LEVEL = (("d2d", "bandwidth_bytes_per_s"), ("d2d", "hop_latency_ns"))  # that a level of a fabric has, too
 

@@ -34,9 +34,9 @@ class EngineDefault(NamedTuple):
     a_rank: bool = False
 
     def sentence(self, value: int) -> str:
-        """``1024 (vllm from 0.28 on, …: 160 GiB a device or more)``"""
+        """``1024 (vllm from 0.28 on, …: 160 GiB per device or more)``"""
         of = f"{self.engine} from {self.since} on" if self.since != "0" else self.engine
-        memory = f": {self.least_gib} GiB a device or more" if self.least_gib else ""
+        memory = f": {self.least_gib} GiB per device or more" if self.least_gib else ""
         divided = ", divided by the ranks of attention" if self.a_rank else ""
         return f"{value} ({of}, {self.source}{memory}{' and FP8' * self.needs_fp8}{divided})"
 

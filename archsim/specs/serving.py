@@ -152,7 +152,7 @@ class RequestSpec(Spec):
         if self.trace is None:
             for key in ("format", "time_unit", "hash_tokens", "speed"):
                 if key in self.model_fields_set and getattr(self, key) not in (None, 1.0):
-                    raise KeyProblem((key,), "only a trace has this key, and these requests are drawn. Leave it out")
+                    raise KeyProblem((key,), "only a trace has this key, and these requests are sampled. Leave it out")
         for key in ("input", "output"):
             if (getattr(self, key) is None) != (self.trace is not None):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"
@@ -246,7 +246,7 @@ class DisaggregatedSpec(Spec):
     @model_validator(mode="after")
     def _check_sides(self) -> "DisaggregatedSpec":
         if isinstance(self.prefill, SideSpec) and self.prefill.experts_on is not None:
-            what = "prompts on two sides are not modelled; let the engines that prefill have experts of their own"
+            what = "prompts on two sides are not modelled; let the engines that prefill keep their experts"
             raise KeyProblem(("prefill", "experts_on"), what)
         decode = self.decode
         if decode.experts_on is None:
@@ -589,7 +589,7 @@ class ServeSpec(Spec):
             return
         for odd, what in (
             (isinstance(self.routing, RoutingSpec), "policies that move experts (routing from traffic)"),
-            (self.experts_on is not None, "experts on devices of their own (experts_on)"),
+            (self.experts_on is not None, "experts on separate devices (experts_on)"),
             (any(side.parallel.pp > 1 for side in self.pools), "a pipeline (parallel.pp)"),
             (self.speculation != "none", "speculation"),
             (self.static_batch is not None, "a static batch"),

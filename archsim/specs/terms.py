@@ -14,11 +14,11 @@ from types import MappingProxyType
 _MADE = "of the die it is written in the system's made: {node: n5, area: 814 mm2, pieces: 1, carrier: package}"
 _RATE = "write the effective rate: d2d.bandwidth (each direction) times d2d.efficiency"
 _MEMORY = "a memory is a tier: memory: [{kind: sram, capacity: 500 MB, bandwidth: 20 TB/s, keeps: [weights, kv, activations]}]"
-_DEFECTS = "defects are drawn: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
+_DEFECTS = "defects are sampled: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
 _DRAM = "the controller's and banks' work is not modelled cycle by cycle; write its effect: hbm.efficiency (share of the bandwidth that reads reach) and hbm.latency"
 _CORE = "a die is one array: write its rate as compute.peak, and what its kernels lose as compute.efficiency or a calibration"
 _CACHE = "caches below the LLC are part of the measured kernels; write llc.capacity and llc.hit"
-_LLC = "the LLC's bandwidth is not a limit of its own and it is private to its die; write the lower of the two as hbm.bandwidth, and a shared LLC as its share of each die"
+_LLC = "the LLC's bandwidth is no separate limit, and it is private to its die; write the lower of the two as hbm.bandwidth, and a shared LLC as its share of each die"
 _POWER = "write power: {limit: 17 kW, die_limit: 600 W}; the clock falls where it is exceeded"
 _VOLTAGE = "clock and voltage are one domain for arrays and LLC, HBM and links keep theirs; write power.die_limit, and a slower array as compute.peak"
 _PDN = "loss between the board's supply and the die is not modelled; write power.limit as what reaches the dies"
@@ -51,7 +51,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("l0 l1 l2 l1_cache shared_memory register_file registers line_size associativity replacement prefetcher mshr", _CACHE),
     ("cores core_count sms sm_count cus cu_count tensor_cores mxu systolic_array systolic pe pes dataflow simd warp_size threads", _CORE),
     ("flops tops flop_per_s tflops throughput", "write compute.peak, dense, of the dtype: 1979 TFLOP/s"),
-    ("sparsity structured_sparsity", "no product is skipped; write the dense rate as compute.peak"),
+    ("sparsity structured_sparsity", "no multiplication is skipped; write the dense rate as compute.peak"),
     ("precision precisions dtypes formats fp4 fp8 bf16 int8", _DTYPE),
     ("frequency clock_ghz boost base_clock core_clock", "the array's clock is in compute.peak; compute.clock is that of the vector units"),
     ("voltage vdd dvfs domains clock_domains power_domains p_states power_gating clock_gating", _VOLTAGE),
@@ -71,6 +71,6 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("aging electromigration soft_errors seu mtbf reliability", "wear and soft errors are not modelled; what a lost die costs is `archsim why` with dies_as_built: {dead: [7]}"),
     ("security encryption tee", "encryption is not modelled; take its loss off d2d.efficiency and hbm.efficiency"),
     ("cost price bom usd wafer_cost wafer_price nre mask_cost margin", _PRICE),
-    ("instructions isa isa_extensions compiler", "kernels are laws, not instructions: a calibration has their measured times"),
+    ("instructions isa isa_extensions compiler", "kernels are timed by fitted curves, not by instructions: a calibration has their measured times"),
 )  # fmt: skip
 TERMS: Mapping[str, str] = MappingProxyType({term: way for terms, way in _ROWS for term in terms.split()})

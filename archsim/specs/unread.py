@@ -167,7 +167,7 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("system.dies_as_built.router",), "no die of {run.system.name} is dead", lambda run: not _has_dead_dies(run)),
     UnreadKeys(("system.drawn.cluster", "system.drawn.die_area", "system.drawn.core_area"), "drawn.defects_per_cm2 is 0", lambda run: run.system.drawn is not None and not run.system.drawn.defects_per_cm2),
     UnreadKeys(("system.drawn.core_area",), "a defect anywhere kills a die without harvest", lambda run: run.system.dies_as_built is None or run.system.dies_as_built.harvest is None),
-    UnreadKeys(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is drawn", lambda run: not _draws(run)),
+    UnreadKeys(("system.drawn.wafers", "system.drawn.seed"), "nothing of {run.system.name} is sampled", lambda run: not _draws(run)),
     UnreadKeys(("system.decision.firmware.*",), "decision.executor: {run.system.decision.executor} decides, not firmware", lambda run: run.system.decision.executor != "firmware"),
     UnreadKeys(("system.decision.host.*",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host" and not _iterates(run)),
     UnreadKeys(("system.decision.host.time",), "decision.executor: {run.system.decision.executor} decides, not host", lambda run: run.system.decision.executor != "host"),
@@ -178,9 +178,9 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("assumptions.combine",), "compute.dtype: {run.system.compute.dtype} has results of two bytes either way", lambda run: run.system.compute.dtype in ("bf16", "fp16")),
     UnreadKeys(("system.hbm.reserved", ), "capacity: unbounded lets everything fit", lambda run: run.assumptions.capacity == "unbounded"),
     UnreadKeys(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
-    UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one draws among recorded requests", _is_generated),
+    UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one samples recorded requests", _is_generated),
     UnreadKeys(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
-    UnreadKeys(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given in place of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
+    UnreadKeys(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given instead of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
 )  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def _shares_nothing(run: Chosen) -> bool:
     return requests.trace is None and requests.prefixes is None and requests.sessions is None
 
 
-_MEASURED = "routing: {run.serving.routing} takes the times of iterations from the measured laws of compute.calibration; routing: {{like: model}} simulates the machine's experts"
+_MEASURED = "routing: {run.serving.routing} takes the times of iterations from the curves fitted to measurements in compute.calibration; routing: {{like: model}} simulates the machine's experts"
 SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
     UnreadKeys(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
@@ -229,7 +229,7 @@ SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("requests.sessions.think_cv",), "turns come at once; cv goes with a time to think", lambda run: (given := _serving(run).requests.sessions) is not None and not given.think_ns),
     UnreadKeys(("kv_store.shared",), "there is one engine, which has the store", lambda run: _pools(run, lambda side: side.instances == 1)),
     UnreadKeys(("requests.seed",), "nothing of these requests is sampled at random", lambda run: not _drawn_at_random(run)),
-    UnreadKeys(("system.hbm.reserved",), "utilisation is given in its place", lambda run: _serving(run).utilisation is not None),
+    UnreadKeys(("system.hbm.reserved",), "utilisation is given instead", lambda run: _serving(run).utilisation is not None),
     UnreadKeys(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
     UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
     UnreadKeys(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and run.system.fabric is not None and _serving(run).disaggregated == "none"),

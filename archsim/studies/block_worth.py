@@ -158,8 +158,8 @@ class BlockWorth(Shown):
         best = max(row.gain for row in self.rows if row.system == cost.system)
         pays = max(PAYS, cost.share["mm2"], cost.share["usd"])
         least = (
-            f"On {cost.system}, {self.block} adds {mm2} to the area and {usd} to the price of the machine. It pays for "
-            f"both if throughput grows by {signed_percent(pays)} or more in every draw of the traffic"
+            f"On {cost.system}, {self.block} adds {mm2} to the area and {usd} to the price of the machine. Both are "
+            f"worth it if throughput grows by {signed_percent(pays)} or more in every sample of the traffic"
         )
         least += ", as less counts as no gain." if pays == PAYS else "."
         if best <= 0:
@@ -167,7 +167,7 @@ class BlockWorth(Shown):
         if best < PAYS:
             return f"{least} The best run gains {signed_percent(best)}."
         room = significant(best / cost.share["mm2"] * cost.mm2)
-        return f"{least} The best run gains {signed_percent(best)}, which pays for up to {room} mm² on all dies."
+        return f"{least} The best run gains {signed_percent(best)}, which is worth up to {room} mm² on all dies."
 
     def _from_batch(self) -> Iterator[str]:
         groups: dict[tuple[str, ...], list[BlockRun]] = {}
@@ -178,7 +178,7 @@ class BlockWorth(Shown):
                 for verb, units in (("stops", _lost(before, after)), ("starts", _lost(after, before))):
                     if units:
                         yield (
-                            f"For {model} on {system} under {policy} ({assumptions}), it {verb} paying for its "
+                            f"For {model} on {system} under {policy} ({assumptions}), it {verb} being worth its "
                             f"{listing(WORDS[name] for name in units)} between batch {before.batch:,} "
                             f"({signed_percent(before.gain)}) and batch {after.batch:,} ({signed_percent(after.gain)})."
                         )
@@ -196,7 +196,7 @@ class BlockWorth(Shown):
 def _verdict(rows: Sequence[BlockRun]) -> str:
     draws = min(row.draws for row in rows)
     ends = [end for row in rows for end in (row.gains if row.draws > 1 else (row.gain,))]
-    of = f"over {draws} draws of the traffic" if draws > 1 else "in a single draw of the traffic"
+    of = f"over {draws} samples of the traffic" if draws > 1 else "in a single sample of the traffic"
     gains = f"It changes throughput by {between(ends, signed_percent)} {of}."
     paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
     every = "the run" if len(rows) == 1 else f"all {len(rows)} runs"
@@ -204,9 +204,9 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
         none = "It is not worth it in the run" if len(rows) == 1 else f"It is worth it in none of {len(rows)} runs"
         return f"is not worth it. {none}. {gains}"
     if set(paid.values()) == {len(rows)}:
-        return f"is worth it. It pays for its {listing(WORDS.values())} in {every}. {gains}"
-    each = listing(f"for its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
-    return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it pays {each}. {gains}"
+        return f"is worth it. It is worth its {listing(WORDS.values())} in {every}. {gains}"
+    each = listing(f"its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
+    return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it is worth {each}. {gains}"
 
 
 def _reason(row: BlockRun, share: Mapping[str, float]) -> str:
@@ -215,9 +215,9 @@ def _reason(row: BlockRun, share: Mapping[str, float]) -> str:
     said = []
     if unpaid:
         need = max(PAYS, *(share.get(name, 0.0) for name in unpaid))
-        said.append(f"It does not pay for its {listing(WORDS[name] for name in unpaid)}. {_short_of(row, share, need)}")
+        said.append(f"It is not worth its {listing(WORDS[name] for name in unpaid)}. {_short_of(row, share, need)}")
     if "w" not in row.pays:
-        begin = "It does not pay for its power"
+        begin = "It is not worth its power"
         if row.most_energy is None:
             said.append(f"{begin}, as the energy of this system is not known.")
         else:
@@ -235,13 +235,13 @@ def _short_of(row: BlockRun, share: Mapping[str, float], need: float) -> str:
         more = with_unit(row.decision_ns, TIME_UNITS)
         return (
             f"Time of decisions is the charge that is too large. A decode step saves {with_unit(saved_ns, TIME_UNITS)} "
-            f"elsewhere, but waits {more} longer for decisions. It would pay if it waited at most "
+            f"elsewhere, but waits {more} longer for decisions. It would be worth it if it waited at most "
             f"{with_unit(room_ns, TIME_UNITS)} longer."
         )
     if row.gain >= need:
         return (
             f"Throughput changes by {signed_percent(row.gain)} in the mean, but by {signed_percent(least)} in the "
-            f"worst of {row.draws} draws of the traffic. It would have to grow by {signed_percent(need)} in each."
+            f"worst of {row.draws} samples of the traffic. It would have to grow by {signed_percent(need)} in each."
         )
     if saved_ns <= NO_GAIN * row.before_ns:
         same = saved_ns >= -NO_GAIN * row.before_ns
@@ -251,11 +251,11 @@ def _short_of(row: BlockRun, share: Mapping[str, float], need: float) -> str:
             f"It saves nothing that a charge could exceed: a decode step {step} outside of decisions{waits}. "
             f"Throughput would have to grow by {signed_percent(need)}."
         )
-    worst = f" in the worst of {row.draws} draws of the traffic" if row.draws > 1 else ""
+    worst = f" in the worst of {row.draws} samples of the traffic" if row.draws > 1 else ""
     gain = f"Throughput changes by {signed_percent(least)}{worst}"
     name, charge = max(((name, share.get(name, 0.0)) for name in ("mm2", "usd")), key=lambda each: each[1])
     if charge >= PAYS:
-        return f"{gain}, but the {WORDS[name]} of the machine by {signed_percent(charge)}. It would pay from there on."
+        return f"{gain}, but the {WORDS[name]} of the machine by {signed_percent(charge)}. Above, it is worth it."
     return (
         f"{gain}, and a gain counts from {signed_percent(PAYS)}. The {WORDS[name]}, which grows by "
         f"{signed_percent(charge)}, is not the reason."

@@ -81,7 +81,7 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
 
     for system in systems[:MOST_SYSTEMS]:
         of = f"{system.name}: " if len(systems) > 1 else ""
-        yield f"{of}`archsim sure` draws these numbers, beside those of kernels and measured laws:"
+        yield f"{of}`archsim sure` samples these numbers, beside those of kernels and fitted curves:"
         rows = []
         for each in ranges_of(system):
             low, high = (_amount(end, each.unit) for end in (each.distribution.low, each.distribution.high))
@@ -94,7 +94,7 @@ def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
         yield f"{of}These numbers count as exact: {', '.join(exact)}"
     if systems:
         traffics = load_widths().traffic
-        draws = f"draws the traffic {traffics} times" if traffics else "keeps the traffic as it is"
+        draws = f"samples the traffic {traffics} times" if traffics else "keeps the traffic as it is"
         yield f"It {draws} and takes the layers that run as a sample of all."
         yield "Energy, area and price of all machines rest on these coefficients:"
         coefficients = [

@@ -168,11 +168,11 @@ def _refuse_too_large(cost: PlacementCost, placed: PhysicalMap, system: SystemSp
     if cost.rank_bytes <= usable:
         return
     most = usable // (len(model.moe_layer_ids) * cost.expert_bytes)
-    fits = f"at most {most} slots a rank fit"
+    fits = f"at most {most} slots per rank fit"
     if most * placed.ranks < model.experts:
         ranks = f"{-(-model.experts // most)} ranks or more for one copy of each expert" if most else "no slot fits"
         fits += f": {ranks}"
     raise errors.CapacityError(
-        f"{system.name}: {placed.slots_per_rank} slots a rank in {len(model.moe_layer_ids)} layers are "
+        f"{system.name}: {placed.slots_per_rank} slots per rank in {len(model.moe_layer_ids)} layers are "
         f"{cost.rank_bytes / 1e9:.1f} GB of {model.name}'s experts; {usable / 1e9:.1f} GB of HBM are usable; {fits}"
     )

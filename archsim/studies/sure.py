@@ -154,7 +154,7 @@ def sure_into(
 
 def _of_traffic(worlds: Worlds) -> Quantity:
     """Which draw of the traffic a world has, as a share of them by their time."""
-    source = f"{worlds.traffics} draws of the traffic, the machine as it is (configs/uncertainty/widths.yaml, traffic)"
+    source = f"{worlds.traffics} samples of the traffic, the same machine (configs/uncertainty/widths.yaml, traffic)"
     return Quantity(TRAFFIC, 0.5, "", source, Distribution("uniform", 0.0, 0.5, 1.0))
 
 

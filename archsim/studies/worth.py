@@ -101,7 +101,7 @@ class Worth(Shown):
         low, high = max(gain[0], self.goodput[0]), max(gain[1], self.goodput[1])
         if low >= PAYS:
             phase = "decode" if -self.tpot[0] >= -self.ttft[0] else "prefill"
-            slots = f"{self.best.spares} spare slot{'' if self.best.spares == 1 else 's'} a rank"
+            slots = f"{self.best.spares} spare slot{'' if self.best.spares == 1 else 's'} per rank"
             return f"{self.policy} is worth it, with {slots}. It gains most in {phase}. {how}"
         if high < PAYS:
             return f"{self.policy} is not worth it. {how}"

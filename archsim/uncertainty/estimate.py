@@ -187,7 +187,7 @@ def refuse_shares(draws: int, worlds: int) -> str:
         return ""
     return (
         f"What the answer depends on is not known, as {worlds} samples are too few for the {draws} numbers that were "
-        f"drawn. Use --samples {least} or more"
+        f"sampled. Use --samples {least} or more"
     )
 
 

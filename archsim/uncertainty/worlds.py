@@ -293,7 +293,7 @@ def economics_of(coefficients: Coefficients) -> list[Quantity]:
 def refuse_few(samples: int) -> None:
     """Raise ArchsimError for samples too few for ends of 5 %."""
     if samples < LEAST_SAMPLES:
-        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that 5 % of them can be told")
+        raise ArchsimError(f"--samples {samples}: expected at least {LEAST_SAMPLES}, so that the 5 % ends are known")
 
 
 def draws_of(names: Sequence[str], samples: int, seed: int = 0) -> dict[str, np.ndarray]:

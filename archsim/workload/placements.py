@@ -102,7 +102,7 @@ def slot_rows(where: str, rows: Sequence[Any]) -> np.ndarray:
     lengths = sorted({len(row) for row in rows}) if whole else []
     if len(lengths) != 1:
         found = f"lists of {lengths[0]} to {lengths[-1]}" if lengths else "something else"
-        raise PlacementError(f"{where}: expected one list of expert ids a layer, all of one length; found {found}")
+        raise PlacementError(f"{where}: expected one list of expert ids per layer, all of one length; found {found}")
     if any(not -(2**31) <= expert < 2**31 for row in rows for expert in row):
         raise PlacementError(f"{where}: an expert id is out of range")
     return np.array(rows, np.int32)

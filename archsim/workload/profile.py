@@ -188,16 +188,16 @@ def _agreement(found: Profile) -> Insight:
 
 
 def _separation(found: Profile) -> Insight:
-    claim = "Some pairs of experts are chosen together: keep them apart."
+    claim = "Some pairs of experts are chosen together: place them on different dies."
     if found.trace.top_k == 1:
-        return Insight(5, claim, "tokens have one expert a layer", "not measurable")
+        return Insight(5, claim, "tokens have one expert per layer", "not measurable")
     value = found.mean("coactivation_top20")
     measured = f"top 20 % of pairs: {value:.0%} of co-selections (equal pairs: 20 %); tables are symmetric"
     return Insight(5, claim, measured, _verdict(value > 0.4))
 
 
 def _subjects(found: Profile) -> Insight:
-    claim = "Tasks and languages have experts of their own: place experts by the workload."
+    claim = "Tasks and languages prefer different experts: place experts by the workload."
     if len(found.subject_loads) < 2:
         return Insight(6, claim, "the trace has one topic", "not measurable")
     first, second = np.argsort(-found.subject_loads, axis=2)[:2, :, :POPULAR]

@@ -284,7 +284,7 @@ def check_sources(tree: Tree) -> None:
         if isinstance(each, dict) and each.get("source") and not each.get("place"):
             keys = ("published", index)
             raise SpecError(
-                f"{tree.place((*keys, 'source'))}: the source {each['source']!r} has no place. Give `place`, the "
+                f"{tree.place((*keys, 'source'))}: the source {each['source']!r} has no `place`. Give it, the "
                 f"section, table or figure where {each.get('statistic')} stands\n{tree.place(keys)}: the statistic"
             )
 

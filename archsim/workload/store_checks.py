@@ -109,7 +109,7 @@ def check_index(where: str, index: dict[str, np.ndarray], facts: dict, manifest:
     requests = manifest["requests"]
     for name in ("dataset", "subject", "number", "rows", "prefill_rows"):
         if name not in index or index[name].shape != (requests,) or index[name].dtype.kind not in "iu":
-            raise TraceError(f"{where}: column '{name}' is missing, or has not {requests} integers, one a request")
+            raise TraceError(f"{where}: column '{name}' is missing, or has not {requests} integers, one per request")
     for name in ("datasets", "subjects"):
         given = facts.get(name)
         if type(given) is not list or not all(type(each) is str and each.isprintable() for each in given):

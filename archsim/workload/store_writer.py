@@ -184,7 +184,7 @@ def sample_entries(store: trace_store.TraceStore, requests: int, seed: int) -> l
     TraceError.
     """
     if requests > len(store.entries):
-        raise TraceError(f"{store.path}: holds {len(store.entries)} requests; {requests} cannot be drawn from it")
+        raise TraceError(f"{store.path}: holds {len(store.entries)} requests; {requests} cannot be sampled from it")
     chosen = np.random.default_rng(seed).choice(len(store.entries), requests, replace=False)
     return [store.entries[r] for r in sorted(chosen.tolist())]
 

@@ -30,7 +30,7 @@ def points_of_mesh() -> list[str]:
         "replay_source_destination": "assignments from chip to chip of these cases, rows are sources",
         "captured_columns_5k": "where only the share of a column is known: the same layers on a line and on a ring",
     }
-    lines = ["Points that determine the laws of a mesh; archsim calibrate FOLDER fits them. Files and columns:"]
+    lines = ["Points that determine the curves of a mesh; archsim calibrate FOLDER fits them. Files and columns:"]
     return [*lines, *(f"{name}.csv ({', '.join(COLUMNS[name])}): {what}" for name, what in points.items())]
 
 

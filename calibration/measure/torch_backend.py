@@ -127,7 +127,7 @@ class TorchBackend:
         """Steady work, with the power that it draws."""
         work = point["work"]
         if not smi("power.draw", self._gpu):
-            raise PointError("nvidia-smi does not tell the power that this GPU draws")
+            raise PointError("nvidia-smi does not report the power that this GPU draws")
         if work == "idle":
             return [IDLE_US, IDLE_US], self._watch.idle_clocks()
         if work == "product":
@@ -156,9 +156,9 @@ class TorchBackend:
         """
         torch = self._torch
         if not hasattr(torch, "_grouped_mm"):
-            raise PointError("this PyTorch has no grouped product (torch._grouped_mm, 2.8 or later)")
+            raise PointError("this PyTorch has no grouped GEMM (torch._grouped_mm, 2.8 or later)")
         if self._architecture not in GROUPED_ARCHITECTURES:
-            raise PointError("PyTorch has a native grouped product only on Hopper and Blackwell (sm_90, sm_100)")
+            raise PointError("PyTorch has a native grouped GEMM only on Hopper and Blackwell (sm_90, sm_100)")
         hidden, ffn, experts = point["hidden"], point["ffn"], point["experts"] // point["ep"]
         tokens, rows, ends = _rank_of_balanced(point)
         of_expert = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

@@ -40,8 +40,8 @@ def _sparse_tables(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[schema
         lines = mine.groupby("file")["line"].min().items()
         if len(points) < LEAST_POINTS or most < LEAST_SIZES_OF_LAW:
             reason = (
-                f"{name}: {len(points)} points, at most {most} sizes of m at a shape (n, k); no law can be judged with "
-                f"fewer than {LEAST_POINTS} points, or than {LEAST_SIZES_OF_LAW} sizes: {REMEDY}"
+                f"{name}: {len(points)} points, at most {most} sizes of m at a shape (n, k); no curve can be "
+                f"tested with fewer than {LEAST_POINTS} points, or than {LEAST_SIZES_OF_LAW} sizes: {REMEDY}"
             )
             yield at, [schema.MeasurementProblem(file, int(line), reason, "refused") for file, line in lines]
         elif (sizes < LEAST_FITTED_SIZES).any():
@@ -50,6 +50,6 @@ def _sparse_tables(rows: pd.DataFrame) -> Iterator[tuple[np.ndarray, list[schema
             reason = (
                 f"{name}: {len(few)} of {len(sizes)} shapes have fewer than {LEAST_FITTED_SIZES} sizes of m "
                 f"(n {n:g}, k {k:g} "
-                f"has {few.iloc[0]}); between and beyond them, only the law predicts: {REMEDY}"
+                f"has {few.iloc[0]}); between and beyond them, only the fitted curve predicts: {REMEDY}"
             )
             yield at, [schema.MeasurementProblem(file, int(line), reason, "warning") for file, line in lines]

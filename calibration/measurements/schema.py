@@ -98,7 +98,7 @@ _DTYPE = MeasuredColumn("dtype", DTYPES, "of weights and activations; fp8: per-t
 
 GEMM = _table(
     "gemm",
-    "m x n x k products C[m,n] = A[m,k] B[k,n]; grouped: one such product per group",
+    "m x n x k GEMMs C[m,n] = A[m,k] B[k,n]; grouped: one such GEMM per group",
     (
         _DTYPE,
         MeasuredColumn("quant_included", ("0", "1"), "1: the time includes dynamic quantisation of the activation"),
@@ -152,7 +152,7 @@ ATTENTION = _table(
         MeasuredColumn(
             "kind",
             ("gqa", "mla", "mla_block", "mla_pre", "mla_post"),
-            "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the products before and after it alone",
+            "grouped queries (multi-head and multi-query among them), latent KV, with its projections, or the GEMMs before and after it alone",
         ),
         _DTYPE,
         MeasuredColumn("kv_dtype", DTYPES, "of the KV cache"),
@@ -260,13 +260,13 @@ QUANTISATION = _table(
 )
 POWER = _table(
     "power",
-    "power that a GPU draws at steady work; power_w is the measured column, and times are those while it is drawn",
+    "power that a GPU draws at steady work; power_w is the measured column, and times are those at that power",
     (
         MeasuredColumn(
             "work", ("idle", "read", "read_and_wait", "product"), "read_and_wait: half of the time it waits"
         ),
         _DTYPE,
-        MeasuredColumn("m", "size", "rows of a product with square weights; 1 for other work"),
+        MeasuredColumn("m", "size", "rows of a GEMM with square weights; 1 for other work"),
         MeasuredColumn("flop", "number", "of one operation"),
         MeasuredColumn("hbm_bytes", "number", "read and written by one operation"),
     ),

@@ -82,7 +82,7 @@ class EnergyEstimates(Estimates):
         6.0,
         _SKINNY_PJ - _CACHED_PJ,
         "pJ/bit",
-        "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of products "
+        "an H100 that reads 3.03 TB/s, 392 W, without what it draws waiting and its L2; high: the same of GEMMs "
         "with one row; low: device, PHY and controller (O'Connor et al., MICRO 2017: 3.9 for HBM2 alone)",
     )
     d2d_pj_per_bit: Estimate = Estimate(  # over one link between dies
@@ -112,7 +112,7 @@ class EnergyEstimates(Estimates):
     padding_pj: Estimate = Estimate(  # of empty rows of a tile
         _PADDING * _SUSTAINED_FLOP_W / _SUSTAINED_TFLOP_PER_S, 0.24, 0.42,
         "pJ/FLOP in 16 bits of empty rows of a tile",
-        "an H100 in BF16 products with one row, 486 W at 1,980 MHz, as tiles of 64 rows, V ~ f; low, high: the same of "
+        "an H100 in BF16 GEMMs with one row, 486 W at 1,980 MHz, as tiles of 64 rows, V ~ f; low, high: the same of "
         "an H200 in BF16, and of the H100 in FP8",
     )  # fmt: skip
     idle_w_per_mm2: Estimate = Estimate(  # of a die that waits

@@ -115,8 +115,8 @@ def test_what_no_table_judges_is_reported(judge):
     _, notes, cases, _ = judge(
         {"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick", code=3
     )
-    assert "No law reads fused MoE own bf16 balanced of torch 2.8 (12 points)" in notes
-    assert "No law reads p2p uni of cuda 12.8 (2 points)" in notes
+    assert "No fitted curve uses fused MoE own bf16 balanced of torch 2.8 (12 points)" in notes
+    assert "No fitted curve uses p2p uni of cuda 12.8 (2 points)" in notes
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not tested" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not tested" in notes
     assert set(cases["what"]) == {"GEMM"} and "GEMM of" not in notes

@@ -137,14 +137,14 @@ def test_measured_kinds_grow_with_requests_and_context(name, gpu):
 def test_what_a_gpu_lacks_comes_from_the_nearest_that_has_it_and_is_flagged():
     """Mamba-2's scan was measured on B200 alone; B300 without tables of its own takes B200's or GB200's, at its rates."""
     times = kind_of("mamba2").times(Laws(calibration_named("h100")), PREFILL, 2688)
-    assert times.library == "trtllm" and "the law of b200" in times.note and times.outside(1, 512)
+    assert times.library == "trtllm" and "the curve of b200" in times.note and times.outside(1, 512)
     b300 = calibration_named("b300")
     for name in MEASURED:
         own, kind = Laws(b300), kind_of(name)
         without = Laws(b300.model_copy(update={"blocks": ()}))
         for phase, new in ((DECODE, 1), (PREFILL, 2048)):
             mine, theirs = (kind.times(each, phase, GEOMETRY[name][1]) for each in (own, without))
-            assert not mine.outside(8, 4096) and theirs.outside(8, 4096) and "the law of b200" in theirs.note
+            assert not mine.outside(8, 4096) and theirs.outside(8, 4096) and "the curve of b200" in theirs.note
             if name != "block_sparse":  # B200's law has no step at 2,048 tokens, where B300's kernels change
                 assert theirs.ns(8, new, 4096) == pytest.approx(mine.ns(8, new, 4096), rel=0.3)
 

@@ -256,7 +256,7 @@ def test_between_two_measured_numbers_lies_their_geometric_mean(laws):
 def test_between_nodes_each_rank_sends_its_part_around_the_nodes(laws):
     copies = laws.copy(SIZES / 16, placement="inter_node").ns
     assert of(laws, 16) == pytest.approx(of(laws, NODE) + copies)
-    assert "by one law of its 2, 4, 8 measured ranks, which is " in describe_gathered(laws, "all_gather", 16)
+    assert "by one curve through its 2, 4, 8 measured ranks, which is " in describe_gathered(laws, "all_gather", 16)
     assert "copies between nodes of 8 are those of h100" in describe_gathered(laws, "all_gather", 16)
 
 

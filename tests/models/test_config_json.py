@@ -262,8 +262,8 @@ def test_a_value_that_cannot_be_is_refused_by_its_key(name, tmp_path):
 
 
 def test_a_page_says_what_is_not_modelled():
-    rows = [{"model": "a", "approximate": "x = 1 is not read"}, {"model": "b", "approximate": None}]
-    assert memory_notes(rows) == ["The model a is approximate: x = 1 is not read."]
+    rows = [{"model": "a", "approximate": "x = 1 is not supported"}, {"model": "b", "approximate": None}]
+    assert memory_notes(rows) == ["The model a is approximate: x = 1 is not supported."]
 
 
 @table_of(__file__, "positions")

@@ -133,7 +133,7 @@ def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys)
     )
     assert main(words) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert " × (" in first and "per dollar" in first and "tokens/s a user" in first
+    assert " × (" in first and "per dollar" in first and "tokens/s per user" in first
     written = {each.name for each in (files / "out").iterdir()}
     assert written >= {"index.html", "frontier.csv", "A-die4.yaml", "B-rival.yaml"}
     assert main(["check", "out/A-die4.yaml"]) == 0  # a file that runs

@@ -230,7 +230,7 @@ def test_what_cannot_be_told_is_asked_for(tmp_path, found, name, said):
 def test_the_unit_of_times_is_told_and_checked_by_rates(tmp_path):
     # 700 tokens/s of 4 clients are 175 each, and 5 ms a token are 200: 0.88 tokens in a time per output token.
     path = written(tmp_path, "bench.json", VLLM)
-    assert "times in ms, by its keys, and its clients' tokens a second agree" in read_served(path, DEPLOYMENT).read_as
+    assert "times in ms, by its keys, and its clients' tokens per second agree" in read_served(path, DEPLOYMENT).read_as
     in_s = written(tmp_path, "s.json", VLLM | {"mean_ttft_ms": 0.02, "mean_tpot_ms": 0.005})
     with pytest.raises(TraceError, match="in s it would have 0.88. Name the unit: --time-unit"):
         read_served(in_s, DEPLOYMENT)

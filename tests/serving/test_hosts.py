@@ -255,7 +255,7 @@ def test_loads_are_those_that_the_file_asks_for(tmp_path):
     loads = {"rates": ["2/s", "6/s", "20/s"], "inputs": [100, 400]}
     ar.serve(SMALL | {"loads": loads, "slo": {"ttft": "2 s"}}, out=tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "How many requests a second are served within the limits?" in page
+    assert "How many requests per second are served within the limits?" in page
     assert "Mean TTFT by length of prompts and requests/s offered" in page
     for cell in (">2</th>", ">6</th>", ">20</th>", ">100</td>", ">400</td>"):
         assert cell in page

@@ -395,7 +395,8 @@ def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, 
     assert main([*words, "--json"]) == 0
     assert lines[0]["answer"] == said[0] and len(lines[0]["rows"]) == 2
     check_serving(load_serving(lines[0]["serve_file"]))
-    assert said[0].startswith("Serve llama-3.1-8b with ") and " requests a second, of which 90% stay within " in said[0]
+    assert said[0].startswith("Serve llama-3.1-8b with ")
+    assert " requests per second, of which 90% stay within " in said[0]
     assert any(line.startswith("Notation: ") for line in said)
     page = (tmp_path / "out" / "index.html").read_text()
     assert said[0] in page and "best.yaml" in page

@@ -256,7 +256,7 @@ def test_times_that_fall_and_goodput_that_zigzags_are_explained_by_prompts_that_
     around = loads_of((8, 7.0, 25.0), (1, 1.0, 20.0), (2, 2.0, 30.0), (4, 1.5, 31.0))
     falls, zigzag, why = loads_told(around, "requests/s offered", ranks=8)
     assert falls == "A token takes less time at the higher load: 31.0 ms at 4 requests/s offered, 25.0 ms at 8."
-    assert "falls from 2 to 1.5 requests a second between 2 and 4 requests/s offered" in zigzag and "at 8." in zigzag
+    assert "falls from 2 to 1.5 requests per second between 2 and 4 requests/s offered" in zigzag and "at 8." in zigzag
     assert "a prompt on one of them holds up the decodes of all" in why
 
 

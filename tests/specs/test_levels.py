@@ -185,7 +185,7 @@ def test_check_and_list_say_what_a_system_is_made_of(tmp_path):
     said = archsim(tmp_path, "check", "node.yaml", "-v").stdout.splitlines()
     assert said[:4] == [
         "node.yaml: ok, a valid system: 8 dies, 2 × 4 switch",
-        "  2 nodes of 4 GPUs, with 8 ports inside nodes and 8 NICs, one a GPU",
+        "  2 nodes of 4 GPUs, with 8 ports inside nodes and 8 NICs, one per GPU",
         "  level 0, 4 switch: 450 GB/s, 300 ns per link, law h100/intra_node",
         "  level 1, 2 switch per gpu: 50 GB/s, 2 µs per link",
     ]

@@ -339,7 +339,7 @@ def test_objectives_over_worlds_rank_by_risk(tmp_path):
 
 
 def test_objectives_over_worlds_that_are_not_known_are_refused():
-    with pytest.raises(ValueError, match="'cost' is not drawn"):
+    with pytest.raises(ValueError, match="'cost' is not sampled"):
         ExploreSpec(objectives=("cost.p10",))
     with pytest.raises(ValueError, match="p1 to p99"):
         ExploreSpec(objectives=("throughput.p0",))

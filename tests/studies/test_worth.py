@@ -147,7 +147,7 @@ def _timed(policy, rate, waits_ns, energy=2.0):
 
 def _reason_of(*rows):
     (said,) = judge("prediction", DOJO, rows).reasons
-    assert said.startswith("allo+pred over allo (dojo, deepseek-v3, batch 64, physical): It does not pay for its area")
+    assert said.startswith("allo+pred over allo (dojo, deepseek-v3, batch 64, physical): It is not worth its area")
     return said.replace("\u00a0", " ")
 
 
@@ -156,7 +156,7 @@ def test_it_says_which_charge_is_larger_than_the_gain():
     step_ns = 1e7
     said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 1e9 / (step_ns - 5e5 + 6e5), 6e5))
     assert "Time of decisions is the charge" in said and "saves 500 µs elsewhere, but waits 600 µs longer" in said
-    assert "It would pay if it waited at most 401 µs longer" in said  # 1 % more throughput: a step of 9.90 ms
+    assert "It would be worth it if it waited at most 401 µs longer" in said  # 1 % more throughput: a step of 9.90 ms
     said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 100.5, 0.0))
     assert "Throughput changes by +0.50 %, and a gain counts from +1.0 %" in said and "is not the reason" in said
     said = _reason_of(_timed("allo", 100.0, 0.0), _timed("allo+pred", 1e9 / (step_ns + 2e5), 0.0))
@@ -171,7 +171,7 @@ def test_an_area_that_is_larger_than_the_gain_is_named():
     cost = BlockCost("d", "fsm", 1.0, 1.0, (1.0, 1.0, 1.0), {"mm2": 0.08, "usd": 0.02})
     (said,) = BlockWorth("prediction", (cost,), (run,)).reasons
     said = said.replace("\u00a0", " ")
-    assert "but the area of the machine by +8.0 %. It would pay from there on." in said and "power" not in said
+    assert "but the area of the machine by +8.0 %. Above, it is worth it." in said and "power" not in said
 
 
 def test_a_balancer_that_is_not_worth_it_says_why(found):
@@ -196,7 +196,7 @@ def test_the_verdict_is_of_each_set_of_assumptions():
     [
         ((0.1, 0.2), ("mm2", "w", "usd"), "is worth it. "),
         ((-0.1, 0.0), (), "is not worth it. "),
-        ((0.1,), ("mm2",), "is worth it in part. Of 1 run, it pays for its area in 1, "),
+        ((0.1,), ("mm2",), "is worth it in part. Of 1 run, it is worth its area in 1, "),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_the_runs(gains, pays, said):
@@ -222,14 +222,14 @@ def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, sai
 
 
 @pytest.mark.parametrize(("gains", "pays", "said"), [
-    ((0.00079, 0.0009, 0.0008), (), "is not worth it. It does not pay in the run."),
+    ((0.00079, 0.0009, 0.0008), (), "is not worth it. It is not worth it in the run."),
     ((0.012, 0.03, 0.02), ("mm2", "usd"), ""),
-    ((0.03, -0.02, 0.02), (), "by -2 % to 3 % over 3 draws"),
+    ((0.03, -0.02, 0.02), (), "by -2 % to 3 % over 3 samples"),
 ])  # fmt: skip
 def test_it_pays_what_it_pays_in_every_draw_by_a_percent(gains, pays, said):
     draws = [_rows(("allo", 64, 100.0, 2.0), ("allo+pred", 64, 100.0 * (1 + each), 2.1)) for each in gains]
     found = judge("prediction", DOJO, *draws)
-    assert found.rows[0].pays == pays and found.rows[0].draws == 3 and "3 draws" in found.verdict
+    assert found.rows[0].pays == pays and found.rows[0].draws == 3 and "3 samples" in found.verdict
     assert found.rows[0].gains == pytest.approx((min(gains), max(gains)))
 
 

@@ -510,7 +510,7 @@ BAD_COLUMNS = {
     "fewer requests": (
         "index",
         lambda columns, facts: columns.update({k: v[:-1] for k, v in columns.items()}),
-        "one a request",
+        "one per request",
     ),
     "no names": ("index", lambda columns, facts: facts.pop("subjects"), "subjects: expected a list of printable names"),
     "no column": ("index", dropped("number"), "column 'number' is missing"),

@@ -140,7 +140,7 @@ def refuse_unequal(slots: np.ndarray, experts: int) -> None:
     below, above = max(each for each in near if each < dies), min(each for each in near if each > dies)
     raise SpecError(
         f"{experts} experts do not divide over {dies} GPUs; {below} or {above} GPUs would do, or "
-        f"{-(-experts // dies)} slots a GPU, of which {-experts % dies} are empty (placement: padded) or hold "
+        f"{-(-experts // dies)} slots per GPU, of which {-experts % dies} are empty (placement: padded) or hold "
         "redundant experts, or transfer_software: free"
     )
 

@@ -99,7 +99,7 @@ def _link_properties(
 def _own(graph: Graph, missing: str) -> Fabric:
     """The graph, where its links have bandwidths and latencies."""
     if not isinstance(graph, Fabric):
-        raise ValueError(f"{missing} is missing; only a Fabric has bandwidths and latencies of its own")
+        raise ValueError(f"{missing} is missing; only a Fabric has bandwidths and latencies")
     return graph
 
 

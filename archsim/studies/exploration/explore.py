@@ -56,7 +56,7 @@ def explore(
     if judge.draws:
         if is_drawn(plan):
             raise errors.ArchsimError(
-                "explore.objectives: a risk over samples and machines that are drawn cannot be separated. Give the "
+                "explore.objectives: a risk over samples and machines that are sampled cannot be separated. Give the "
                 "design a fixed wafer, or take the objective itself"
             )
         with watching() as watcher:

@@ -50,7 +50,7 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Point
             row |= {"low": ends[0] / y_worth, "high": ends[1] / y_worth}
         rows.append(row)
     of_model = f" ({model})" if len(found.models) > 1 else ""
-    drawn = f"; one in {every} of the others is drawn" if every > 1 else ""
+    drawn = f"; one in {every} of the others is shown" if every > 1 else ""
     return plots.Points(
         question=f"Which designs are best by {up} and {across}?{of_model} "
         f"{len(front)} of {len(shown)} are on the front{drawn}",

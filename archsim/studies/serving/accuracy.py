@@ -241,7 +241,7 @@ def summary(found: ServedAccuracy) -> str:
         why = next(iter(found.refused), "there are none")
         return f"none of {len(found.judged)} measured points could be simulated: {why}"
     cell = _cell((ALL,) * len(KEYS), simulated)
-    names = ("the time per output token", "the time to first token", "the output tokens a second")
+    names = ("the time per output token", "the time to first token", "the output tokens per second")
     said = [
         f"{what} by {error:.1%} ({bias:+.1%})"
         for what, error, bias in zip(names, cell.errors, cell.biases, strict=True) if error is not None

@@ -303,7 +303,7 @@ def _told(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str,
     for what, which in (("fitted", slice(0, half)), ("not fitted", slice(half, None))):
         each = _pairs(served, measured.lists, which)
         sentences = (
-            f"{name} {ours.mean() / real.mean() - 1:+.1%} (mean), {np.median(np.abs(ours / real - 1)):.1%} a request "
+            f"{name} {ours.mean() / real.mean() - 1:+.1%} (mean), {np.median(np.abs(ours / real - 1)):.1%} per request "
             "(median)" for name, (ours, real) in zip(("TTFT", "TPOT"), each, strict=False)
         )  # fmt: skip
         found.append(f"half that was {what}, {len(each[0][0])} requests: {'; '.join(sentences)}")

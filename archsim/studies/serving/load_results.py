@@ -177,7 +177,7 @@ def _in_unit(
     share = float(np.median(shares))
     low, high = CLIENT_SHARE
     if low <= share <= high:
-        return found, f"{text}, and its clients' tokens a second agree"
+        return found, f"{text}, and its clients' tokens per second agree"
     likely = [unit for unit, ms in UNITS.items() if low <= share * ms / UNITS[given or own] <= high]
     raise TraceError(
         f"{path}: {text}: a client would have {share:.3g} tokens in a time per output token, where it has one at most"

@@ -173,7 +173,7 @@ def claims_of_times(
         if each is not None:
             yield evidence.Claim(name, each, why, 0.0, most, unit)
     if output_per_s is not None:
-        yield evidence.Claim("output tokens a second", output_per_s, "a rate", 0.0, MOST_MS)
+        yield evidence.Claim("output tokens per second", output_per_s, "a rate", 0.0, MOST_MS)
 
 
 def _claims_of_lists(values: Mapping[str, Any], lists: Lists | None) -> Iterator[evidence.Claim]:

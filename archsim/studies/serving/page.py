@@ -165,7 +165,7 @@ def _over_time(outcome: Outcome) -> list[Points]:
     for question, y, columns in (
         ("How many requests run, and how many wait?", "requests", {"running": series[:, 1], "waiting": series[:, 2]}),
         ("How full is the KV cache?", "KV blocks in use, %", {"in use": 100 * series[:, 0]}),
-        ("How many tokens are computed a second?", "tokens a second", {"tokens": series[:, 3]}),
+        ("How many tokens are computed per second?", "tokens per second", {"tokens": series[:, 3]}),
     ):
         lines = [Line(name, tuple(zip(seconds, values, strict=True))) for name, values in columns.items()]
         found.append(lines_of(question, lines, "time, s", y))
@@ -177,7 +177,7 @@ def _over_time(outcome: Outcome) -> list[Points]:
 
 
 POLICY_COLUMNS = (
-    *("TTFT ms", "TPOT ms", "ITL p99 ms", "goodput /s", "KV blocks a rank", "balancedness", "migrations", "moved GB"),
+    *("TTFT ms", "TPOT ms", "ITL p99 ms", "goodput /s", "KV blocks per rank", "balancedness", "migrations", "moved GB"),
     "stalled s",
 )
 
@@ -233,8 +233,8 @@ def _loads(outcome: Outcome, loaded: Sequence[Loaded]) -> list[Points]:
     ]
     lines = [Line(name, tuple(points[at] for at in front(points))) for name, points in users]
     return [
-        lines_of("How many requests a second are served within the limits?", good if len(loaded) > 1 else [*good, done],
-                 offered, "requests a second", dots=True),
+        lines_of("How many requests per second are served within the limits?",
+                 good if len(loaded) > 1 else [*good, done], offered, "requests per second", dots=True),
         lines_of("What does speed for a user cost in throughput? (Pareto-optimal loads)", lines, "tokens/s of a user",
                  "output tokens/s per device", dots=True),
     ]  # fmt: skip
@@ -267,7 +267,7 @@ def loads_told(around: Sequence[OfferedLoad], offered: str, ranks: int) -> list[
         if again:
             a, b, was, now = goods[at]
             sentences.append(
-                f"The goodput falls from {was:.3g} to {now:.3g} requests a second between {a.offered:g} and "
+                f"The goodput falls from {was:.3g} to {now:.3g} requests per second between {a.offered:g} and "
                 f"{b.offered:g} {offered}, and rises again up to {again[-1].measures.goodput_per_s:.3g} at "
                 f"{again[-1].offered:g}."
             )

@@ -207,7 +207,7 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
         bounds.append(int(watts / board_w(gpu)))
     most = min(bounds) if bounds else system.dies
     if most < 1:
-        raise SpecError(f"--on {text}: the budget does not pay for one {gpu}: raise --usd or --watts")
+        raise SpecError(f"--on {text}: the budget does not buy one {gpu}: raise --usd or --watts")
     return Offer(name, gpu, most, system, source, rent)
 
 

@@ -348,7 +348,7 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
         yield (
             f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
             f"{race.requests.output.mean():,.0f} output tokens. --input and --output change that, and --requests "
-            "takes a trace of your own."
+            "takes your trace."
         )
     if kind.precision != BF16:
         yield (

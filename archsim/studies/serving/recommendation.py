@@ -154,7 +154,7 @@ def _describe_precision(each: Recommended) -> str:
     """``weights in FP8, KV in BF16``."""
     dtypes, model = each.kind.dtypes, each.kind.serving.model
     weights = (
-        f"products in {dtypes.products}, experts in {dtypes.experts}"
+        f"GEMMs in {dtypes.products}, experts in {dtypes.experts}"
         if has_experts(model) and dtypes.products != dtypes.experts
         else f"weights in {dtypes.products}"
     )

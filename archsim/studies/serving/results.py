@@ -108,8 +108,8 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     choice, rate = found[0].choice, found[0].highest_rate
     engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
     serves = (
-        f"It answers up to {rate:.2f} requests a second, of which {WITHIN:.0%}" if rate else
-        f"At this load it answers {best.goodput_per_s:.2f} requests a second ({best.within_slo:.1%} of all) that"
+        f"It answers up to {rate:.2f} requests per second, of which {WITHIN:.0%}" if rate else
+        f"At this load it answers {best.goodput_per_s:.2f} requests per second ({best.within_slo:.1%} of all) that"
     )  # fmt: skip
     policy = f" under policy {choice.policy}" if choice.policy else ""
     return (
@@ -121,8 +121,8 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
 
 NOTATION = (
     "Notation: `2 x tp 4 dp 1, ep 4 tp 1, 256 seqs, 8192 tokens` are two engines. In each, 4 ranks share the heads of "
-    "a request (tp), in 1 group with requests of its own (dp). Experts are divided among 4 ranks (ep), and each expert "
-    "is on 1 rank (tp). A rank runs up to 256 requests and 8,192 tokens an iteration."
+    "a request (tp), in 1 group of requests (dp). Experts are divided among 4 ranks (ep), and each expert "
+    "is on 1 rank (tp). A rank runs up to 256 requests and 8,192 tokens per iteration."
 )
 
 

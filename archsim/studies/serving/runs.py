@@ -513,7 +513,7 @@ class Server:
     def deployment(self, run: ServeRun) -> Deployment:
         """The engines of a run. Raises as `archsim.serving.serving.deploy`."""
         if run.group not in self._built:
-            self._workspace.tell(f"{run.name}: laws of an iteration", 0.0)
+            self._workspace.tell(f"{run.name}: times of an iteration", 0.0)
             if not run.details:
                 self._built.clear()
             self._built[run.group] = deploy(run.serving)

@@ -151,7 +151,7 @@ def audit_lines(calibration: CalibrationSpec) -> Iterator[str]:
         if each.tables:
             points = f" with {each.points:,} points" if each.points else ""
             far = f", the farthest {_line(each.found[0])}" if each.found else ""
-            yield f"{calibration.gpu} {each.section}: {each.tables} tables{points}: {len(each.found)} apart{far}"
+            yield f"{calibration.gpu} {each.section}: {each.tables} tables{points}: {len(each.found)} outliers{far}"
     for section, found in dominated_in(calibration):
         for one in found:
             yield (
@@ -168,16 +168,16 @@ def page_of(calibrations: Sequence[CalibrationSpec]) -> str:
         "page. It leaves out every point of every table in turn and compares it with its neighbours.",
         "`archsim calibrate --validate --audit` prints the points and tables by name.",
         "",
-        f"- A point is *apart* if it lies outside the span of its neighbours by more than {APART:g} times the spread",
-        f"  of its table, and by more than {LEAST:.0%}. Of transfers, a whole table is apart if its held-out error is",
-        f"  {APART:g} times that of the median table. `archsim calibrate` leaves out fused layers that are apart,",
-        "  unless several sweeps measured them or their routing was sampled.",
+        f"- A point is an *outlier* if it lies outside the span of its neighbours by more than {APART:g} times",
+        f"  the spread of its table, and by more than {LEAST:.0%}. Of transfers, a whole table is one if its held-out",
+        f"  error is {APART:g} times that of the median table. `archsim calibrate` leaves out fused layers that are",
+        "  outliers, unless several sweeps measured them or their routing was sampled.",
         "- A table is *dominated* if it should be faster than another one, because it has fewer bits or a newer",
         f"  version of the kernel, but takes at least {SLOWER:g} times as long. `archsim serve` does not use fused",
         f"  layers that take {NOT_SERVED:g} times as long as those of more bits.",
         "",
     ]
-    lines += ["| GPU | section | tables | points | apart | farthest | dominated | most dominated |",
+    lines += ["| GPU | section | tables | points | outliers | farthest | dominated | most dominated |",
               "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for calibration in calibrations:
         dominated = dict(dominated_in(calibration))

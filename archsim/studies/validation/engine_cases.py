@@ -134,7 +134,8 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
 def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by expert and dtype."""
     names = [
-        "expert", "dtype", "library", "M", "engine from law, max %", "from measured: <5 %", "mean %", "p95 %", "max %",
+        "expert", "dtype", "library", "M", "engine from curve, max %", "from measured: <5 %", "mean %", "p95 %",
+        "max %",
     ]  # fmt: skip
     rows = []
     for (model, dtype), group in cases.groupby(["model", "dtype"], sort=True):

@@ -94,7 +94,7 @@ def _copy_medians(rows: pd.DataFrame, law: tables.TransferTable) -> pd.Series:
 def copies_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against the law and measurements, by size."""
     names = [
-        "copies", "by", "sizes", "engine from law, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %",
+        "copies", "by", "sizes", "engine from curve, max %", "measured sizes", "from measured: <5 %", "mean %", "p95 %",
         "max %",
     ]  # fmt: skip
     rows = []

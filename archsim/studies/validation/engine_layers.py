@@ -129,7 +129,7 @@ def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd
 def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """(column names, rows of text): errors of the engine against measured layers, by library and dtype."""
     names = ["GPU", "library", "dtype", "cells", "mean %", "median %", "within 25 %", "in its residuals"]
-    names += ["engine from law, mean %"]
+    names += ["engine from curve, mean %"]
     rows = []
     for (gpu, library, dtype), group in cases.groupby(["gpu", "library", "dtype"], sort=True):
         off, law = group["error"].abs(), group["law_error"].abs()

@@ -156,7 +156,7 @@ def in_short(
             f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
             f"is "
             f"within {100 * errors.AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
-            f"repetitions or routing draws."
+            f"repetitions or routing samples."
         )
     for heading, found in list(transfers.items())[-1:]:
         for row in found:
@@ -168,7 +168,7 @@ def in_short(
                 yield f"Copies, {row.name.removeprefix('p2p ')} ({heading}): {far}."
     for what, found in (("one expert on one die", through_engine), ("copies between two dies", copies)):
         if len(found):
-            yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the law."
+            yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the fitted curve."
 
 
 def overview(cases: pd.DataFrame) -> pd.DataFrame:
@@ -359,7 +359,7 @@ def _of(name: str, measurements: Measurements) -> Iterator[str]:
         yield "| " + " | ".join(row[column] for column in kept) + " |"
     lines = [line for line in unread(read, measurements) if ": " not in line]
     more = f" and {len(lines) - MOST_UNREAD} more" if len(lines) > MOST_UNREAD else ""
-    yield f"\nMeasured, and read by no law: {'; '.join(lines[:MOST_UNREAD]) + more if lines else 'none'}.\n"
+    yield f"\nMeasured, and used by no fitted curve: {'; '.join(lines[:MOST_UNREAD]) + more if lines else 'none'}.\n"
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def _is_request(path: Path, member: tarfile.TarInfo) -> bool:
     most = min(MOST_REQUEST_BYTES, max(LEAST_SUSPECT_BYTES, MOST_TIMES * path.stat().st_size))
     if member.size > most:
         raise TraceError(
-            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {most} a request"
+            f"{path}: member {member.name!r} declares {member.size} bytes; expected at most {most} per request"
         )
     if not (name.stem.isascii() and name.stem.isdecimal()) or len(name.parts) < 2:
         raise TraceError(f"{path}: member {member.name!r}: expected <dataset>/<subject>/<n>.json, n a number")
@@ -167,7 +167,7 @@ def _model_of(member: PurePosixPath) -> str:
 def _read_file(file: Path, model, layer_ids):
     size = _size(file)
     if size > MOST_REQUEST_BYTES:
-        raise TraceError(f"{file}: {size} bytes; expected at most {MOST_REQUEST_BYTES} a request")
+        raise TraceError(f"{file}: {size} bytes; expected at most {MOST_REQUEST_BYTES} per request")
     try:
         content = file.read_bytes()
     except OSError as error:

@@ -106,7 +106,7 @@ def _refuse_counts_of_some_ranks(files: list[Path], loads: Loads) -> None:
     else:
         return
     raise TraceError(
-        f"{files[0]}: {which}, which no router does: these are counts of some ranks alone, each of its own experts. "
+        f"{files[0]}: {which}, which no router does: these are counts of some ranks alone, each of the experts on it. "
         "Give the files of all ranks, or dump counts that the engine has summed over its ranks (SGLang: "
         "expert_distribution_recorder all-reduces them in mode stat)"
     )

@@ -78,7 +78,7 @@ def _rows(where: str, counts: np.ndarray, model: ModelSpec, layer_ids: np.ndarra
     if counts.max(initial=0) > tokens:
         raise TraceError(
             f"{where}: expert {int(counts.argmax())} has {counts.max()} assignments of {tokens} tokens; expected at "
-            "most one a token"
+            "most one per token"
         )
     # in order of expert, then cut into top_k parts: the picks of a token are a part apart, and so of other experts
     experts = np.repeat(np.arange(len(counts)), counts).reshape(model.top_k, tokens).T[:, None, :]
@@ -154,7 +154,7 @@ def _refuse_sums(case: str, sent: np.ndarray, rows: Mapping[int, CsvLine], token
             of = f"{tokens} tokens on {chips} chips" if tokens else "the other rows of the case"
             raise rows[source].refusal(
                 f"case {case!r}: the assignments of source chip {source} sum to {total:g}; expected {wanted:g}, of "
-                f"{of} and {top_k} experts a token"
+                f"{of} and {top_k} experts per token"
             )
 
 

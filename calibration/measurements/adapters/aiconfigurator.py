@@ -78,7 +78,7 @@ ATTENTION_LAYOUTS = (
     layout("aiconfigurator MLA", "attention", _latent, _MLA, _LATENT),
     layout("aiconfigurator MLA block", "attention", _blocks, f"framework scope gemm_type {_MLA}", _LATENT),
     layout(
-        "aiconfigurator MLA products",
+        "aiconfigurator MLA GEMMs",
         "attention",
         _absorbed_products,
         "gpu framework op dtype",

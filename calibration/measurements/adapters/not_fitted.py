@@ -4,9 +4,9 @@ import pandas as pd
 
 from calibration.measurements.layouts import FileLayout, layout
 
-ATTENTION = "attention of prompts and decodes in one kernel; tables have each apart"
+ATTENTION = "attention of prompts and decodes in one kernel; tables have them separately"
 NO_TIMES = "model sizes without times"
-OPERATORS = "single operators of an MoE layer; laws cover whole layers, or the experts after a dispatch"
+OPERATORS = "single operators of an MoE layer; fitted curves cover whole layers, or the experts after a dispatch"
 SERVING = "layers of one serving engine, from a profiler; not fitted yet"
 
 
@@ -32,7 +32,7 @@ NOT_FITTED_LAYOUTS = (
     _skip(
         "DeepEP README",
         "gpu kernel scope ep tokens_per_rank phase dtype latency_us bottleneck",
-        "one size for each number of ranks; a law needs several",
+        "one size for each number of ranks; a curve needs several",
     ),
     _skip(
         "aiconfigurator GEMM grid of three engines",
