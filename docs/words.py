@@ -10,7 +10,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 GENERATED = ("accuracy", "audit", "meshes", "reference", "results", "speed")
 _ASSUMPTIONS = re.compile(r"(?m)^- `\w+`.*$")  # values of a field, from archsim/specs/assumptions.yaml
-_COVERAGE = re.compile(r"<!-- coverage -->.*<!-- end of coverage -->", re.S)
+_RENEWED = re.compile(r"<!-- (coverage|rooms) -->.*<!-- end of \1 -->", re.S)
 
 
 def words() -> dict[str, int]:
@@ -18,7 +18,7 @@ def words() -> dict[str, int]:
     pages = [DOCS.parent / "README.md", *sorted(page for page in DOCS.glob("*.md") if page.stem not in GENERATED)]
     found = {}
     for page in pages:
-        text = _COVERAGE.sub("", page.read_text(encoding="utf-8"))
+        text = _RENEWED.sub("", page.read_text(encoding="utf-8"))
         found[page.stem] = len((_ASSUMPTIONS.sub("", text) if page.stem == "assumptions" else text).split())
     return found
 

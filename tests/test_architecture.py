@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.source import parsed, statements
 
+from archsim.report.reference import architecture_page
+
 ROOT = Path(__file__).resolve().parents[1]
 # From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
@@ -171,3 +173,37 @@ def test_rules_detect_violations():
         > rank_of("archsim.specs.x")
     )
     assert rank_of("numpy.random") is None
+
+
+PARTS = ("Front: ", "Units and errors: ", "Laws:\n", "Journey: ")
+
+
+def test_every_room_says_its_question_front_units_laws_and_a_journey(trees):
+    """At most a screen; what it names as its front is there, and every law names the test that holds it."""
+    tests = {
+        name for file in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    rooms = [module_of(file) for file in FILES if file.name == "__init__.py"]
+    texts = {name: ast.get_docstring(trees[ROOT.joinpath(*name.split("."), "__init__.py")]) or "" for name in rooms}
+    contracts = {name: text for name, text in texts.items() if all(part in text for part in PARTS)}
+    assert len(contracts) >= 17
+    wrong = []
+    for room, text in contracts.items():
+        front = re.findall(r"`([\w.]+)`", text.partition("Front: ")[2].partition("Units and errors: ")[0])
+        laws = re.findall(r"\((test_\w+)\)", text.partition("Laws:\n")[2])
+        wrong += [f"{room}: {name} is no test" for name in laws if name not in tests]
+        wrong += [f"{room}: {name} is not there" for name in front if not is_named(f"{room}.{name}", trees)]
+        if not 1 <= len(front) <= 12 or not laws or len(text.splitlines()) > 40:
+            wrong.append(f"{room}: {len(front)} names, {len(laws)} laws, {len(text.splitlines())} lines")
+    assert wrong == []
+
+
+def is_named(full: str, trees) -> bool:
+    module, _, name = full.rpartition(".")
+    tree = trees.get(ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+    return tree is not None and re.search(rf"(?m)^(def|class) {name}\b|^{name}\b", ast.unparse(tree)) is not None
+
+
+def test_the_table_of_rooms_in_the_manual_is_what_they_say():
+    page = ROOT / "docs" / "architecture.md"
+    assert page.read_text(encoding="utf-8") == architecture_page(page.parent), "python -m archsim.report.reference"

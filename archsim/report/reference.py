@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501  (the head of the page)
 
+import ast
 import json
 import re
 import sys
@@ -152,8 +153,8 @@ def _kind(entry: Schema) -> str:
     return f"{words.get(first, 'any')}{ends}".strip() or "integer"
 
 
-# The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``, and the items of
-# ``docs/assumptions.md``.
+# The generated files: ``docs/reference.md``, ``docs/results.md`` and ``docs/schemas/*.schema.json``, the items of
+# ``docs/assumptions.md``, and the rooms of ``docs/architecture.md``.
 
 
 def assumptions_page() -> str:
@@ -169,6 +170,24 @@ def assumptions_page() -> str:
             head += f"- `{value}`{f' ({sets})' if sets else ''}: {meaning}\n"
         head += f"\n{prose[field]}\n" if prose.get(field) else ""
     return head
+
+
+def architecture_page(docs: Path) -> str:
+    """``docs/architecture.md`` with a row for every room: its question and its laws, as its ``__init__.py`` says."""
+    rows = ["| room | what it answers | laws |", "|---|---|---|"]
+    for package in ("archsim", "microarch", "calibration"):
+        for file in sorted((docs.parent / package).rglob("__init__.py")):
+            text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            if "\nLaws:\n" in text:
+                question = " ".join(text.partition("\n\n")[0].split())
+                laws = " ".join(text.partition("\nLaws:\n")[2].partition("\nJourney:")[0].split())
+                where = file.parent.relative_to(docs.parent).as_posix()
+                laws = re.sub(r" \(test_\w+\)", "", laws)
+                rows.append(f"| `{where}/` | {question} | {laws} |")
+    page = (docs / "architecture.md").read_text(encoding="utf-8")
+    begin, rest = page.split("<!-- rooms -->\n")
+    table = "".join(f"{row}\n" for row in rows)
+    return f"{begin}<!-- rooms -->\n{table}<!-- end of rooms -->{rest.partition('<!-- end of rooms -->')[2]}"
 
 
 def generate() -> dict[str, str]:
@@ -187,7 +206,7 @@ def generate() -> dict[str, str]:
 
 def write_reference(docs: Path) -> None:
     """Write all files below ``docs``."""
-    for name, text in generate().items():
+    for name, text in (generate() | {"architecture.md": architecture_page(docs)}).items():
         (docs / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(docs / name, text)
 
