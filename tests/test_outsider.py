@@ -328,4 +328,4 @@ engine: analytical
 def test_a_page_of_runs_tells_whose_attention_it_is(folder):
     row = swept(folder, "mine", CLUSTER.replace("OWN_MODEL", OWN_MODEL))
     assert row["iteration_attention_ns"] > 0
-    assert "attention, decode: 6 points; " in (folder / "mine" / "index.html").read_text()
+    assert ": 6 points; 0% off" in (folder / "mine" / "index.html").read_text()
