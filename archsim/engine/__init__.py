@@ -2,7 +2,7 @@
 
 Front: `loop.Replay`, `loop.RunOutcome`, `engine.EventEngine`, `demand.RunDemand`, `fabrics.build_fabric`,
     `machine.slice_bytes`, `execution.Execution`, `moves.Sizes`, `flows.simulation.simulate_flows`,
-    `step_counts.DECODE`, `state.UNITS`.
+    `state.UNITS`.
 Units and errors: Times are ns on the clock of the machine, which leaves decisions out; traffic is bytes. A broken
     law of a record names the record.
 Laws:
@@ -10,6 +10,6 @@ Laws:
     2. Parts of a time sum to it (test_parts_of_a_time_sum_to_it).
     3. Copies never take more than the room there is (test_copies_never_take_more_than_the_room_there_is).
     4. Skewed traffic is never faster (test_skewed_traffic_is_never_faster).
-Journey: `StepDemand` → the policy's `Plan` → `work` → kernels of `event`, `analytic` or `interpreted` →
+Journey: `StepDemand` → the policy's `Plan` → `work` → kernels of `event`, `archsim.engine.analytic` or `interpreted` →
     `StepTimes`.
 """
