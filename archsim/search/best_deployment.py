@@ -9,12 +9,12 @@ import numpy as np
 from archsim.base.errors import capital
 from archsim.base.quantities import as_written
 from archsim.report.units import listing, percent, significant
+from archsim.search.deployment_pair import TIMES, short
 from archsim.studies.serving.sure import HEADLINES, ServedSure
 from archsim.uncertainty.estimate import SURE, Interval, interval
 from archsim.uncertainty.plateau import BestValue, best_value, ratio_of
 
 MOST_NAMED = 4  # of deployments that are a tie
-TIMES = ("ttft_mean_ms", "tpot_mean_ms")
 
 
 def best_sentence(
@@ -34,7 +34,9 @@ def best_sentence(
     )
     best, base = names[found.cheapest], 0 if 0 not in found.equal else found.worst  # a tie is no gain
     ends = interval(values[found.cheapest])
-    begin = f"{capital(what)}{per} is {significant(ends.p50)} {unit}".rstrip() + f" ({_spread(ends)}) with {best}"
+    begin = (
+        f"{capital(what)}{per} is {significant(ends.p50)} {unit}".rstrip() + f" ({_spread(ends)}) with {short(best)}"
+    )
     if found.flat:
         return (
             f"{begin}. All {len(names)} are a tie, as none is better than another in {percent(SURE)} of "
@@ -43,7 +45,7 @@ def best_sentence(
     over = ""
     if float(np.median(values[base])) > 0 and base not in found.equal:
         times = ratio_of(values[found.cheapest], values[base])
-        over = f", {significant(times.p50)} × ({_spread(times)}) that with {names[base]}"
+        over = f", {significant(times.p50)} × ({_spread(times)}) that with {short(names[base])}"
     said = "".join(_others(names, found, devices))
     most = "the most" if higher else "the least"
     return f"{begin}, {most} of {len(names)}{over}.{said}{_edges(sure, best, limits_ms)}"
@@ -67,10 +69,14 @@ def _others(names: Sequence[str], found: BestValue, devices: Mapping[str, float]
     """Those that equal the best; whether more of the key may gain more."""
     if len(found.equal) > 1:
         equal = [names[at] for at in found.equal]
-        shown = equal if len(equal) <= MOST_NAMED else [*equal[: MOST_NAMED - 1], f"{len(equal) - MOST_NAMED + 1} more"]
+        shown = (
+            [short(name) for name in equal]
+            if len(equal) <= MOST_NAMED
+            else [*map(short, equal[: MOST_NAMED - 1]), f"{len(equal) - MOST_NAMED + 1} more"]
+        )
         fewest = len({devices[name] for name in equal}) > 1
         yield f" {listing(shown)} are a tie" + (
-            f", of which {names[found.cheapest]} takes the fewest devices ({devices[names[found.cheapest]]:g})."
+            f", of which {short(names[found.cheapest])} takes the fewest devices ({devices[names[found.cheapest]]:g})."
             if fewest else "."
         )  # fmt: skip
     if found.end:

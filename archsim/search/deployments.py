@@ -23,10 +23,10 @@ from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
 from archsim.specs import serving_files
-from archsim.studies.serving.runs import ServePlan, axis_text, serve_plan, shown
+from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
 from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
-SAMPLES = 16  # worlds: each is served
+SAMPLES = 16  # each is served
 # Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
 _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "GEMMs twice as fast": ("products",), "experts twice as fast": ("experts",),
@@ -63,18 +63,17 @@ class DeploymentComparison(tables.Shown):
             return f"{self.sure.sentence}.{self._refused_text()}"
         per = {"devices": " per device", "usd": " per dollar"}.get(self.equal, "")
         if len(others) > 1:
-            best = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
-            return f"{best.rstrip('.')}{self._rejected_text()}.{self._refused_text()}"
-        said = pair_sentence(
-            self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
-        )
-        return f"{said}{self._rejected_text()}.{self._refused_text()}"
+            said = best_sentence(self.sure, (first, *others), self.amounts, per, self.devices, self.limits_ms)
+        else:
+            said = pair_sentence(
+                self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
+            )
+        return f"{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
         """How many requests are too long; where deployments differ in that, for which of them."""
-        rejected = {each.name: each.rejected for each in self.sure.options}
-        counts = {name: few for name, (few, _) in rejected.items()}
-        every = max((every for _, every in rejected.values()), default=0)
+        counts = {each.name: each.rejected[0] for each in self.sure.options}
+        every = max((each.rejected[1] for each in self.sure.options), default=0)
         if not any(counts.values()):
             return ""
         if len(set(counts.values())) == 1:
@@ -123,7 +122,7 @@ def compare_deployments(
             changes = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in cell.items())]
             plan = serve_plan(side.source, ["sweep=null", *changes] if vary else changes)
             for point, own in zip(plan.points, plan.cells, strict=True):
-                words = axis_text({key: shown(value) for key, value in cell.items()} | own)
+                words = describe_values({key: shown(value) for key, value in cell.items()} | own)
                 names.append(" with ".join(filter(None, [side.name if len(sides) > 1 or not words else "", words])))
                 points.append(point._replace(policies=point.policies[:1], axes=MappingProxyType({})))
     if len(points) < 2:
@@ -143,18 +142,18 @@ def compare_points(
 ) -> DeploymentComparison:  # fmt: skip
     """Deployments of one policy each, in the same worlds. Raises SpecError for a price that is not known."""
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
+    devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
         ServePlan(tuple(points), ({},) * len(points)), samples, folder, watcher, jobs, names=names,
         refused=lambda name, why: refused.append((name, why)),
     )  # fmt: skip
     slo = points[0].spec.slo
-    limits = {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}
-    edges = at_limits(found.options, {name: ns / 1e6 for name, ns in limits.items() if ns})
+    limits = {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
+    edges = at_limits(found.options, limits)
     moved = moved_limits(points[0], points[1]) if edges and len(points) == 2 and not refused else {}
     return DeploymentComparison(
-        found, tuple(names), tuple(refused), equal, amounts, {name: ns / 1e6 for name, ns in limits.items() if ns},
-        {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)},
+        found, tuple(names), tuple(refused), equal, amounts, limits, devices,
         bool(points[0].spec.requests.concurrency), moved,
     )  # fmt: skip
 

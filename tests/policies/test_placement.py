@@ -101,7 +101,7 @@ def test_what_is_no_placement_is_refused(home, holds, problem):
 
 def test_a_users_rule_may_replicate_and_know_the_layers():
     model, system = small_model(), small_system()
-    spec = policy("ep", placement="support.placements:has_replicas")
+    spec = policy("ep", placement="support.placements:replicated")
     placement = place_experts(spec, model, system.dies)
     layers = len(model.moe_layer_ids)
     assert placement.holds.shape == (layers, model.experts, system.dies)
@@ -124,7 +124,7 @@ def test_replicas_that_do_not_fit_are_refused():
     system = small_system(hbm={"capacity_bytes": int(needed), "reserved_fraction": 0.0})
     EventEngine(scenario_of(system, model, policy("ep", placement="balanced"), assumptions))
     with pytest.raises(CapacityError, match="fit"):
-        EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:has_replicas"), assumptions))
+        EventEngine(scenario_of(system, model, policy("ep", placement="support.placements:replicated"), assumptions))
 
 
 def test_a_placement_of_another_shape_is_refused():

@@ -442,7 +442,7 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
         "ends": [{"one": [f"{key}=1 TB/s"]}, {"one": [f"{key}=3 TB/s"]}],
     }]  # fmt: skip
     paper["claims"][0] |= {"quantity": "decode_ns", "at": {"policy": "allo", "batch": 64}, "against": {}}
-    with pytest.raises(SpecError, match="fitted: h001 is judged"):
+    with pytest.raises(SpecError, match="fitted: h001 is tested"):
         (tmp_path / "judged.yaml").write_text(yaml.safe_dump(paper))
         load_paper(tmp_path / "judged.yaml")
     paper["claims"][0]["rows"][0]["fit"] = True

@@ -334,7 +334,7 @@ class ServePlan(NamedTuple):
         """
         several = len(self.first.policies) > 1 or not self.has_axes
         return tuple(
-            ", ".join(filter(None, [run.serving.policy.name if several else "", axis_text(run.cells)]))
+            ", ".join(filter(None, [run.serving.policy.name if several else "", describe_values(run.cells)]))
             for run in self.runs()
         )
 
@@ -403,7 +403,7 @@ def refused_points(plan: ServePlan) -> Iterator[str]:
                 built[run.group] = problem(check_serving, alone)
             why = built[run.group]
         if why:
-            at = f"point {run.point} ({axis_text(run.cells)})"
+            at = f"point {run.point} ({describe_values(run.cells)})"
             yield f"{run.serving.axes_at}: {at}, {run.serving.policy.name}: {why}"
 
 
@@ -414,7 +414,7 @@ def shown(value: Any) -> Any:
     return str(value).replace("'", "")
 
 
-def axis_text(cells: Mapping[str, Any]) -> str:
+def describe_values(cells: Mapping[str, Any]) -> str:
     """``scheduler.name sglang, requests.concurrency 8``."""
     return ", ".join(f"{path} {value}" for path, value in cells.items())
 
