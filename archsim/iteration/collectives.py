@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from archsim.iteration.layers import ALL_REDUCE
 from archsim.laws.laws import Laws
-from archsim.laws.scaling import with_links
-from archsim.laws.tables import LawMissing, TransferTable
+from archsim.laws.scaling import HOPS, with_links
+from archsim.laws.tables import LawMissing, MachineCalibration, TransferTable
 from archsim.laws.transfers import domain_of, law_of
 from archsim.specs.calibration_files import siblings_of
 
@@ -150,8 +150,11 @@ def _gathered_within(laws: Laws, op: str, size_bytes: np.ndarray, ranks: int, me
         return of(above[0])
     last = measured[-1]
     latency = of(last, LATENCY_BYTES)
+    # Longer hops of the machine come on top: what grows with the ranks is as on the measured nodes.
+    hops_ns = HOPS.get(op, 1) * laws.calibration.hop_ns if isinstance(laws.calibration, MachineCalibration) else 0.0
     growth = 1.0
     if len(measured) > 1:
-        growth = float(np.clip(np.log(latency / of(measured[-2], LATENCY_BYTES)) / np.log(last / measured[-2]), 0, 1))
+        before = of(measured[-2], LATENCY_BYTES) - hops_ns
+        growth = float(np.clip(np.log((latency - hops_ns) / before) / np.log(last / measured[-2]), 0, 1))
     moved = np.maximum(of(last) - latency, 0.0) * ((ranks - 1) / ranks) / ((last - 1) / last)
-    return latency * (ranks / last) ** growth + moved
+    return hops_ns + (latency - hops_ns) * (ranks / last) ** growth + moved

@@ -15,6 +15,7 @@ from archsim.specs.system import SystemSpec
 # an H100 (configs/systems/rtx_pro_6000_pair.yaml; h100_node.yaml).
 READ_SHARES, READ_SHARE = MappingProxyType({"rtx-pro-6000-server": 0.9}), 0.82
 HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0
+NIC_HOP_NS = 2000.0  # between measured nodes (h100_cluster.yaml)
 
 
 def calibration_on(system: SystemSpec) -> CalibrationSpec:
@@ -43,6 +44,7 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
     pair = (levels[0].bandwidth_bytes_per_s if levels else None) or system.d2d.bandwidth_bytes_per_s
     pair *= system.weakest_link(0)
     hop_ns = (levels[0].hop_latency_ns if levels else None) or system.d2d.hop_latency_ns
+    nic_hop_ns = (levels[1].hop_latency_ns if len(levels) > 1 else None) or NIC_HOP_NS
     members = levels[0].size if levels else system.dies
     linked = bool(levels) and levels[0].kind == "fully_connected" and members > 1
     nic = (levels[1].bandwidth_bytes_per_s if len(levels) > 1 else None) or transfers.NIC_BYTES_PER_S
@@ -54,6 +56,7 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
         pair_bytes_per_s=pair,
         nic_bytes_per_s=nic * (system.weakest_link(1) if len(levels) > 1 else 1.0),
         hop_ns=hop_ns - HOPS_NS.get(gpu, HOP_NS),
+        nic_hop_ns=nic_hop_ns - NIC_HOP_NS,
         domain=members,
         linked=linked,
     )  # fmt: skip

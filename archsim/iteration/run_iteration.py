@@ -14,14 +14,14 @@ from types import MappingProxyType
 import numpy as np
 
 from archsim.base import sums, units
+from archsim.iteration.engine_laws import ENGINES, engine_laws, fastest
 from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
 from archsim.iteration.machine import calibration_at
 from archsim.iteration.machine import rates_of as machine_rates
-from archsim.iteration.narrow import narrow
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
-from archsim.iteration.times import Batches, IterationLaws, iteration_laws, iteration_times
+from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.laws import gemm, scaling, tables
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
@@ -72,20 +72,19 @@ def _laws(
     at: scaling.MachineRates | None, rates: gemm.Rates | None, links: Links | None,
 ) -> IterationLaws | None:  # fmt: skip
     """As `laws_of`; ``model``: as JSON, ``digest``: of the calibration's file; ``at``: rates of a machine of GPUs,
-    ``rates``: of a die that is not one of these. Experts are timed elsewhere, and may be replicated: here they are as
-    many as divide.
+    ``rates``: of a die that is not one of these. GPUs take the fastest kernel of all engines, as serving without one
+    does. Experts are timed elsewhere, and may be replicated: here they are as many as divide.
     """
     given = ModelSpec.model_validate_json(model)
     of = given.model_copy(update={"experts": -(-given.experts // parallel.ep) * parallel.ep})
     own = calibration_named(name) if at is None else calibration_at(name, digest, at)
-    products, calibration = narrow(own, "gemm", precision.products)
-    dtypes = precision._replace(products=products)
+    own = own.model_copy(update={"moe": ()})  # these kernels are not asked, and stand-ins for them would take long
+    more = {"experts": None, "rates": rates, "moves": ELSEWHERE, "links": links}
     try:
-        return iteration_laws(
-            of, calibration, parallel, dtypes, experts=None, rates=rates, moves=ELSEWHERE, links=links
-        )
+        each = [engine_laws(name, of, own, parallel, precision, **more) for name in (ENGINES if at else (None,))]
     except tables.LawMissing:
         return None
+    return fastest([laws for laws, _ in each]) if at else each[0][0]
 
 
 def batch_of(scenario: Scenario, tokens: float, prompts: bool) -> Batches:

@@ -9,7 +9,7 @@ iteration costs a few look-ups and its attention. Causes follow each other: what
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -197,60 +197,6 @@ def iteration_laws(
         by[TOKENS][HOST] = links.host_ns(np.arange(most_tokens + 1))
     named = {cause: ", ".join(sorted(names)) for cause, names in sources.items()}
     return IterationLaws(model, parallel, attention, dict(by), outside, named, tuple(notes))
-
-
-def fastest(each: Sequence[IterationLaws]) -> IterationLaws:
-    """At every size the fastest kernel of each cause, of the same operators by several libraries."""
-    first = each[0]
-    by = {
-        rows: {cause: np.minimum.reduce([laws.by[rows][cause] for laws in each]) for cause in causes}
-        for rows, causes in first.by.items()
-    }
-    totals = {rows: [sums.sum(laws.by[rows].values()) for laws in each] for rows in by}
-    outside = {
-        rows: np.take_along_axis(
-            np.stack([laws.outside[rows] for laws in each]), np.argmin(totals[rows], axis=0)[None], axis=0
-        )[0] if rows in by else ns
-        for rows, ns in first.outside.items()
-    }  # fmt: skip
-    attention = {
-        phase: tuple(
-            (FastestAttention(tuple({times.library: times for times, _ in same}.values())), same[0][1])
-            for same in zip(*(laws.attention[phase] for laws in each), strict=True)
-        )
-        for phase in first.attention
-    }
-    sources = {
-        cause: ", ".join(sorted({name for laws in each for name in laws.sources[cause].split(", ")}))
-        for cause in first.sources
-    }
-    notes = tuple(dict.fromkeys(note for laws in each for note in laws.notes))
-    return IterationLaws(first.model, first.parallel, attention, by, outside, sources, notes)
-
-
-@dataclass(frozen=True, eq=False)
-class FastestAttention:
-    """``AttentionTimes`` of the fastest of some libraries, all of them with the same parts."""
-
-    each: tuple[AttentionTimes, ...]
-
-    @property
-    def library(self) -> str:
-        return ", ".join(times.library for times in self.each)
-
-    @property
-    def whole(self) -> bool:
-        return self.each[0].whole
-
-    @property
-    def note(self) -> str:
-        return self.each[0].note
-
-    def ns(self, requests: ArrayLike, new: ArrayLike, context: ArrayLike) -> np.ndarray:
-        return np.minimum.reduce([times.ns(requests, new, context) for times in self.each])
-
-    def outside(self, requests: ArrayLike, context: ArrayLike) -> np.ndarray:
-        return np.logical_and.reduce([times.outside(requests, context) for times in self.each])
 
 
 def _attention_times(

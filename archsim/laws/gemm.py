@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import compiled, units
-from archsim.laws.scaling import Scale
+from archsim.laws.scaling import Scale, measured_scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
 
 # Corrections of GEMM shapes that were not measured, interpolated from those that were.
@@ -457,19 +457,24 @@ class DenseProduct:
 def dense_product(
     calibration: CalibrationSpec, n: int, k: int, dtype: str, rates: Rates | None = None, *, tuned: bool = False
 ) -> DenseProduct:
-    """The product of rows by k x n weights; ``tuned``: of all libraries that measured shapes as near, the fastest, as
-    engines choose kernels; else the usual one. Raises LawMissing if the calibration has no GEMM table for the dtype.
+    """The product of rows by k x n weights; ``tuned``: of all libraries that measured shapes as near, the fastest on
+    the measured GPU, as engines choose kernels; else the usual one. Raises LawMissing if the calibration has no GEMM
+    table for the dtype.
 
     FP8 times include the quantisation of activations where a table has them: their scales are found at run time.
     """
     there = _candidates(calibration, dtype, tuned)
     away = [_octaves(each, n, k) for each in there]
-    near = [_product(calibration, each, n, k, rates) for each, far in zip(there, away, strict=True) if far == min(away)]
-    return min(near, key=lambda each: float(np.log(each.ns(TUNED_AT)).mean())) if tuned else near[0]
+    near = [each for each, far in zip(there, away, strict=True) if far == min(away)]
+    if tuned and len(near) > 1:  # at the rates of the GPU that was measured: no faster machine takes another one
+        own = measured_scale(calibration)
+        ns = [_product(calibration, each, n, k, own).ns(TUNED_AT) for each in near]
+        near = [near[int(np.argmin(np.log(ns).mean(axis=1)))]]
+    return _product(calibration, near[0], n, k, scale_to(calibration, near[0].dtype, rates))
 
 
-def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, rates: Rates | None) -> DenseProduct:
-    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale_to(calibration, table.dtype, rates))
+def _product(calibration: CalibrationSpec, table: GemmTable, n: int, k: int, scale: Scale) -> DenseProduct:
+    curve = gemm_curve(table, n, k, calibration.reference.sms, *scale)
     kept = curve.m <= MOST_ROWS
     far = curve.extrapolates or bool(table.scaled_from)
     return DenseProduct(table, curve, np.log(curve.m[kept]), np.log(curve.ns[kept]), far)

@@ -135,6 +135,7 @@ class MachineRates(NamedTuple):
     pair_bytes_per_s: float  # between two devices of a node
     nic_bytes_per_s: float  # of a device to other nodes
     hop_ns: float  # latency of a hop in a node, beyond that of the measured node
+    nic_hop_ns: float  # latency of a hop between nodes, beyond that of the measured nodes
     domain: int  # devices of a node
     linked: bool = False  # each device of a node has a link to each other, and no switch
 
@@ -157,7 +158,7 @@ def at_rates(calibration: tables.CalibrationSpec, rates: MachineRates) -> tables
     the machine; launches and latencies of kernels stay. The calibration itself where the machine is the measured one.
     """
     links = link_ratios(calibration.gpu, rates)
-    same = rates.compute == rates.memory == 1.0 and links == (1.0, 1.0, 1.0) and rates.hop_ns == 0
+    same = rates.compute == rates.memory == 1.0 and links == (1.0, 1.0, 1.0) and rates.hop_ns == rates.nic_hop_ns == 0
     if same and rates.domain == transfers.domain_of(calibration):
         return calibration
     scale, reference = Scale(rates.compute, rates.memory), calibration.reference
@@ -175,8 +176,8 @@ def at_rates(calibration: tables.CalibrationSpec, rates: MachineRates) -> tables
     }
     return tables.MachineCalibration.model_construct(
         **dict(calibration) | kernels | moves | {"reference": there},
-        given=reference, link_bytes_per_s=rates.link_bytes_per_s, pair_bytes_per_s=rates.pair_bytes_per_s,
-        nic_bytes_per_s=rates.nic_bytes_per_s, domain=rates.domain,
+        measured=calibration, link_bytes_per_s=rates.link_bytes_per_s, pair_bytes_per_s=rates.pair_bytes_per_s,
+        nic_bytes_per_s=rates.nic_bytes_per_s, hop_ns=rates.hop_ns, nic_hop_ns=rates.nic_hop_ns, domain=rates.domain,
         linked=rates.linked,
     )  # fmt: skip
 
@@ -186,7 +187,15 @@ def with_links(calibration: tables.CalibrationSpec, like: tables.CalibrationSpec
     if not isinstance(like, tables.MachineCalibration):
         return calibration
     links = like.link_bytes_per_s, like.pair_bytes_per_s, like.nic_bytes_per_s
-    return at_rates(calibration, MachineRates(1.0, 1.0, *links, 0.0, like.domain, like.linked))
+    return at_rates(calibration, MachineRates(1.0, 1.0, *links, like.hop_ns, like.nic_hop_ns, like.domain, like.linked))
+
+
+def measured_scale(calibration: tables.CalibrationSpec) -> Scale:
+    """What brings tables at the rates of a machine back to those of the GPU that was measured."""
+    now, then = calibration.reference, calibration.measured_rates
+    dtype = next(iter(then.peak_flop_per_s))
+    compute = then.peak_flop_per_s[dtype] / now.peak_flop_per_s[dtype]
+    return Scale(compute, then.hbm_bytes_per_s / now.hbm_bytes_per_s)
 
 
 def _transfer_at(
@@ -200,7 +209,7 @@ def _transfer_at(
     outside = of.get("placement") == "inter_node" or of.get("nodes", "1") != "1"
     inside = link * transfers.linked_share(rates, int(of.get("num_gpus", rates.domain)))
     ratio = nic if outside else pair if "placement" in of else inside
-    later = 0.0 if outside else HOPS.get(of.get("op", ""), 1) * rates.hop_ns
+    later = HOPS.get(of.get("op", ""), 1) * (rates.nic_hop_ns if outside else rates.hop_ns)
     if ratio == 1.0 and later == 0.0:
         return table
     return table.model_copy(

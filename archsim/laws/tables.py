@@ -329,16 +329,18 @@ class CalibrationSpec(fields.Spec):
 class MachineCalibration(CalibrationSpec):
     """The tables of a GPU at the rates of a machine that is another one (`archsim.laws.scaling.at_rates`)."""
 
-    given: ReferenceRates  # rates of the GPU that was measured
+    measured: CalibrationSpec  # of the GPU, at its own rates
     link_bytes_per_s: Positive  # of a device into its node, one direction
     pair_bytes_per_s: Positive  # between two devices of a node
     nic_bytes_per_s: Positive  # of a device to other nodes
+    hop_ns: float  # latency of a hop in a node, beyond that of the measured node
+    nic_hop_ns: float  # of one between nodes
     domain: int = Field(ge=1)  # devices of a node
     linked: bool  # each device of a node has a link to each other, and no switch
 
     @property
     def measured_rates(self) -> ReferenceRates:
-        return self.given
+        return self.measured.reference
 
 
 @lru_cache(maxsize=4096)  # tables ask for the same few hundred names again and again

@@ -144,7 +144,8 @@ class ResidualRow(fields.Spec):
     """80 % of measured times, relative to simulated ones, of an engine with MoE or dense models on a GPU with experts
     (products) of a dtype; ``any``: of the engine on all. ``groups``: of measurements, on which constants were fitted.
     ``pools``: of engines that prefill and others that decode; else of those that do both. ``unseen``: of a source that
-    no constant was fitted to, whose versions and clients are others.
+    no constant was fitted to, whose versions and clients are others; of a GPU that it has, else of those with constants
+    (``any``), or of one that nobody measured under the engine (``unmeasured``).
     """
 
     engine: str
@@ -156,6 +157,7 @@ class ResidualRow(fields.Spec):
     tpot: tuple[float, float]
     pools: bool = False
     unseen: bool = False
+    unmeasured: bool = False
 
 
 class HostFile(fields.Spec):
@@ -240,14 +242,17 @@ def residual_of(
 ) -> ResidualRow | None:
     """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's on a GPU
     that is left out, else, of ``pools``, those of all. None where there are none. ``version``: of the engine; None, or
-    one that was not measured: those of a source that is left out; '': within a source, as options are compared.
+    one that was not measured: those of a source that is left out, wider for a GPU that nobody measured; '': within a
+    source, as options are compared.
     """
     moe = has_experts(model)
     known = [row for row in host_file().residuals if row.experts == moe]
     there = [row for row in known if row.pools == pools and not row.unseen]
     elsewhere = version != "" and (version or "").lstrip("v") not in host_file().versions.get(engine, ())
-    if elsewhere and any(row.engine in (engine, ANY) for row in there) and engine != NONE:
-        return next((row for row in known if row.unseen), None)
     mine = [row for row in there if row.engine == engine] or [row for row in there if row.engine == ANY]
     asked = (gpu, experts if moe else products)
+    if elsewhere and mine and engine != NONE:
+        seen = gpu if any(row.unseen and row.gpu == gpu for row in known) else ANY
+        lacks = seen == ANY and not any((row.engine, row.gpu, row.dtype) == (engine, *asked) for row in known)
+        return next((row for row in known if row.unseen and (row.gpu, row.unmeasured) == (seen, lacks)), None)
     return next((row for each in (asked, (ANY, ANY)) for row in mine if (row.gpu, row.dtype) == each), None)

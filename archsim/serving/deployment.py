@@ -11,9 +11,10 @@ from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import rank_memory
 from archsim.iteration.collectives import gathered_ns
+from archsim.iteration.engine_laws import engine_laws, fastest
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
-from archsim.iteration.times import IterationLaws, fastest, iteration_laws
+from archsim.iteration.times import IterationLaws
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE, domain_of
 from archsim.serving.constants import NO_HOST, Host, engines
@@ -23,7 +24,6 @@ from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units
 from archsim.serving.overlap import pipeline_of, sharing_of
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.simulate import Pool, Scheduler
-from archsim.serving.stand_ins import with_stand_ins
 from archsim.serving.tabulated import LOCAL, prepare
 from archsim.specs.deployment import refuse_cut_blocks
 
@@ -86,22 +86,21 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
         return fastest([laws for laws, _ in each]), tuple(dict.fromkeys(note for _, notes in each for note in notes))
     precision = engine.precision
     refuse_cut_blocks(engine.model, engine.parallel, precision)
-    found = with_stand_ins(engine.calibration, engine.model, precision.products, precision.experts)
-    precision = precision._replace(products=found.products, experts=found.experts)
     most = scheduler.max_num_batched_tokens + scheduler.max_num_seqs
     model, apart = engine.model, engine.routing is None
     if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
     wide = dispatches_alike(engine)
-    laws = iteration_laws(
-        model, found.calibration, engine.parallel, precision, experts=experts_of(engine.routing, engine.library),
-        moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None, library=engine.library,
+    laws, notes = engine_laws(
+        engine.library, model, engine.calibration, engine.parallel, precision,
+        experts=experts_of(engine.routing, engine.library),
+        moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None,
         rates=engine.rates, links=engine.links, most_tokens=min(most, 32768),
     )  # fmt: skip
     if not wide:
-        return laws, (*found.notes, *laws.notes)
+        return laws, notes
     laws, text = _with_dispatch(laws, engine)
-    return laws, (*found.notes, *laws.notes, text)
+    return laws, (*notes, text)
 
 
 def dispatches_alike(engine: ServingEngine) -> bool:

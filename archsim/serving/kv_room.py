@@ -40,9 +40,12 @@ def kv_units(engine: ServingEngine) -> KvUnits:
     return KvUnits(UNITS, ceil(UNITS * kv.fixed_bytes / of_token), windows)
 
 
-def store_of(engine: ServingEngine, blocks_of_tokens: int, given: KvStoreSpec, engines: int) -> KvStore:
+def store_of(
+    engine: ServingEngine, blocks_of_tokens: int, given: KvStoreSpec, engines: int, bytes_per_s: float
+) -> KvStore:
     """A store of KV beside the HBM of ``engines`` engines, in blocks of a rank. A block is kept once, whatever the
-    ranks that have copies of it; every device loads what it keeps. Raises SpecError for KV that is not of every token.
+    ranks that have copies of it; every device loads what it keeps, with ``bytes_per_s``. Raises SpecError for KV that
+    is not of every token.
     """
     kv = request_kv(engine)
     if kv.windows or kv.fixed_bytes or not kv.token_bytes:
@@ -54,7 +57,7 @@ def store_of(engine: ServingEngine, blocks_of_tokens: int, given: KvStoreSpec, e
     if blocks < 1:
         raise SpecError(f"kv_store: a block of {blocks_of_tokens} tokens takes {whole * blocks_of_tokens / 1e6:.1f} "
                         "MB. Give more capacity")  # fmt: skip
-    ns = kv.token_bytes * blocks_of_tokens / given.bandwidth_bytes_per_s * NS_PER_S
+    ns = kv.token_bytes * blocks_of_tokens / bytes_per_s * NS_PER_S
     return KvStore(blocks, given.shared == "all" or engines == 1, ns, given.latency_ns)
 
 

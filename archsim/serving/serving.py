@@ -63,6 +63,7 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import ExpertsOnSpec, RequestSpec, SideSpec, TransferSpec
 from archsim.specs.serving_files import EXPERTS_SIDE, Serving, refuse_unserved
+from archsim.specs.system import SystemSpec
 from archsim.workload.formats.load_files import holds_loads
 
 if TYPE_CHECKING:
@@ -571,7 +572,13 @@ def kv_store_of(serving: Serving, scheduler: Scheduler, parallel: ParallelSpec |
     if given == "none":
         return None
     on, sizes = serving.on(side[0]) if side[0] else serving, parallel or side[1].parallel
-    return store_of(engine_of(on, sizes), scheduler.block_tokens, given, side[1].instances)
+    rate = given.bandwidth_bytes_per_s or host_bytes_per_s(on.system)
+    return store_of(engine_of(on, sizes), scheduler.block_tokens, given, side[1].instances, rate)
+
+
+def host_bytes_per_s(system: SystemSpec) -> float:
+    """Of a device's link to the memory of its host."""
+    return system.decision.host.pcie_bandwidth_bytes_per_s
 
 
 def machines_of(serving: Serving) -> tuple[tuple[str, int], ...]:
@@ -749,7 +756,8 @@ def _offload_of(serving: Serving, parallel: ParallelSpec) -> Offload | None:
         f"A rank keeps {resident} of its {model.experts // ep} experts of a layer in HBM (expert_offload). A single "
         f"token lacks {one * ep:.2f} of its {model.top_k} experts there, on average."
     )
-    return Offload(model.experts // ep - resident, given.bandwidth_bytes_per_s, given.prefetch, missing, text)
+    rate = given.bandwidth_bytes_per_s or host_bytes_per_s(serving.system)
+    return Offload(model.experts // ep - resident, rate, given.prefetch, missing, text)
 
 
 def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | None) -> None:
@@ -854,7 +862,8 @@ def range_of(serving: Serving, measures: Measures) -> str:
     ]
     come = f"{found.groups} groups of measurements of {spec.engine} on {whose}"
     if found.unseen:
-        come = f"{found.groups} pages of another lab: this version of {spec.engine} was not measured (engine_version)"
+        what = "nobody measured this GPU" if found.unmeasured else "this version was not measured (engine_version)"
+        come = f"{found.groups} pages of another lab: under {spec.engine}, {what}"
     return f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from {come}."
 
 

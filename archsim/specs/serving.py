@@ -360,8 +360,10 @@ class KvStoreSpec(Spec):
 
     # Of an engine, or with `shared: all` of all engines together.
     capacity_bytes: Annotated[float, quantity(SIZE, "1 MB", "10 PB")] = Field(alias="capacity")
-    # With which one device loads: PCIe 5.0 x16 carries 63 GB/s each way, of which copies reach about 50.
-    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(50e9, alias="bandwidth")
+    # With which one device loads; null: that of the machine's host (decision.host.pcie_bandwidth).
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] | None = Field(
+        None, alias="bandwidth"
+    )
     # Before the first byte of a load.
     latency_ns: Time = Field(0.0, alias="latency")
     shared: Literal["engine", "all"] = "engine"
@@ -374,8 +376,10 @@ class ExpertOffloadSpec(Spec):
 
     # Share of the experts of a rank that stays in HBM: the most popular ones, by `popularity`.
     resident: Annotated[float, fraction(zero=True)]
-    # Of one device; PCIe 5.0 x16 carries 63 GB/s each way, of which copies reach about 50; NVLink-C2C of GB200 450.
-    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] = Field(50e9, alias="bandwidth")
+    # Of one device; null: that of the machine's host (decision.host.pcie_bandwidth).
+    bandwidth_bytes_per_s: Annotated[float, quantity(BANDWIDTH, "1 MB/s", "10 TB/s")] | None = Field(
+        None, alias="bandwidth"
+    )
     # Share of the loads that a predictor names a layer before. In place of each other it names an expert that no token
     # needs, as far as there are such; those that wait when the router has chosen are dropped. Null: experts are loaded
     # when the router has chosen them.

@@ -210,12 +210,19 @@ def _drawn_at_random(run: Chosen) -> bool:
     return chosen or sum(each.share > 0 for each in requests.classes) > 1
 
 
+def _loads_from_host(run: Chosen) -> bool:
+    """Whether experts or KV come over the link of the machine's host."""
+    given = _serving(run).kv_store, _serving(run).expert_offload
+    return any(each != "none" and each.bandwidth_bytes_per_s is None for each in given)
+
+
 def _shares_nothing(run: Chosen) -> bool:
     requests = _serving(run).requests
     return requests.trace is None and requests.prefixes is None and requests.sessions is None
 
 
 _MEASURED = "routing: {run.serving.routing} takes the times of iterations from the curves fitted to measurements in compute.calibration; routing: {{like: model}} simulates the machine's experts"
+_OTHER_DECIDERS = tuple(f"system.decision.{key}" for key in ("executor", "firmware.*", "gpu.*", "fsm.*"))
 SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("system.power.*", "system.cooling.*"), lambda run: "archsim serve keeps every clock; archsim run and sweep find the clock within limits"),
     UnreadKeys(("parallel.*", "instances"), "the sides of disaggregated have their own", lambda run: _serving(run).disaggregated != "none"),
@@ -231,7 +238,8 @@ SERVED: tuple[UnreadKeys, ...] = (
     UnreadKeys(("requests.seed",), "nothing of these requests is sampled at random", lambda run: not _drawn_at_random(run)),
     UnreadKeys(("system.hbm.reserved",), "utilisation is given instead", lambda run: _serving(run).utilisation is not None),
     UnreadKeys(("routing",), "{run.model.name} has no experts", lambda run: run.model.experts == 1 and _uniform(run)),
-    UnreadKeys(("system.llc.*", "system.decision.*", "system.compute.efficiency", "system.compute.library", "system.hbm.latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
+    UnreadKeys(("system.llc.*", *_OTHER_DECIDERS, "system.compute.efficiency", "system.compute.library", "system.hbm.latency", "system.d2d.request"), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu"),
+    UnreadKeys(("system.decision.host.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and not _loads_from_host(run)),
     UnreadKeys(("system.d2d.*",), _MEASURED, lambda run: _uniform(run) and run.system.launch == "gpu" and run.system.fabric is not None and _serving(run).disaggregated == "none"),
     UnreadKeys(("assumptions.hops", "assumptions.throughput", "assumptions.memory", "assumptions.weights"), "archsim serve has its own: it counts tokens and blocks of KV, and runs shared experts in its iterations", lambda run: not _uniform(run)),
     UnreadKeys(("system.compute.efficiency", "system.llc.*", "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, lambda run: not _uniform(run) and _groups(run) and run.assumptions.gemm == "grouped" and not _weighs(run)),

@@ -15,6 +15,7 @@ from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
 from archsim.iteration.run_iteration import laws_of
+from archsim.iteration.stand_ins import with_stand_ins
 from archsim.iteration.times import batches_of, iteration_laws, iteration_times
 from archsim.laws.gemm import Rates, scale_to
 from archsim.laws.laws import Laws
@@ -24,7 +25,6 @@ from archsim.runs.simulator import Simulator
 from archsim.serving.deployment import laws_of as laws_of_engine
 from archsim.serving.serving import engine_of, serve
 from archsim.serving.simulate import Scheduler
-from archsim.serving.stand_ins import with_stand_ins
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import ALONE, Parallelism, Precision
@@ -575,6 +575,37 @@ def test_collectives_never_beat_latency_and_the_links_of_a_die():
         assert faster[-1] - 0.5 * found[-1] <= 2 * (x * y) * hop_ns  # of large ones, all but latency halves
 
 
+MACHINES = (("h100_node", "gpt-oss-120b"), ("b200_node", "qwen3-30b-a3b"), ("mi355x_node", "deepseek-v3"),
+            ("vr_nvl144", "gpt-oss-120b"), ("a100_cluster", "qwen3-30b-a3b"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("like", "model"), sampled(MACHINES, {MACHINES[0]}.__contains__))
+def test_runs_and_served_engines_have_one_iteration_of_a_gpu(like, model):
+    """Without an engine both take the fastest kernel of all."""
+    level = {"switch": 8, "bandwidth": "400 GB/s", "hop_latency": "0.5 us", "law": "h100/intra_node"}
+    system = {"like": like, "name": "mine", "fabric": {"levels": [level]}}
+    parallel = {"attention": {"tp": 2, "dp": 4}}
+    serving = load_serving({
+        "system": system, "model": model, "parallel": parallel, "engine": "none", "routing": {"like": "model"},
+        "requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 8}, "count": 4},
+        "scheduler": {"max_num_seqs": 64, "max_num_batched_tokens": 512}, "precision": {"kv": "bf16"},
+    })  # fmt: skip
+    served, _ = laws_of_engine(engine_of(serving, serving.spec.parallel), Scheduler.of(serving.spec.scheduler))
+    given = WAFER | {"systems": [system], "models": [model], "parallel": parallel, "precision": {"kv": "bf16"}}
+    ran = laws_of(prepare(load_experiment(given | {"assumptions": "physical"})).runs[0], None)
+    same_laws(ran, served)
+    for phase, new in (("decode", 1.0), ("prefill", 512.0)):
+        ns = [sum(layers * times.ns(8.0, new, 2048.0) for times, layers in laws.attention[phase])
+              for laws in (ran, served)]  # fmt: skip
+        assert ns[0] == ns[1] > 0
+
+
+def same_laws(ran, served):
+    for cause in CAUSES:
+        for rows in ("tokens", "sampled"):
+            assert np.array_equal(ran.ns(cause, rows=rows)[:200], served.ns(cause, rows=rows)[:200]), cause
+
+
 def test_runs_and_served_engines_have_one_iteration_of_a_wafer():
     system = {"like": "dojo", "name": "w", "mesh": {"x": 6, "y": 4}}
     parallel, model = {"attention": {"tp": 4, "dp": 6}, "experts": {"ep": 24}}, "olmoe-1b-7b"
@@ -588,7 +619,5 @@ def test_runs_and_served_engines_have_one_iteration_of_a_wafer():
     given = WAFER | {"systems": [system], "models": [model], "parallel": parallel}
     [run] = prepare(load_experiment(given)).runs
     ran = laws_of(run, links_of(run.system, run.assumptions))
-    for cause in CAUSES:
-        for rows in ("tokens", "sampled"):
-            assert np.array_equal(ran.ns(cause, rows=rows)[:200], served.ns(cause, rows=rows)[:200]), cause
+    same_laws(ran, served)
     assert ran.ns("all_reduce")[1] > 0 and ran.ns("host")[1] > 0 == ran.ns("host")[0]

@@ -13,6 +13,7 @@ from archsim.base.errors import TraceError
 from archsim.iteration.collectives import fastest_all_reduce_ns
 from archsim.iteration.experts import ByChance
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
+from archsim.iteration.stand_ins import NEAR, ONE_SHOT, with_stand_ins
 from archsim.laws.dominated import dominated_in
 from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
@@ -24,7 +25,6 @@ from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
 from archsim.serving.serving import deploy, engine_of, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
-from archsim.serving.stand_ins import NEAR, ONE_SHOT, with_stand_ins
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
 from archsim.specs.library import load_experiment, load_model

@@ -102,6 +102,49 @@ def test_no_transfer_is_slower_on_faster_links(name, factor):
             assert (ns >= np.maximum(least, 0) / ROUNDED).all(), (what, one.of)
 
 
+KERNELS = ("local", "experts", "decode_up", "prefill_up", "decode", "prefill")
+TRANSFERS = ("dispatch", "combine", "of_rank", "of_decodes", "of_prompts")
+
+
+def parts_of(serving):
+    """Part of an iteration → float64[...] ns."""
+    table = deploy(serving).prefill.pool.table
+    found = {**table._asdict(), **table.links._asdict()}
+    return {name: np.exp(found[name]) if name in ("decode", "prefill") else found[name] for name in found
+            if name in (*KERNELS, *TRANSFERS, "loaded")}  # fmt: skip
+
+
+def edited(draw, system):
+    """A machine whose rates are others."""
+    for name, other in list(faster_machines(system, float(np.exp(draw.uniform(-1, 1))))):
+        system = other if name == str(draw.choice(["HBM", "FLOP/s", "links 0", "links 1"])) else system
+    return system
+
+
+@pytest.mark.parametrize("number", sampled(range(30), {10}.__contains__))
+def test_twice_a_rate_moves_its_own_parts_and_no_more_than_their_share(number):
+    """HBM and FLOP/s those of kernels, links those of transfers, the host's link loads: exactly half of these."""
+    draw = np.random.default_rng(1000 + number)
+    given = random_file(draw)
+    given |= {"engine": str(draw.choice(["none", *engines()])), "requests": given["requests"] | {"count": 1}}
+    if draw.random() < 0.5 and load_serving(given).model.experts > 1:
+        given["expert_offload"] = {"resident": 0.5}
+    serving = load_serving(given)
+    serving = serving._replace(system=edited(draw, serving.system))
+    before, system = parts_of(serving), serving.system
+    path = system.decision.host
+    path = path.model_copy(update={"pcie_bandwidth_bytes_per_s": 2 * path.pcie_bandwidth_bytes_per_s})
+    host = system.decision.model_copy(update={"host": path})
+    for what, machine in (*faster_machines(system, 2.0), ("host", system.model_copy(update={"decision": host}))):
+        after = parts_of(serving._replace(system=machine))
+        moved = {"HBM": KERNELS, "FLOP/s": KERNELS, "host": ("loaded",)}.get(what, TRANSFERS)
+        for name, ns in before.items():
+            least = 0.5 * ns if name in moved else ns
+            assert (after[name] <= ROUNDED * ns + 1e-9).all(), (given, what, name)
+            assert (ROUNDED * after[name] + 1e-9 >= least).all(), (given, what, name)
+        assert what != "host" or after["loaded"] == pytest.approx(0.5 * before["loaded"], rel=1e-9)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(20))
 def test_a_faster_machine_is_never_slower(number):

@@ -58,6 +58,8 @@ def send_equal(
     shape = hidden, sizes.top_k, sizes.experts
     inner, outer = _nearest_kernels(calibration, dispatch, size, nodes)
     away = expected_ranks(sizes, ranks) if kernel.once else sizes.top_k
+    machine = isinstance(calibration, MachineCalibration)
+    hop_ns, nic_hop_ns = (calibration.hop_ns, calibration.nic_hop_ns) if machine else (0.0, 0.0)
     every, found = {}, []
     for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
         law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
@@ -65,14 +67,14 @@ def send_equal(
         here, there = link_of(calibration, size), LINK_BYTES_PER_S.get(law.gpu, 0.0)
         inside = (size - 1) / size if kernel.forwarded or nodes == 1 else (size - 1) / ranks
         law = law.scale(here / there) if here and there and here != there else law
-        ns = law.fixed_ns + law.busy(tokens * away * inside * each)
+        ns = max(law.fixed_ns + hop_ns, 0.0) + law.busy(tokens * away * inside * each)
         if nodes > 1:
             beyond = between_law(outer, calibration_digest(outer), op, dispatch, None, shape, nodes)
             every[beyond.named] = beyond
-            if isinstance(calibration, MachineCalibration):
+            if machine:
                 beyond = beyond.scale(calibration.nic_bytes_per_s / NIC_BYTES_PER_S)
             sent = nodes_away(nodes, sizes.top_k, sizes.experts) if kernel.once else away * (nodes - 1) / nodes
-            ns = np.maximum(ns, beyond.fixed_ns + beyond.busy(tokens * sent * each))
+            ns = np.maximum(ns, max(beyond.fixed_ns + nic_hop_ns, 0.0) + beyond.busy(tokens * sent * each))
         found.append(np.where(tokens > 0, ns, 0.0))
     prepare = np.where(tokens > 0, prepare_ns(inner, DISPATCH, dispatch, None, size), 0.0)
     carried = any(law.carried or law.gpu != calibration.gpu for law in every.values())

@@ -31,6 +31,7 @@ import numpy as np
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
 from archsim.iteration.machine import calibration_on
+from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
 from archsim.report.units import listing, percent, significant
@@ -38,7 +39,6 @@ from archsim.runs import store, sweep
 from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.serving.serving import FIRST, measured_residual
-from archsim.serving.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
 from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec

@@ -20,7 +20,7 @@ from archsim.iteration.layers import attentions
 from archsim.iteration.narrow import faster, narrow
 from archsim.laws import scaling, transfers
 from archsim.laws.dominated import not_served
-from archsim.laws.tables import CalibrationSpec, MoeTable, ScaledSections
+from archsim.laws.tables import CalibrationSpec, MachineCalibration, MoeTable, ScaledSections
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.model import SLICES, ModelSpec
 
@@ -83,7 +83,8 @@ def _served_tables(calibration: CalibrationSpec, dtype: str) -> tuple[Calibratio
     said: dict[tuple[str, str, str], list[float]] = {}
     dropped: set[tuple[str, str, str]] = set()
     added: dict[tuple, MoeTable] = {}
-    for one in not_served(calibration, dtype):
+    own = calibration.measured if isinstance(calibration, MachineCalibration) else calibration
+    for one in not_served(own, dtype) if calibration.moe else ():  # whatever the rates of the machine
         mine = one.table
         assert isinstance(mine, MoeTable)
         wide = [
