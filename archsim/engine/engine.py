@@ -295,12 +295,16 @@ class EventEngine:
         params = self.scenario.policy.shared.params
         if not acts_in(params.get(PHASE, BOTH), bool(demand.prefill_tokens.any())):
             return plan
+        own_rule = ":" in self.scenario.policy.shared.name  # of a user, which gets sums
+        if own_rule:
+            load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
+        else:
+            assert demand.origins is not None, "of every run with shared experts"
+            load = sent_pairs(plan, demand.origins)
         if params.get("loads") == "own":  # of its own tokens, a die asks no other
-            assert demand.origins is not None, "the policy asks for them"
             effort = plan.effort.plus(dies * dies)
-            return plan._replace(shared=share(demand.living, sent_pairs(plan, demand.origins)), effort=effort)
-        load = np.bincount(plan.die, plan.tokens, dies).astype(np.int64)
-        effort = plan.effort._replace(global_demand=True).plus(dies * dies, COUNT_BYTES)
+        else:
+            effort = plan.effort._replace(global_demand=True).plus(dies * dies, COUNT_BYTES)
         return plan._replace(shared=share(demand.living, load), effort=effort)
 
     def _copy_bits(self, layer: int, plan: Plan, predicted) -> np.ndarray | None:

@@ -41,6 +41,16 @@ class LayerTimes(NamedTuple):
     waits: float = 0.0
 
 
+def _with_expert(plan: Plan, pairs: np.ndarray) -> Plan:
+    """A plan of one more expert a rank, which computes so many ``pairs: float64[die]``."""
+    dies = np.flatnonzero(pairs >= 1)
+    expert = np.full(len(dies), plan.expert.max(initial=-1) + 1, np.int32)
+    return plan._replace(
+        expert=np.append(plan.expert, expert), die=np.append(plan.die, dies.astype(np.int32)),
+        tokens=np.append(plan.tokens, np.rint(pairs[dies]).astype(np.int32)),
+    )  # fmt: skip
+
+
 class ExpertParallel:
     """``execution: expert_parallel``."""
 
@@ -64,6 +74,9 @@ class ExpertParallel:
                 sms_share(scenario.system, scenario.assumptions),
                 links_of(scenario.system, scenario.assumptions),
             )
+        fused = scenario.policy.shared.params.get("kernel") == "fused"
+        # routed pairs that are as long as a token's shared experts; 0: those are products of their own
+        self._fused_pairs = model.shared_experts * model.shared_ffn / model.expert_ffn if fused else 0.0
         self._calibrated_ns = self._extrapolated_ns = 0.0
         self.clocks = FULL_CLOCKS
 
@@ -90,14 +103,17 @@ class ExpertParallel:
     def _run(self, order: Order) -> tuple[Sent, RankTimes, FetchedWeights, LayerTimes]:
         """The times of a step; nothing is counted."""
         demand = order.demand
-        tokens = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k
+        tokens, computed = origins_of(demand).sum(axis=1, dtype=np.int64) / demand.top_k, order.plan
         if order.plan.shared is not None:  # moved to ranks that the tokens visit anyway: no further vectors
             tokens = order.plan.shared.sum(axis=0).astype(float)
+            if self._fused_pairs:  # an expert more in the kernel of every rank
+                computed, tokens = _with_expert(order.plan, tokens * self._fused_pairs), np.zeros_like(tokens)
         sent = self._moves.sent(order.plan, demand)
         self._ranks.clock = self.clocks[phase_of(order)]
-        times = self._ranks.times(order.plan, tokens, sent.arrived)
+        times = self._ranks.times(computed, tokens, sent.arrived)
         fetched = self._fetches.of(order)
-        return sent, times, fetched, self._layer(self, order, tokens, sent, times, fetched)
+        layer = self._layer(self, order._replace(plan=computed), tokens, sent, times, fetched)
+        return sent, times, fetched, layer
 
     def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: none``."""

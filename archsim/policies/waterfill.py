@@ -123,7 +123,9 @@ def _least_loaded(score: np.ndarray, source: np.ndarray, open_to: np.ndarray) ->
 # Where the shared experts of tokens run: at home (``local``), or by Waterfill.
 #
 # A rule is a function ``(tokens, load, **parameters) -> int64[die, die]``: of ``tokens: int64[die]`` that live on a
-# die, how many have their shared experts run on each die; ``load: int64[die]`` are the routed pairs assigned to each.
+# die, how many have their shared experts run on each die; ``load: float64[die, die]`` are the routed pairs of the
+# tokens that live on the first die, by the die that runs them (`sent_pairs`). A user's own rule gets the sums of all
+# that each runs, int64[die].
 
 
 def sent_pairs(plan: Plan, origins: np.ndarray) -> np.ndarray:
@@ -136,21 +138,44 @@ def sent_pairs(plan: Plan, origins: np.ndarray) -> np.ndarray:
     return np.asarray(origins @ (given / np.maximum(given.sum(axis=1, keepdims=True), 1)))
 
 
-def waterfill_rule(tokens: np.ndarray, load: np.ndarray, least_tokens: int = 64, loads: str = "all") -> np.ndarray:
+def waterfill_rule(
+    tokens: np.ndarray, load: np.ndarray, least_tokens: int = 64, loads: str = "all", kernel: str = "apart"
+) -> np.ndarray:
     """Dies below the waterline take tokens in proportion to their slack, other dies' tokens at 10/11 of it.
 
-    Waterfill with every die as a candidate, in expectation rather than by a draw for each token: which dies a token
-    visits is not known from sums. Dies with fewer than ``least_tokens`` tokens keep theirs, as in SGLang. ``loads``:
-    "own" is SGLang's static mode: ``load`` is then float64[die, die], of each die's own tokens alone (`sent_pairs`),
-    and the waterline of a die is that of its own pairs and shared slots.
+    Waterfill in expectation rather than by a draw for each token. A token may go to its own die and to those that its
+    experts are on, and stays where none of them has slack. Dies with fewer than ``least_tokens`` tokens keep theirs,
+    as in SGLang. ``loads``: "own" is SGLang's static mode: the waterline of a die is that of its own pairs and shared
+    slots. ``kernel`` is the engine's.
     """
     if loads == "own":
         own = [shared_weights(np.round(load[die]).astype(np.int64), int(count)) for die, count in enumerate(tokens)]
         weights = np.stack([found[2][die] for die, found in enumerate(own)])
     else:
-        weights = shared_weights(load, int(tokens.sum()))[2]
+        weights = shared_weights(np.round(load.sum(axis=0)).astype(np.int64), int(tokens.sum()))[2]
     sent = np.diag(tokens).astype(np.int64)
     for die in np.flatnonzero(tokens >= max(1, least_tokens)).tolist():
         if weights[die].any():
-            sent[die] = whole_shares(int(tokens[die]), weights[die].astype(float))
+            sent[die] = whole_shares(int(tokens[die]), _drawn_of_visited(weights[die], load[die], tokens[die], die))
     return sent
+
+
+_FALLS = np.geomspace(1e-4, 1e5, 145)  # where the integral is taken; the largest weight is 1, the least counted 1e-4
+
+
+def _drawn_of_visited(weights: np.ndarray, pairs: np.ndarray, tokens: int, own: int) -> np.ndarray:
+    """float64[die]: the share of a die's ``tokens`` that goes to each, in proportion to ``weights`` of those it visits.
+
+    A token visits each die by chance, by as many draws as it has experts. The mean of a weight over the sum of those
+    visited is the integral over t of weight * exp(-t * sum), in which dies are factors.
+    """
+    experts = max(1.0, pairs.sum() / tokens)
+    chance = 1 - (1 - np.minimum(1.0, pairs / tokens / experts)) ** experts
+    chance[own] = 1.0
+    weight = weights / weights.max()
+    falls = np.exp(-_FALLS[:, None] * weight)
+    factors = 1 - chance + chance * falls
+    others = factors.prod(axis=1, keepdims=True) / np.maximum(factors, 1e-300)
+    found = np.trapezoid(weight * chance * falls * others * _FALLS[:, None], np.log(_FALLS), axis=0)
+    found[own] += max(0.0, 1 - found.sum())  # of those that visit none with slack
+    return found

@@ -209,6 +209,11 @@ SHARED: Mapping[str, Rule] = {
                 ("all", "own"),
                 "what a die knows: the routed loads of all (dynamic, if not given), or those of its tokens (static)",
             ),
+            "kernel": NamedChoice(
+                None,
+                ("apart", "fused"),
+                "shared experts are products of their own (if not given), or an expert more of the grouped kernel",
+            ),
             **PHASE,
         },
     ),

@@ -368,6 +368,7 @@ POLICIES = (
     {"name": "eplb", "placement": {"name": "redundant", "slots": 2}, "allocation": "even",
      "rebalancing": {"name": "eplb", "every_steps": 0}},
     {"name": "waterfill", "allocation": "even", "shared": "waterfill"},
+    {"name": "fused", "allocation": "even", "shared": {"name": "waterfill", "kernel": "fused"}},
     {"name": "lplb", "allocation": "lplb"},
 )  # fmt: skip
 
@@ -395,7 +396,7 @@ def gains(rng, overlap):
 def test_layer_and_iteration_agree_on_who_gains(seed):
     overlap = ("none", "shared_expert", "two_batch")[seed % 3]
     found = np.array(gains(np.random.default_rng(seed), overlap))
-    assert len(found) == BATCHES * (len(POLICIES) - 1)  # 216 draws in all
+    assert len(found) == BATCHES * (len(POLICIES) - 1)  # 288 draws in all
     large = np.abs(found).max(axis=1) >= 0.005
     assert np.array_equal(np.sign(found[large, 0]), np.sign(found[large, 1]))
 

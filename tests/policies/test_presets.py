@@ -1,5 +1,6 @@
 """Laws of every preset, on random demands and placements: what is conserved, and no load beats its ceilings."""
 
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import NamedTuple
@@ -49,7 +50,7 @@ from archsim.policies.registry import build_policy
 from archsim.policies.replication import LayerView, look_ahead
 from archsim.policies.routing import Pass
 from archsim.policies.seen_routing import SeenRouting
-from archsim.policies.waterfill import waterfill_rule
+from archsim.policies.waterfill import _drawn_of_visited, waterfill_rule
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.policies import NEUTRAL, PRESETS
 from microarch.fabric.grid import build_mesh
@@ -286,13 +287,32 @@ def test_pairs_are_dropped_and_rerouted_as_by_the_public_functions(seed):
 @given(seeds)
 def test_shared_experts_fill_up_to_the_waterline(seed):
     rng = np.random.default_rng(seed)
-    tokens, load = rng.integers(0, 200, DIES), rng.integers(0, 900, DIES)
+    tokens = rng.integers(0, 200, DIES)
+    load = np.stack([rng.multinomial(4 * count, rng.dirichlet(np.full(DIES, 0.5))) for count in tokens]).astype(float)
     sent = waterfill_rule(tokens, load)
     assert (sent.sum(axis=1) == tokens).all() and (sent >= 0).all()
     assert (sent[tokens < 64] == np.diag(tokens)[tokens < 64]).all()
     waterline = -(-int(load.sum() + tokens.sum()) // DIES)
     away = sent - np.diag(np.diag(sent))
-    assert not away[:, load >= waterline].any()
+    assert not away[:, load.sum(axis=0) >= waterline].any() and not away[load == 0].any()
+
+
+@settings(max_examples=25)
+@given(seeds)
+def test_shared_experts_go_where_tokens_are_in_proportion_to_slack(seed):
+    """Against all 2**n sets of dies that a token may visit."""
+    rng = np.random.default_rng(seed)
+    weights, experts, tokens = rng.integers(0, 50, 5), 3, 1000
+    weights[0] = 10
+    pairs = rng.multinomial(experts * tokens, rng.dirichlet(np.ones(5))).astype(float)
+    chance = 1 - (1 - pairs / pairs.sum()) ** experts
+    chance[0] = 1
+    expected = np.zeros(5)
+    for visited in itertools.product((0, 1), repeat=5):
+        there = weights * visited
+        if there.any():
+            expected += np.where(visited, chance, 1 - chance).prod() * there / there.sum()
+    assert _drawn_of_visited(weights, pairs, tokens, 0) == pytest.approx(expected, abs=2e-3)
 
 
 def test_executed_pairs_add_up():
