@@ -19,7 +19,7 @@ SERVED = ("--set", "requests.count=20", "--set", "loads.factors=[]")
 CASES = {
     "run": [(("tiny.yaml", "--policy", "ep", *FEW), lambda found: found["policy"] == "ep", ())],
     "sweep": [
-        (("tiny.yaml", "--jobs", "1", *FEW), lambda found: len(found) == 10, ("reports/tiny/index.html",)),
+        (("tiny.yaml", "--jobs", "1", *FEW), lambda found: len(found["rows"]) == 10, ("reports/tiny/index.html",)),
         (("tiny.yaml", "--dry-run", *FEW), lambda found: len(found["runs"]) == 10, ()),
         (("swept.yaml", "--dry-run", *FEW), lambda found: found["points"] == found["of"], ()),
         (("swept.yaml", "--point", "0"), lambda found: found["name"] == "tiny.0", ()),
