@@ -61,6 +61,7 @@ CASES = {
     "hardware cost": [
         (("tiny.yaml",), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"], ())
     ],
+    "hardware power": [(("tiny.yaml",), lambda found: found["small"]["low"] != found["small"]["high"], ())],
     "hardware blocks": [(("pdu",), lambda found: found["block"] == "pdu" and found["text"], ())],
 }
 # Their results are read as JSON beside what else is tested of them, or they need minutes or a cell library.

@@ -261,12 +261,12 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
     samples = f" in {percent(0.9)} of {drawn.samples} samples" if drawn.samples and first else ""
     if best.flat:
         (low, _), (high, _) = able[designs[best.worst]], able[designs[best.best]]
-        spread = ratio_of(able[designs[best.best]][1], able[designs[best.worst]][1])
-        ratio = times_text(*_ends(spread, _rate(high) / _rate(low)), within=samples)
+        over_worst = ratio_of(able[designs[best.best]][1], able[designs[best.worst]][1])
+        ratio = times_text(*_ends(over_worst, _rate(high) / _rate(low)), within=samples)
         if numbers:
             order = np.argsort(numbers)
-            ends = f"from {label(designs[order[0]])} to {label(designs[order[-1]])}"
-            said = f"{ends}, {key}has no effect beyond the noise on {of}"
+            values_told = f"from {label(designs[order[0]])} to {label(designs[order[-1]])}"
+            said = f"{values_told}, {key}has no effect beyond the noise on {of}"
         else:
             named = listing(map(label, designs)) if len(designs) <= _MOST_KEYS + 1 else f"all {len(designs)} designs"
             said = f"{named} are a tie for {of}"
@@ -283,10 +283,10 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
     by_whole = ""
     if whole[0] is not None and whole[1] is not None:
         nominal = Drawn({}, 0)
-        plain = [nominal.rates(each, whole=True) for each in (run, other)]
-        assert plain[0] is not None and plain[1] is not None
-        ends = _ends(ratio_of(whole[0], whole[1]), float(plain[0][0] / plain[1][0]))
-        by_whole = f" in MoE layers and {times_text(*ends)} in whole iterations"
+        of_run, of_other = (nominal.rates(each, whole=True) for each in (run, other))
+        assert of_run is not None and of_other is not None
+        spread = _ends(ratio_of(whole[0], whole[1]), float(of_run[0] / of_other[0]))
+        by_whole = f" in MoE layers and {times_text(*spread)} in whole iterations"
     under = f" under {run.policy}" + (f" ({other.policy} with {label(over)})" if other.policy != run.policy else "")
     begin = f"with {key}{label(chosen)}, {case.system} decodes {case.model} {gain} as fast"
     if not first and (case.model, case.system) == (of_first.model, of_first.system):
