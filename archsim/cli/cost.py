@@ -4,7 +4,6 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from archsim.base.sums import sum
 from archsim.cli import arguments
@@ -23,9 +22,7 @@ from archsim.runs.energy import (
     price_ranges,
     refuse_unbuildable,
 )
-from archsim.specs.config_files import named_files
-from archsim.specs.library import AXIS_UNREAD, kind_of_file, load_experiment
-from archsim.specs.references import is_path
+from archsim.specs.library import AXIS_UNREAD
 from archsim.specs.system import SystemSpec
 from microarch.silicon.cost import CARRIER_MM2
 from microarch.silicon.estimates import Estimate
@@ -81,13 +78,9 @@ def run_cost(args: argparse.Namespace) -> int:
 
 def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[str, ...]]:
     """The systems of an experiment, and what of it has no effect; or one system, by name or file."""
-    from archsim.search.options import SYSTEM, load_system
+    from archsim.search.options import experiment_or_machine
 
-    alone = args.file in named_files("systems") and args.file not in named_files("")
-    if alone or (is_path(args.file) and kind_of_file(args.file) == SYSTEM):
-        own = [each.removeprefix("systems.0.") for each in args.overrides]
-        return (load_system(Path(args.file) if not alone else args.file, own),), ()
-    experiment = load_experiment(args.file, args.overrides)
+    experiment = experiment_or_machine(args.file, args.overrides)
     return experiment.systems, experiment.unread
 
 

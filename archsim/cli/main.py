@@ -107,6 +107,7 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("check", "check", "check any input file before you run it", (
             Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers have changed"),
+            Form("--trust", "trust", "trust", "say how far to trust a machine, by what was measured nearest to it"),
         )),
         Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (

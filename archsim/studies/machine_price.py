@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -142,7 +143,7 @@ def _by_spares(machine: SystemHardware, coefficients: Coefficients) -> np.ndarra
         good *= yield_of(machine.die_mm2, drawn.defects_per_cm2, drawn.cluster)
     die_usd = (tested_usd - usd["carrier"] - usd.get("cables", 0.0)) / system.sites
     die_mm2, spares = machine.carrier_mm2 / system.sites, np.arange(MOST_SPARES + 1)
-    share = bdtr(spares, np.ceil(needed) + spares, 1 - good)
+    share = bdtr(spares, ceil(needed) + spares, 1 - good)
     fits = (needed + spares) * die_mm2 <= max(CARRIER_MM2, on_one * die_mm2)
     each_usd = (needed + spares) * die_usd + (usd["carrier"] + usd.get("cables", 0.0)) / carriers
     return np.where(fits, carriers * each_usd / share + usd.get("assembly", 0.0), np.inf)

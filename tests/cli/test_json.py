@@ -42,6 +42,7 @@ CASES = {
         ((str(EXAMPLES / "config.json"),), lambda found: found["model"]["experts"] > 1, ("qwen1.5-moe-a2.7b.yaml",))
     ],
     "check": [(("tiny.yaml",), lambda found: found["summary"].startswith("ok, 2 systems"), ())],
+    "check --trust": [(("tiny.yaml",), lambda found: found["answer"] and found["parts"][0]["share"] > 0, ())],
     "list": [(("systems",), lambda found: "dojo" in found["names"], ())],
     "trace import": [((str(EXAMPLES / "requests.jsonl"),), lambda found: "requests" in found, ("requests-store",))],
     "trace info": [(("store",), lambda found: found["store"] == "store", ())],
