@@ -16,7 +16,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.engine.fabrics import dies_together
-from archsim.laws.wafer import yield_of
+from archsim.laws.wafer import harvested_yield
 from archsim.report.units import carried_digits, percent
 from archsim.runs.energy import Coefficients, SystemHardware, build_costs, full_load_w
 from archsim.specs.system import SystemSpec
@@ -25,7 +25,7 @@ from archsim.uncertainty.worlds import draws_of, economics_of
 from microarch.silicon.cost import CARRIER_MM2
 
 SAMPLES = 64  # of the coefficients: a machine is priced in a few ms
-MOST_SPARES = 16  # that are tried, on a carrier
+MOST_SPARES = 64  # that are tried, on a carrier
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class MachinePrice:
 
     @property
     def best_spares(self) -> int:
-        """The number with the lowest median."""
+        """The number with the lowest median, of those for which carriers have room."""
         return int(np.argmin(np.median(self.samples_usd, axis=0)))
 
     @property
@@ -55,11 +55,11 @@ class MachinePrice:
         now = _range(self.usd[own], interval(self.samples_usd[:, own]), "USD", within)
         kept = _spare_dies(own)
         if len(self.usd) == 1:
-            return f"{self.name} costs {now}, as good packages; a spare die takes no place in one."
+            return f"A good {self.name} costs {now}, and its carriers or packages have no room for a spare die."
         sure = float((self.samples_usd.argmin(axis=1) == best).mean())
         least = f"that number costs least in {percent(sure)} of samples"
         if best == own:
-            other = own + 1 if own + 1 < len(self.usd) and np.isfinite(self.usd[own + 1]) else max(0, own - 1)
+            other = own + 1 if own + 1 < len(self.usd) else own - 1
             beside = _range(self.usd[other], interval(self.samples_usd[:, other]), "USD")
             said = f"A good {self.name} costs {now} {kept}, and no other number of spare dies makes it cheaper"
             return f"{said} ({_spare_dies(other)} {beside}; {least})."
@@ -97,12 +97,12 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
     """``middle``: coefficients, of which those that a user set are exact."""
     middle = middle or Coefficients()
     found = [_priced(system, each) for each in [middle, *_drawn(system, middle, samples)]]
-    limits = []
+    room, limits = _with_room(build_costs(system, middle), len(found[0][0])), []
     if system.power is not None:
         limits = [system.power.limit_w, system.power.die_limit_w and system.power.die_limit_w * system.dies]
     return MachinePrice(
         name=system.name, spares=_kept(system) // max(1, build_costs(system, middle).carriers),
-        usd=tuple(found[0][0]), samples_usd=np.array([usd for usd, _, _ in found[1:]]),
+        usd=tuple(found[0][0][room]), samples_usd=np.array([usd[room] for usd, _, _ in found[1:]]),
         watt=found[0][1], samples_watt=np.array([watt for _, watt, _ in found[1:]]),
         silicon_mm2=found[0][2], samples_mm2=np.array([mm2 for _, _, mm2 in found[1:]]),
         limit_w=min((each for each in limits if each), default=None),
@@ -119,12 +119,12 @@ def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coeff
 
 def _priced(system: SystemSpec, coefficients: Coefficients) -> tuple[np.ndarray, float, float]:
     machine = build_costs(system, coefficients)
-    return _by_spares(machine, coefficients), full_load_w(machine, coefficients), machine.silicon_mm2
+    return _by_spares(machine), full_load_w(machine, coefficients), machine.silicon_mm2
 
 
-def _by_spares(machine: SystemHardware, coefficients: Coefficients) -> np.ndarray:
-    """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs; infinite where a
-    carrier has no room for them. Of packages of one die, the price alone.
+def _by_spares(machine: SystemHardware) -> np.ndarray:
+    """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs. Of packages of one
+    die, the price alone.
     """
     system, usd = machine.system, machine.usd
     if (dies_together(system) or 1) == 1 or machine.packages:
@@ -140,13 +140,23 @@ def _by_spares(machine: SystemHardware, coefficients: Coefficients) -> np.ndarra
     if drawn is not None:
         bonds = drawn.bonds or machine.pieces + machine.stacks_per_die
         good *= (1 - drawn.bond_failure) ** bonds
-        good *= yield_of(machine.die_mm2, drawn.defects_per_cm2, drawn.cluster)
+        harvest = system.dies_as_built.harvest if system.dies_as_built is not None else None
+        cores = (harvest.cores, harvest.needed) if harvest is not None else (1, 1)
+        cores_mm2 = machine.area_mm2["compute"] if harvest is not None else 0.0
+        good *= harvested_yield(machine.die_mm2, cores_mm2, drawn.defects_per_cm2, drawn.cluster, *cores)
     die_usd = (tested_usd - usd["carrier"] - usd.get("cables", 0.0)) / system.sites
-    die_mm2, spares = machine.carrier_mm2 / system.sites, np.arange(MOST_SPARES + 1)
+    spares = np.arange(MOST_SPARES + 1)
     share = bdtr(spares, ceil(needed) + spares, 1 - good)
-    fits = (needed + spares) * die_mm2 <= max(CARRIER_MM2, on_one * die_mm2)
     each_usd = (needed + spares) * die_usd + (usd["carrier"] + usd.get("cables", 0.0)) / carriers
-    return np.where(fits, carriers * each_usd / share + usd.get("assembly", 0.0), np.inf)
+    with np.errstate(divide="ignore"):
+        return carriers * each_usd / share + usd.get("assembly", 0.0)
+
+
+def _with_room(machine: SystemHardware, count: int) -> np.ndarray:
+    """bool[number of spare dies]: whether a carrier has room for them."""
+    on_one, die_mm2 = machine.system.sites / machine.carriers, machine.carrier_mm2 / machine.system.sites
+    dies = on_one - _kept(machine.system) / machine.carriers + np.arange(count)
+    return dies * die_mm2 <= max(CARRIER_MM2, on_one * die_mm2)
 
 
 def _kept(system: SystemSpec) -> int:
@@ -165,7 +175,5 @@ def _spare_dies(count: int) -> str:
 def _range(value: float, spread: Interval, unit: str, within: str = "") -> str:
     """``30,000 USD (21,000–44,000)``, with the digits of the range, which has the value inside."""
     low, high = min(spread.p05, value), max(spread.p95, value)
-    if not np.isfinite(high):
-        return "no room on a carrier"
     text, first, last = (carried_digits(each, low, high) for each in (value, low, high))
     return f"{text} {unit} ({first}–{last}{within})"

@@ -85,7 +85,8 @@ class Trust:
 
     @property
     def sentence(self) -> str:
-        own = "was measured" if self.measured else "was not measured"
+        scaled = any(_WAYS["scaled"] in each.source for each in self.parts if each.share >= _LEAST)
+        own = "was not measured" if not self.measured else "was measured in part" if scaled else "was measured"
         rest = listing(each.told for each in self.parts if each.share >= _LEAST)
         typical = percent(float(np.median(np.abs(self.factors))))
         return (
@@ -161,13 +162,15 @@ def _trust_run(run: Run, row: Mapping[str, Any]) -> Trust:
         for level in ("common", "shape"):
             factors = factors * levels.level(level).at(draws[f"{name} {level}"])
         named = system.compute.calibration or DEFAULT_CALIBRATION
+        if way == "scaled" and ways[""] != "scaled":
+            named = "another GPU"
         source = f"{named}, {_WAYS.get(way, way)}, {levels.points:,} points"
         parts.append(TrustedPart(name, share, source, interval(factors - 1), factors))
     total = sum(each.share for each in parts)
     found = np.add.reduce([each.share / total * each.factors for each in parts])
     what = "decode iteration" if whole_ns else "decode step of MoE layers"
     return Trust(
-        run=run.name, system=system.name, measured=ways[""] != "scaled",
+        run=run.name, system=system.name, measured=run.system.launch == "gpu" and is_measured(run.system),
         parts=tuple(sorted(parts, key=lambda each: -each.share)), factors=found - 1,
         whole=f"A {what} of {run.model.name} on {system.name} (batch {run.batch:,}, {run.policy.name})",
     )  # fmt: skip
@@ -187,7 +190,7 @@ def _ways(run: Run) -> dict[str, str]:
         if parts[0] == "measured" and len(parts) > 2:
             found[parts[1]] = parts[2]
     own = run.system.launch == "gpu" and is_measured(run.system)
-    return {"": found.get("moe", "fit") if own else "scaled", **found}
+    return {"": "fit" if own else "scaled", **found}
 
 
 def _mesh_errors(system: Any) -> Sequence[float]:
