@@ -1,4 +1,6 @@
-"""``archsim hardware cost``: die area by block, machine price by part, and the coefficients behind them."""
+"""``archsim hardware cost``: die area by block, machine price by part, and the coefficients behind them;
+``archsim hardware power``: what a machine draws at full load, against its limits.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -13,22 +15,24 @@ from archsim.runs.energy import (
     SystemHardware,
     build_costs,
     carrier_note,
+    full_load_blocks_w,
     full_load_told,
-    full_load_w,
     heat_with,
     making_notes,
     price_ranges,
     refuse_unbuildable,
 )
-from archsim.specs.library import AXIS_UNREAD, load_experiment
+from archsim.specs.library import AXIS_UNREAD
+from archsim.specs.system import SystemSpec
 from microarch.silicon.cost import CARRIER_MM2
 from microarch.silicon.estimates import Estimate
+from microarch.silicon.heat import HeatEstimates
 
 DECISIVE = 3  # coefficients that are named
 
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser)
+    arguments.add_experiment(parser, "The experiment, or a system, by name or file")
     parser.add_argument(
         "--coefficient",
         action="append",
@@ -41,26 +45,24 @@ def add_cost(parser: argparse.ArgumentParser) -> None:
 
 def run_cost(args: argparse.Namespace) -> int:
     """Print area and price of every system. Raises SpecError for an unknown coefficient."""
-    from archsim.report.units import interval
+    from archsim.studies.machine_price import price_machine
 
-    experiment = load_experiment(args.file, args.overrides)
-    given = arguments.named_numbers("--coefficient", args.coefficient)
-    heat = HEAT.by_name()
-    middle = Coefficients().change({name: value for name, value in given.items() if name not in heat})
-    limits = heat_with({name: value for name, value in given.items() if name in heat})
+    systems, unread = _systems(args)
+    middle, limits = _coefficients(args)
     ends = [middle.at("low"), middle.at("high")]
     out, args.result = console(), {}
-    for system in experiment.systems:
+    for system in systems:
         value, low, high = (build_costs(system, each) for each in (middle, *ends))
         refuse_unbuildable(value)
         bounds = {"value": value, "low": low, "high": high}
-        args.result[system.name] = {name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()}
+        priced = price_machine(system, middle)
+        args.result[system.name] = {"answer": f"{priced.price_sentence} {priced.power_sentence}"}
+        args.result[system.name] |= {
+            name: {"area_mm2": each.area_mm2, "usd": each.usd} for name, each in bounds.items()
+        }  # fmt: skip
+        out.print(args.result[system.name]["answer"], soft_wrap=True)
         out.print(_table(f"{system.name}: one die, mm²", value.area_mm2, low.area_mm2, high.area_mm2))
         out.print(_carrier(value), soft_wrap=True)
-        machines = (value, low, high)
-        middle_w, low_w, high_w = (full_load_w(*each) for each in zip(machines, (middle, *ends), strict=True))
-        full = "At full load (peak FLOP, HBM and links at once) it draws {} W ({} to {} W)."
-        out.print(full.format(*interval(middle_w, low_w, high_w)))
         for line in full_load_told(system, limits):
             out.print(line, soft_wrap=True)
         title = f"{system.name}: {system.dies} dies, USD"
@@ -70,7 +72,51 @@ def run_cost(args: argparse.Namespace) -> int:
     if args.sources:
         out.print(_sources("coefficients", middle.by_name()))
         out.print(_sources("coefficients of power and cooling", limits.by_name()))
-    print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
+    print_notes(each for each in unread if AXIS_UNREAD in each)
+    return arguments.OK
+
+
+def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[str, ...]]:
+    """The systems of an experiment, and what of it has no effect; or one system, by name or file."""
+    from archsim.search.options import experiment_or_machine
+
+    experiment = experiment_or_machine(args.file, args.overrides)
+    return experiment.systems, experiment.unread
+
+
+def _coefficients(args: argparse.Namespace) -> tuple[Coefficients, HeatEstimates]:
+    """Those of price and energy, and those of power and heat, with the values of ``--coefficient``."""
+    given = arguments.named_numbers("--coefficient", args.coefficient)
+    heat = HEAT.by_name()
+    middle = Coefficients().change({name: value for name, value in given.items() if name not in heat})
+    return middle, heat_with({name: value for name, value in given.items() if name in heat})
+
+
+add_power = add_cost
+
+
+def run_power(args: argparse.Namespace) -> int:
+    """Print power at full load against the limits, and by block. Raises SpecError for an unknown coefficient."""
+    from archsim.studies.machine_price import price_machine
+
+    systems, unread = _systems(args)
+    middle, limits = _coefficients(args)
+    ends = [middle.at("low"), middle.at("high")]
+    out, args.result = console(), {}
+    for system in systems:
+        refuse_unbuildable(build_costs(system, middle))
+        value, low, high = (full_load_blocks_w(build_costs(system, each), each) for each in (middle, *ends))
+        said = price_machine(system, middle).power_sentence
+        args.result[system.name] = {"answer": said, "value": value, "low": low, "high": high}
+        out.print(said, soft_wrap=True)
+        for line in full_load_told(system, limits):
+            out.print(line, soft_wrap=True)
+        title = f"{system.name}: peak FLOP, HBM and links at once, W"
+        out.print(_table(title, value, low, high))
+    if args.sources:
+        out.print(_sources("coefficients of energy", middle.energy.by_name()))
+        out.print(_sources("coefficients of power and cooling", limits.by_name()))
+    print_notes(each for each in unread if AXIS_UNREAD in each)
     return arguments.OK
 
 

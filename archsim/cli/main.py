@@ -69,7 +69,8 @@ _RTL = (
 )
 _HARDWARE = (
     Command("area", "area", "estimate area and power of the decision hardware, beside published values"),
-    Command("cost", "cost", "estimate die area, machine price and energy, with ranges"),
+    Command("cost", "cost", "estimate area and price of a machine, with ranges and the best number of spare dies"),
+    Command("power", "cost:power", "estimate the power of a machine at full load, against its limits"),
     Command("chips", "chips", "compare area, price and power with chips that exist"),
     Command("blocks", "blocks", "show hardware blocks as state machines, with tables and diagrams"),
     CommandGroup("rtl", "check and map the decision hardware in RTL (needs the extra `rtl`)", _RTL),
@@ -106,6 +107,7 @@ HEADINGS: dict[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("check", "check", "check any input file before you run it", (
             Form("--report", "verify", "check:verify", "simulate a report again, and say which numbers have changed"),
+            Form("--trust", "trust", "trust", "say how far to trust a machine, by what was measured nearest to it"),
         )),
         Command("compile", "compile", "compile the kernels once, so that no later command waits for them"),
         Command("list", "list", "list the names that an experiment may use", (

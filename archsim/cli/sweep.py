@@ -88,12 +88,12 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         watching.phase(f"{sample}writing the page")
         worlds = WORLDS if args.samples is None else min(args.samples, WORLDS)
         report = write_sweep_report(selection, folder, worlds, args.jobs, watching)
-    args.result = results.runs.rows
+    args.result = {"answer": report.answer, "rows": results.runs.rows}
     if report.answer:
         print(report.answer)
     _print_results(selection, results, folder)
     if sure is not None:
-        args.result = {"rows": results.runs.rows, "sure": sure.plain()}
+        args.result["sure"] = sure.plain()
         print_sure(sure)
     _print_report(report, folder if plan.sweep.axes else None)
     return arguments.OK
@@ -101,12 +101,12 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
 def _print_results(selection: Selection, results: Results, folder: Path) -> None:
     from archsim.cli.sweep_tables import print_best, print_dropped, print_speedups, print_wafers
+    from archsim.studies.wafers import is_drawn
 
     plan = selection.plan
     if plan.sweep.axes:
         print_dropped(selection)
-        print_best(plan, folder)
-        print_wafers(plan, folder)
+        (print_wafers if is_drawn(plan) else print_best)(plan, folder)
     else:
         print_speedups(results, [policy.name for policy in plan.experiment.policies])
 

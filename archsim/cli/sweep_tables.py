@@ -149,13 +149,11 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
 
 
 def print_wafers(plan: SweepPlan, folder: Path) -> None:
-    """The distribution of drawn machines; nothing of another sweep."""
-    from archsim.studies.wafers import distributions, is_drawn
-    from archsim.studies.wafers_page import COLUMNS, cells_of
-
-    if not is_drawn(plan):
-        return
+    """The distribution of drawn machines."""
     from pyarrow import parquet
+
+    from archsim.studies.wafers import distributions
+    from archsim.studies.wafers_page import COLUMNS, cells_of
 
     rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
     table = grid("sampled machines", numbers=COLUMNS)

@@ -52,6 +52,19 @@ def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((
     return first, second, third
 
 
+def times_text(value: float, low: float, high: float, within: str = "") -> str:
+    """``1.18 × (1.08–1.25)``: a ratio and its range with the digits that it carries, at most three decimals; without
+    one ``1.18 ×``. ``within``: what is said of the range.
+    """
+    if high - low < 1e-9 * abs(value):
+        return f"{significant(value)}{NO_BREAK}×"
+    if high - low < 0.005:
+        texts = [f"{each:.3f}" for each in (value, low, high)]
+    else:
+        texts = [carried_digits(each, low, high) for each in (value, low, high)]
+    return f"{texts[0]}{NO_BREAK}× ({texts[1]}–{texts[2]}{within})"
+
+
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)

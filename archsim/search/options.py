@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from archsim.base import errors, yaml
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
-from archsim.specs import config_files, library
+from archsim.specs import config_files, library, references
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.file_kinds import EXPERIMENT, SERVE
 from archsim.specs.policies import PRESETS
@@ -185,6 +185,26 @@ def experiment_with(overrides: Sequence[str] = (), **parts: Any) -> ExperimentSp
         "assumptions": "physical",
     }  # fmt: skip
     return library.load_experiment(tree | parts, overrides)
+
+
+def is_system(source: str) -> bool:
+    """Whether it is the name or the file of a system, and not of an experiment."""
+    names = config_files.named_files
+    alone = source in names("systems") and source not in names("")
+    return alone or (references.is_path(source) and library.kind_of_file(source) == SYSTEM)
+
+
+def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> ExperimentSpec:
+    """An experiment; or for a system, by name or file, one that decodes DeepSeek-V3 on it, with overrides of the
+    system. Raises SpecError.
+    """
+    if not is_system(source):
+        return library.load_experiment(source, overrides)
+    system = load_system(source, [each.removeprefix("systems.0.") for each in overrides])
+    trace = {"synthetic": {"like": "model", "prompt_tokens": 0}}
+    given = {"trace": trace, "batch": 64 * system.dies, "context": round(PROMPT)}
+    found = experiment_with(models=["deepseek-v3"], workload=given)
+    return found.model_copy(update={"name": system.name, "systems": (system,)})
 
 
 def _of_file(source: Any, count: int) -> Side:

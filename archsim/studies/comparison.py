@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archsim.base import host
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
 from archsim.base.tables import Shown, read_parquet
@@ -30,6 +31,7 @@ from archsim.runs.engine_comparison import (
 from archsim.runs.notes import die_of, result_notes, traffic_notes
 from archsim.runs.plan import Selection
 from archsim.specs.system import SystemSpec
+from archsim.studies.exploration.axes_answer import answer_axes
 from archsim.studies.exploration.page import write_points_page
 from archsim.studies.ranges import write_ranges
 
@@ -125,8 +127,9 @@ def write_sweep_report(
         answer = next(iter(sentences(Report(folder))), "")
         return SweepReport(write_report(folder), (*notes, *left_out), found, answer)
     numbered = [{"point": number, **row} for number, row in zip(selection.kept, rows, strict=True)]
-    page, notes = write_points_page(plan, numbered, selection.dropped.by_constraint, folder)
-    return SweepReport(page, notes, found)
+    said = answer_axes(selection, numbered, samples, jobs or host.available_cores())
+    page, notes = write_points_page(plan, numbered, selection.dropped.by_constraint, folder, said.sentences)
+    return SweepReport(page, (*notes, *said.notes), found, " ".join(said.sentences))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ SERVED = ("--set", "requests.count=20", "--set", "loads.factors=[]")
 CASES = {
     "run": [(("tiny.yaml", "--policy", "ep", *FEW), lambda found: found["policy"] == "ep", ())],
     "sweep": [
-        (("tiny.yaml", "--jobs", "1", *FEW), lambda found: len(found) == 10, ("reports/tiny/index.html",)),
+        (("tiny.yaml", "--jobs", "1", *FEW), lambda found: len(found["rows"]) == 10, ("reports/tiny/index.html",)),
         (("tiny.yaml", "--dry-run", *FEW), lambda found: len(found["runs"]) == 10, ()),
         (("swept.yaml", "--dry-run", *FEW), lambda found: found["points"] == found["of"], ()),
         (("swept.yaml", "--point", "0"), lambda found: found["name"] == "tiny.0", ()),
@@ -42,6 +42,7 @@ CASES = {
         ((str(EXAMPLES / "config.json"),), lambda found: found["model"]["experts"] > 1, ("qwen1.5-moe-a2.7b.yaml",))
     ],
     "check": [(("tiny.yaml",), lambda found: found["summary"].startswith("ok, 2 systems"), ())],
+    "check --trust": [(("tiny.yaml",), lambda found: found["answer"] and found["parts"][0]["share"] > 0, ())],
     "list": [(("systems",), lambda found: "dojo" in found["names"], ())],
     "trace import": [((str(EXAMPLES / "requests.jsonl"),), lambda found: "requests" in found, ("requests-store",))],
     "trace info": [(("store",), lambda found: found["store"] == "store", ())],
@@ -61,6 +62,7 @@ CASES = {
     "hardware cost": [
         (("tiny.yaml",), lambda found: found["small"]["low"]["usd"] != found["small"]["high"]["usd"], ())
     ],
+    "hardware power": [(("tiny.yaml",), lambda found: found["small"]["low"] != found["small"]["high"], ())],
     "hardware blocks": [(("pdu",), lambda found: found["block"] == "pdu" and found["text"], ())],
 }
 # Their results are read as JSON beside what else is tested of them, or they need minutes or a cell library.

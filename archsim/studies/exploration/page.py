@@ -232,30 +232,36 @@ MOST_ROWS = 200  # of the table: the front, then the fastest other points
 
 
 def write_points_page(
-    plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path
-) -> tuple[Path, tuple[str, ...]]:
+    plan: SweepPlan, rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int], folder: Path,
+    answer: Sequence[str] = (),
+) -> tuple[Path, tuple[str, ...]]:  # fmt: skip
     """Write ``index.html`` beside the results, and the distribution of drawn machines; returns its path and the notes.
     Equal results give equal bytes.
 
-    rows: rows of the results, with ``point``.
+    rows: rows of the results, with ``point``; answer: the first sentences.
     """
     rows = list(rows)
     found = view_of(plan, rows, dropped)
     wafers = write_distributions(plan, rows, folder)
-    files.write_text(folder / "index.html", render_points(found, rows, folder, section_of(wafers)))
+    files.write_text(folder / "index.html", render_points(found, rows, folder, section_of(wafers), answer))
     return folder / "index.html", found.notes
 
 
 def render_points(
-    found: Exploration, rows: list[Mapping[str, Any]], folder: Path, wafers: Mapping[str, Any] | None = None
-) -> str:
+    found: Exploration, rows: list[Mapping[str, Any]], folder: Path, wafers: Mapping[str, Any] | None = None,
+    answer: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The page as text. ``rows``: of the results. ``folder``: may contain a comparison of both engines. ``wafers``:
-    what it shows of drawn machines.
+    what it shows of drawn machines. ``answer``: the first sentences, in place of that of the best design.
     """
     first = found.spec.objectives[0]
     others = sorted((point for point in found.points if not point.front), key=lambda point: -point.values[first])
-    context = figures_of(found) | {
+    shown = figures_of(found)
+    if wafers:  # a random machine is no best one
+        shown |= {"answers": [], "sentences": shown["sentences"][:1]}
+    context = shown | {
         "asked": False,
+        "sentences": [*answer, *shown["sentences"][1:]] if answer else shown["sentences"],
         "engine_names": sorted({point.engine for point in found.points}),
         "engines": sections.engines_section(folder),
         "sure": sections.sure_section(folder),

@@ -1,0 +1,179 @@
+"""What a good machine costs, with how many spare dies it costs least, and what it draws at full load against its limit.
+
+A die that fails on its carrier is lost with what is bonded to it. Without spares that loses the carrier, as in the
+price of `archsim.runs.energy.build_costs`; with ``s`` spares on a carrier it is good if at most ``s`` of its dies fail,
+which is binomial: dies fail on their own. Where defects are drawn, dies stay where they were made, and fail by their
+yield, too. A spare adds its own price; carriers have room up to `CARRIER_MM2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from archsim.base.sums import sum
+from archsim.engine.fabrics import dies_together
+from archsim.laws.wafer import harvested_yield
+from archsim.report.units import carried_digits, percent
+from archsim.runs.energy import Coefficients, SystemHardware, build_costs, full_load_w
+from archsim.specs.system import SystemSpec
+from archsim.uncertainty.estimate import SURE, Interval, interval
+from archsim.uncertainty.worlds import draws_of, economics_of
+from microarch.silicon.cost import CARRIER_MM2
+
+SAMPLES = 64  # of the coefficients: a machine is priced in a few ms
+MOST_SPARES = 64  # that are tried, on a carrier
+
+
+@dataclass(frozen=True)
+class MachinePrice:
+    """Price and power of a machine. Arrays are float64[sample]; values are without a draw."""
+
+    name: str  # of the system
+    spares: int  # dies of a carrier that its file keeps back
+    usd: Sequence[float]  # of a good machine, by number of spare dies on a carrier; alone where spares take no place
+    samples_usd: np.ndarray  # float64[sample, number of spares]
+    watt: float  # at full load
+    samples_watt: np.ndarray
+    silicon_mm2: float
+    samples_mm2: np.ndarray
+    limit_w: float | None  # of the machine, by its file; None: it gives none
+
+    @property
+    def best_spares(self) -> int:
+        """The number with the lowest median, of those for which carriers have room."""
+        return int(np.argmin(np.median(self.samples_usd, axis=0)))
+
+    @property
+    def price_sentence(self) -> str:
+        """``A good dojo costs least with 1 spare die: 30,000 USD (21,000–44,000 in 90 % of 64 samples) …``."""
+        own, best = min(self.spares, len(self.usd) - 1), self.best_spares
+        within = f" in {percent(SURE)} of {len(self.samples_usd)} samples"
+        now = _range(self.usd[own], interval(self.samples_usd[:, own]), "USD", within)
+        kept = _spare_dies(own)
+        if len(self.usd) == 1:
+            return f"A good {self.name} costs {now}, and its carriers or packages have no room for a spare die."
+        sure = float((self.samples_usd.argmin(axis=1) == best).mean())
+        least = f"that number costs least in {percent(sure)} of samples"
+        if best == own:
+            other = own + 1 if own + 1 < len(self.usd) else own - 1
+            beside = _range(self.usd[other], interval(self.samples_usd[:, other]), "USD")
+            said = f"A good {self.name} costs {now} {kept}, and no other number of spare dies makes it cheaper"
+            return f"{said} ({_spare_dies(other)} {beside}; {least})."
+        cheapest = _range(self.usd[best], interval(self.samples_usd[:, best]), "USD", within)
+        as_it_is = _range(self.usd[own], interval(self.samples_usd[:, own]), "USD")
+        return (
+            f"A good {self.name} costs least {_spare_dies(best)} per carrier: {cheapest}, against {as_it_is} {kept}; "
+            f"{least}."
+        )
+
+    @property
+    def power_sentence(self) -> str:
+        """``At full load, dojo draws 17 kW (11–25 in 90 % of 64 samples), 1.8 W/mm² (1.2–2.6), …``."""
+        spread, within = interval(self.samples_watt), f" in {percent(SURE)} of {len(self.samples_watt)} samples"
+        kilo = 1e3 if self.watt >= 1e3 else 1.0
+        watt = _range(self.watt / kilo, Interval(*(each / kilo for each in spread)), "kW" if kilo > 1 else "W", within)
+        density = _range(self.watt / self.silicon_mm2, interval(self.samples_watt / self.samples_mm2), "W/mm²")
+        said = f"At full load, {self.name} draws {watt}, {density}"
+        if self.limit_w is None:
+            kept = float(np.quantile(self.samples_watt, SURE)) / kilo
+            text = carried_digits(kept, spread.p05 / kilo, spread.p95 / kilo)
+            return (
+                f"{said}; its file gives no limit, and one of {text} {'kW' if kilo > 1 else 'W'} would be kept with a "
+                f"probability of {percent(SURE)}."
+            )
+        share = float((self.samples_watt <= self.limit_w).mean())
+        verdict = "under" if share >= SURE else "above" if share <= 1 - SURE else "at"
+        return (
+            f"{said}; that is {verdict} its limit of {self.limit_w / kilo:,.4g} {'kW' if kilo > 1 else 'W'}, which it "
+            f"keeps with a probability of {percent(share)}."
+        )
+
+
+def price_machine(system: SystemSpec, middle: Coefficients | None = None, samples: int = SAMPLES) -> MachinePrice:
+    """``middle``: coefficients, of which those that a user set are exact."""
+    middle = middle or Coefficients()
+    found = [_priced(system, each) for each in [middle, *_drawn(system, middle, samples)]]
+    room, limits = _with_room(build_costs(system, middle), len(found[0][0])), []
+    if system.power is not None:
+        limits = [system.power.limit_w, system.power.die_limit_w and system.power.die_limit_w * system.dies]
+    return MachinePrice(
+        name=system.name, spares=_kept(system) // max(1, build_costs(system, middle).carriers),
+        usd=tuple(found[0][0][room]), samples_usd=np.array([usd[room] for usd, _, _ in found[1:]]),
+        watt=found[0][1], samples_watt=np.array([watt for _, watt, _ in found[1:]]),
+        silicon_mm2=found[0][2], samples_mm2=np.array([mm2 for _, _, mm2 in found[1:]]),
+        limit_w=min((each for each in limits if each), default=None),
+    )  # fmt: skip
+
+
+def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coefficients]:
+    """Coefficients in every sample, by the ranges that they have for this machine's node and memory."""
+    quantities = economics_of(middle.of(system))
+    draws = draws_of([each.key for each in quantities], samples, seed=1)
+    values = {each.key.partition(".")[2]: each.distribution.at(draws[each.key]) for each in quantities}
+    return [middle.change({name: float(each[at]) for name, each in values.items()}) for at in range(samples)]
+
+
+def _priced(system: SystemSpec, coefficients: Coefficients) -> tuple[np.ndarray, float, float]:
+    machine = build_costs(system, coefficients)
+    return _by_spares(machine), full_load_w(machine, coefficients), machine.silicon_mm2
+
+
+def _by_spares(machine: SystemHardware) -> np.ndarray:
+    """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs. Of packages of one
+    die, the price alone.
+    """
+    system, usd = machine.system, machine.usd
+    if (dies_together(system) or 1) == 1 or machine.packages:
+        return np.array([sum(usd.values())])
+    from scipy.special import bdtr
+
+    lost_usd = usd.get("bonding", 0.0)
+    tested_usd = sum(each for name, each in usd.items() if name not in ("bonding", "assembly"))
+    carriers = machine.carriers
+    on_one, needed = system.sites / carriers, (system.sites - _kept(system)) / carriers
+    good = np.exp(-np.log1p(lost_usd / tested_usd) / on_one)  # share of dies whose bonds all hold
+    drawn = system.drawn
+    if drawn is not None:
+        bonds = drawn.bonds or machine.pieces + machine.stacks_per_die
+        good *= (1 - drawn.bond_failure) ** bonds
+        harvest = system.dies_as_built.harvest if system.dies_as_built is not None else None
+        cores = (harvest.cores, harvest.needed) if harvest is not None else (1, 1)
+        cores_mm2 = machine.area_mm2["compute"] if harvest is not None else 0.0
+        good *= harvested_yield(machine.die_mm2, cores_mm2, drawn.defects_per_cm2, drawn.cluster, *cores)
+    die_usd = (tested_usd - usd["carrier"] - usd.get("cables", 0.0)) / system.sites
+    spares = np.arange(MOST_SPARES + 1)
+    share = bdtr(spares, ceil(needed) + spares, 1 - good)
+    each_usd = (needed + spares) * die_usd + (usd["carrier"] + usd.get("cables", 0.0)) / carriers
+    with np.errstate(divide="ignore"):
+        return carriers * each_usd / share + usd.get("assembly", 0.0)
+
+
+def _with_room(machine: SystemHardware, count: int) -> np.ndarray:
+    """bool[number of spare dies]: whether a carrier has room for them."""
+    on_one, die_mm2 = machine.system.sites / machine.carriers, machine.carrier_mm2 / machine.system.sites
+    dies = on_one - _kept(machine.system) / machine.carriers + np.arange(count)
+    return dies * die_mm2 <= max(CARRIER_MM2, on_one * die_mm2)
+
+
+def _kept(system: SystemSpec) -> int:
+    """Spare dies of a machine, as its file has it."""
+    spares = system.spares
+    if spares is None:
+        return 0
+    across, up = (system.mesh.x, system.mesh.y) if system.mesh is not None else (0, 0)
+    return spares.dies + spares.rows * across + spares.columns * up
+
+
+def _spare_dies(count: int) -> str:
+    return "without spare dies" if not count else f"with {count} spare {'die' if count == 1 else 'dies'}"
+
+
+def _range(value: float, spread: Interval, unit: str, within: str = "") -> str:
+    """``30,000 USD (21,000–44,000)``, with the digits of the range, which has the value inside."""
+    low, high = min(spread.p05, value), max(spread.p95, value)
+    text, first, last = (carried_digits(each, low, high) for each in (value, low, high))
+    return f"{text} {unit} ({first}–{last}{within})"

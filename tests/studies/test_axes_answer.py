@@ -1,0 +1,85 @@
+"""First sentences of sweeps with axes: the gain of the best value over the first, ties and their cheapest, draws."""
+
+import re
+
+import pytest
+import yaml
+
+import archsim as ar
+from archsim.runs.plan import plan_of, select
+from archsim.runs.sweep import Unwatched, sweep_selected
+from archsim.studies.comparison import write_sweep_report
+
+BASE = {
+    "name": "axes",
+    "systems": ["dojo"],
+    "models": ["olmoe-1b-7b"],
+    "workload": {
+        "trace": {"synthetic": {"like": "model", "prompt_tokens": 0}}, "batch": [256], "decode_steps": 1,
+        "context": 512, "layers": 2,
+    },
+    "policies": ["ep", "allo"],
+    "assumptions": "physical",
+    "engine": "analytical",
+}  # fmt: skip
+
+
+@pytest.fixture
+def answered(tmp_path):
+    """Of a sweep of BASE with these axes: its answer, its page and its rows."""
+
+    def run(grid, samples=16, **changes):
+        file = tmp_path / "axes.yaml"
+        file.write_text(yaml.safe_dump(BASE | changes | {"sweep": {"grid": grid}}), encoding="utf-8")
+        selection = select(plan_of(ar.load(file)))
+        results = sweep_selected(selection, tmp_path / "out", 1, Unwatched())
+        report = write_sweep_report(selection, tmp_path / "out", samples, 1)
+        page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+        return report.answer, page, results.runs.rows
+
+    return run
+
+
+def numbers_of(text):
+    """(Value, low, high) of every ``1.18 × (1.08–1.25``."""
+    return [tuple(map(float, each)) for each in re.findall(r"([\d.]+)\u00a0× \(([\d.]+)–([\d.]+)", text)]
+
+
+def test_the_best_value_of_a_key_is_held_against_the_first_with_its_range(answered):
+    answer, page, rows = answered({"system.hbm.bandwidth": ["1 TB/s", "2 TB/s", "4 TB/s"]})
+    first = answer.partition(". ")[0]
+    rates = [row["tokens_per_s"] for row in rows if row["policy"] == "ep"]
+    assert "hbm.bandwidth 4 TB/s" in first and "1 TB/s" in first and first in page.replace("&nbsp;", "\u00a0")
+    value, low, high = numbers_of(first)[0]
+    assert low <= value <= high and value == pytest.approx(rates[2] / rates[0], rel=0.01)
+    assert "standard error of 2 of 16 layers" in first
+
+
+def test_values_that_gain_nothing_are_a_tie_and_the_cheapest_is_named(answered):
+    answer, _, _ = answered({"system.llc.capacity": ["256 MiB", "1 GiB", "64 MiB"]})
+    first = answer.partition(". ")[0]
+    assert "no effect" in first and "64 MiB is the cheapest" in first
+
+
+def test_a_part_of_a_policy_is_superfluous_from_a_value_on(answered):
+    answer, _, _ = answered({"system.d2d.bandwidth": ["250 GB/s", "4 TB/s"]}, policies=["allo", "allo+pred"], samples=0)
+    assert re.match(r"Prediction (adds less than the noise from|still adds)", answer)
+    assert "allo+pred over allo" in answer
+
+
+@pytest.mark.parametrize(
+    ("key", "values"), [("system.dies_as_built.dead", [[3, 7], [12, 13], [0, 24]]), ("system.drawn.wafer", [0, 1, 2])]
+)
+def test_a_random_draw_is_never_the_best(answered, key, values):
+    made = {"like": "dojo", "name": "wafer"}
+    if "drawn" in key:
+        made |= {"drawn": {"wafers": 3, "link_failure": 0.05}}
+    answer, page, rows = answered({key: values}, systems=[made], samples=0)
+    perfect = ar.sweep(BASE | {"systems": ["dojo"]}, jobs=1).runs.rows
+    best = max(row["tokens_per_s"] for row in perfect)
+    rates = [max(row["tokens_per_s"] for row in rows if row["point"] // 2 == at) for at in range(3)]
+    assert answer.startswith("Defects cost") and "median and the central 90" in answer
+    middle = 100 * (1 - sorted(rates)[1] / best)
+    said = float(re.search(r"([−\d.]+) % \(", answer)[1].replace("−", "-"))
+    assert said == pytest.approx(abs(middle), abs=0.06 + 0.1 * abs(middle))
+    assert "Best throughput" not in page

@@ -1,0 +1,41 @@
+"""Price of a good machine by spare dies, and power against a limit: closed forms and directions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from archsim.runs.energy import Coefficients, build_costs, full_load_w
+from archsim.search.options import load_system
+from archsim.studies.machine_price import price_machine
+
+
+def test_without_spares_a_good_machine_has_the_price_of_the_machine():
+    dojo = load_system("dojo")
+    found, costs = price_machine(dojo, samples=16), build_costs(dojo)
+    assert found.usd[0] == pytest.approx(sum(costs.usd.values())) and found.watt == pytest.approx(full_load_w(costs))
+    tested = sum(usd for name, usd in costs.usd.items() if name != "bonding")
+    good = (tested / found.usd[0]) ** (1 / 25)  # of a die: all 25 are good in tested / price of machines
+    each = (tested - costs.usd["carrier"]) / 25
+    one = good**26 + 26 * good**25 * (1 - good)
+    assert found.usd[1] == pytest.approx((26 * each + costs.usd["carrier"]) / one)
+
+
+def test_spares_follow_what_fails():
+    dojo = load_system("dojo")
+    best = [
+        price_machine(dojo, Coefficients().change({"bond_loss": loss}), 16).best_spares for loss in (0.0, 0.002, 0.02)
+    ]
+    assert best[0] == 0 < best[1] < best[2]
+    drawn = load_system("dojo", ["drawn={defects_per_cm2: 0.1}"])
+    assert price_machine(drawn, samples=16).best_spares > best[1]
+    assert len(price_machine(load_system("h200_node"), samples=16).usd) == 1  # packages have no spare dies
+
+
+def test_a_limit_is_kept_with_the_share_of_samples_below_it():
+    found = [price_machine(load_system("dojo", [f"power.limit={kilo}kW"]), samples=32) for kilo in (12, 17, 30)]
+    kept = [float(np.mean(each.samples_watt <= each.limit_w)) for each in found]
+    assert kept[0] == 0 < kept[1] < kept[2] == 1
+    for each, share in zip(found, kept, strict=True):
+        assert f"probability of {100 * share:.0f}" in each.power_sentence
+    assert math.isclose(found[0].watt, found[2].watt)
