@@ -131,22 +131,46 @@ LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 
 
 def answer(found: Recommendation) -> str:
-    """One sentence."""
+    """Sentences: what to serve the model with and the rate that it answers with its range, then its batch limits and
+    how likely it is the best.
+    """
     best, asked = found.best, found.asked
-    low, high = _rate(best.low), _rate(best.high)
-    spread = f"{low} to {high} in 80 % of what a real system may be"
-    rate = f"{_rate(best.rate_per_s)} requests per second ({spread})"
-    if asked.rate:
-        rate = f"{_rate(asked.rate)} requests per second in {best.meets:.0%} of what a real system may be"
     end = {
         THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
     }[asked.objective]  # fmt: skip
+    assumed = " (assumed, as no limit was given)" if asked.assumed else ""
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}, {_describe_precision(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens per step. It answers {rate} with "
-        f"{describe_limits(asked)} for {WITHIN:.0%} of them. With a probability of {best.probability:.0%}, {end} of "
-        f"{found.configurations} configurations."
+        f"({best.sizes}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
+        f"{describe_limits(asked)}{assumed} for {WITHIN:.0%} of them. Let each rank run up to "
+        f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step. With a "
+        f"probability of {best.probability:.0%}, {end} of {found.configurations} configurations.{_best_pools(found)}"
+    )
+
+
+def _describe_rate(each: Recommended, asked: Asked) -> str:
+    """``42 requests per second (36 to 50 in 80 % of samples)``; where a rate is asked, in how many samples it is
+    answered.
+    """
+    highest = f"{_rate(each.rate_per_s)} requests per second"
+    spread = f"{_rate(each.low)} to {_rate(each.high)} in 80 % of samples"
+    if not asked.rate:
+        return f"{highest} ({spread})"
+    return (
+        f"{_rate(asked.rate)} requests per second in {each.meets:.0%} of samples (it could answer "
+        f"{_rate(each.rate_per_s)}, {spread})"
+    )
+
+
+def _best_pools(found: Recommendation) -> str:
+    """Of a question with pools whose answer has none: the best ratio of pools, and what it answers."""
+    pools = [each for each in found.others if each.choice.prefill]
+    if not found.asked.pools or found.best.choice.prefill or not pools:
+        return ""
+    best = max(pools, key=lambda each: (each.probability, each.rate_per_s / each.devices))
+    return (
+        f" Pools are not better: the best ratio is {best.sizes}, which answers {_describe_rate(best, found.asked)} on "
+        f"{best.devices} {best.kind.offer.gpu.upper()}."
     )
 
 
