@@ -817,7 +817,7 @@ def place(
 
 def worth(
     policy: str,
-    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
     deployment: Source,
     overrides: Sequence[str] = (),
     *,
@@ -827,23 +827,26 @@ def worth(
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
 
-    Returns a `Worth`: ``.verdict``, ``.rows`` (without the balancer and by spare slots a rank: balance, time of the
-    experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``, ``.ttft`` and ``.goodput`` (range of the change over three
-    draws), ``.break_even`` (decode iterations after which a rearrangement has paid), ``.placed``.
+    Returns a `Worth`: ``.answer`` (how many redundant experts, and their gain), ``.verdict``, ``.rows`` (without the
+    balancer and by spare slots a rank: balance, time of the experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``,
+    ``.ttft`` and ``.goodput`` (range of the change over three draws), ``.break_even`` (decode iterations after which a
+    rearrangement has paid), ``.placed``.
 
-    policy, loads, held_out: as of ``place``. deployment: a file of ``archsim serve`` with one engine; its requests and
-    limits are served. out: folder of the engines' files of the best placement. samples: 16 or more: ``.worlds`` is what
-    it gains where what laws are off is drawn so often.
+    policy, loads, held_out: as of ``place``; loads None: of the traffic that is known of the model. deployment: a file
+    of ``archsim serve`` with one engine; its requests and limits are served. out: folder of the engines' files of the
+    best placement. samples: ``.worlds`` is what it gains where what laws are off is drawn so often (None: 16, of the
+    first requests; 0: none).
 
     Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
 
     >>> ar.worth("eplb", "loads.npz", "serve_olmoe").verdict  # takes minutes  # doctest: +SKIP
     """
+    from archsim.search.deployments import policies_sentence
     from archsim.studies.worth import worth as judged
 
-    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
-    target = None if out is None else Path(out)
-    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target, samples)
+    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads or ())
+    target, paths = None if out is None else Path(out), [Path(source) for source in sources]
+    return judged(policy, paths, deployment, overrides, held_out, target, samples, policies_sentence)
 
 
 def block_worth(

@@ -148,14 +148,16 @@ def compare_deployments(
     return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
 
 
-def policies_sentence(plan: ServePlan, found: ServedSure) -> str:
-    """What is said of the policies of a file without axes."""
+def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] = ()) -> str:
+    """What is said of the policies of a file without axes. ``names``: theirs in ``found``, if not of the plan."""
     served, slo = {option.name for option in found.options}, plan.first.spec.slo
-    names = [each for each in plan.names() if each in served]
+    names = [each for each in names or plan.names() if each in served]
     same = dict.fromkeys(names, 1.0)
     limits = {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
-    is_loop = bool(plan.first.spec.requests.concurrency)
-    return DeploymentComparison(found, tuple(names), (), "machines", same, limits, same, is_loop, {}).sentence
+    is_loop, runs = bool(plan.first.spec.requests.concurrency), plan.runs()
+    near = len(names) == len(runs) == 2 and at_limits(found.options, limits)
+    moved = moved_limits(runs[0].serving, runs[1].serving) if near else {}
+    return DeploymentComparison(found, tuple(names), (), "machines", same, limits, same, is_loop, moved).sentence
 
 
 def compare_points(
