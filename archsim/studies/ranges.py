@@ -67,8 +67,9 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
     value = faster["throughput_tokens_per_s"] / slower["throughput_tokens_per_s"]
     named = {name: faster[name] for name in ("assumptions", "system", "model", "batch")}
     return named | {
-        "faster": faster["policy"], "slower": slower["policy"], "slower_system": slower["system"], "faster_run": faster["run"],
-        "slower_run": slower["run"], "ratio": value, "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
+        "faster": faster["policy"], "slower": slower["policy"], "slower_system": slower["system"],
+        "faster_run": faster["run"], "slower_run": slower["run"], "ratio": value,
+        "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
         "ratio_p95": found.ratio.p95, "probability": found.probability, "reverse": found.reverse,
         "tie": tie(found, samples),
     }  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
+from archsim.report.units import percent
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
 from archsim.serving.serving import requests_of
@@ -142,9 +143,10 @@ def answer(found: Recommendation) -> str:
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
         f"({best.sizes}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
-        f"{describe_limits(asked)}{assumed} for {WITHIN:.0%} of them. Let each rank run up to "
+        f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them. Let each rank run up to "
         f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step. With a "
-        f"probability of {best.probability:.0%}, {end} of {found.configurations} configurations.{_best_pools(found)}"
+        f"probability of {percent(best.probability)}, {end} of {found.configurations} configurations."
+        f"{_best_pools(found)}"
     )
 
 
@@ -153,11 +155,11 @@ def _describe_rate(each: Recommended, asked: Asked) -> str:
     answered.
     """
     highest = f"{_rate(each.rate_per_s)} requests per second"
-    spread = f"{_rate(each.low)} to {_rate(each.high)} in 80 % of samples"
+    spread = f"{_rate(each.low)} to {_rate(each.high)} in {percent(0.8)} of samples"
     if not asked.rate:
         return f"{highest} ({spread})"
     return (
-        f"{_rate(asked.rate)} requests per second in {each.meets:.0%} of samples (it could answer "
+        f"{_rate(asked.rate)} requests per second in {percent(each.meets)} of samples (it could answer "
         f"{_rate(each.rate_per_s)}, {spread})"
     )
 
