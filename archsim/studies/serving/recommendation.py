@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,20 +133,25 @@ LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 
 
 def answer(found: Recommendation) -> str:
-    """Sentences: what to serve the model with and the rate that it answers with its range, then its batch limits and
-    how likely it is the best.
+    """Sentences: what to serve the model with, the rate that it answers with its range, and how likely it is the best;
+    then its batch limits.
     """
     best, asked = found.best, found.asked
     end = {
         THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
     }[asked.objective]  # fmt: skip
     assumed = " (assumed, as no limit was given)" if asked.assumed else ""
+    ratio = ""
+    if best.choice.prefill:
+        decode = best.choice.instances - best.choice.prefill
+        part = gcd(best.choice.prefill, decode)
+        ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
-        f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them. Let each rank run up to "
-        f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step. With a "
-        f"probability of {percent(best.probability)}, {end} of {found.configurations} configurations."
+        f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
+        f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them, and with {percent(best.probability)} "
+        f"probability {end} of {found.configurations} configurations. Let each rank run up to "
+        f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
         f"{_best_pools(found)}"
     )
 
