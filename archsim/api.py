@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -750,7 +750,7 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
         return
     with watching() as watcher:
         if isinstance(found, Serving):
-            serve_plan(manifest, out=out, around=False, watcher=watcher, jobs=jobs)
+            serve_plan(manifest, out=out, around=False, watcher=watcher, jobs=jobs, samples=0)
         else:
             sweep(found, out, jobs, watcher, samples=samples_in(manifest.parent))
 
@@ -817,7 +817,7 @@ def place(
 
 def worth(
     policy: str,
-    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    loads: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
     deployment: Source,
     overrides: Sequence[str] = (),
     *,
@@ -827,23 +827,26 @@ def worth(
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
 
-    Returns a `Worth`: ``.verdict``, ``.rows`` (without the balancer and by spare slots a rank: balance, time of the
-    experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``, ``.ttft`` and ``.goodput`` (range of the change over three
-    draws), ``.break_even`` (decode iterations after which a rearrangement has paid), ``.placed``.
+    Returns a `Worth`: ``.answer`` (how many redundant experts, and their gain), ``.verdict``, ``.rows`` (without the
+    balancer and by spare slots a rank: balance, time of the experts, TTFT, TPOT, goodput, KV blocks), ``.tpot``,
+    ``.ttft`` and ``.goodput`` (range of the change over three draws), ``.break_even`` (decode iterations after which a
+    rearrangement has paid), ``.placed``.
 
-    policy, loads, held_out: as of ``place``. deployment: a file of ``archsim serve`` with one engine; its requests and
-    limits are served. out: folder of the engines' files of the best placement. samples: 16 or more: ``.worlds`` is what
-    it gains where what laws are off is drawn so often.
+    policy, loads, held_out: as of ``place``; loads None: of the traffic that is known of the model. deployment: a file
+    of ``archsim serve`` with one engine; its requests and limits are served. out: folder of the engines' files of the
+    best placement. samples: ``.worlds`` is what it gains where what laws are off is drawn so often (None: 16, of the
+    first requests; 0: none).
 
     Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
 
     >>> ar.worth("eplb", "loads.npz", "serve_olmoe").verdict  # takes minutes  # doctest: +SKIP
     """
+    from archsim.search.deployments import policies_sentence
     from archsim.studies.worth import worth as judged
 
-    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
-    target = None if out is None else Path(out)
-    return judged(policy, [Path(source) for source in sources], deployment, overrides, held_out, target, samples)
+    sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads or ())
+    target, paths = None if out is None else Path(out), [Path(source) for source in sources]
+    return judged(policy, paths, deployment, overrides, held_out, target, samples, policies_sentence)
 
 
 def block_worth(
@@ -924,7 +927,7 @@ def serve(
         _draw(found, Path(timeline))
     if out is None:
         return found if timeline is not None else served(serving)
-    return serve_plan(source, overrides, out=out, around=around, first=True).outcomes[0]
+    return serve_plan(source, overrides, out=out, around=around, first=True, samples=0).outcomes[0]
 
 
 def serve_policies(
@@ -934,7 +937,7 @@ def serve_policies(
 
     >>> [each.measures for each in ar.serve_policies("serve_olmoe")]  # takes seconds  # doctest: +SKIP
     """
-    return list(serve_plan(source, overrides, out=out, around=around).outcomes)
+    return list(serve_plan(source, overrides, out=out, around=around, samples=0).outcomes)
 
 
 def serve_plan(
@@ -954,24 +957,21 @@ def serve_plan(
     also ``bench.json`` (keys of ``vllm bench serve``), ``requests.csv``, and a folder of these for every further
     policy. Runs that are kept there, or in the cache, are not served again. first: under the first policy alone, and
     the first point. watcher, jobs: as of ``ar.sweep``; without ``out``, runs are served one after the other. samples:
-    as of ``serve_sure``, for the ranges of all runs (None: of a file with axes 16, of at most 8 runs; else none; 0:
-    none). ``.answer`` has the best point with its range, ``.sampled`` the `ServedSure`.
+    as of ``serve_sure``, for the ranges of all runs (None: 16, of a file with axes of at most 8 runs; 0: none).
+    ``.answer`` has the best point or policy with its range, or p99 of one and the rate that it sustains; ``.sampled``
+    the `ServedSure`.
 
     Raises as ``serve``; points of a file with axes that cannot run are rows that say why.
 
     >>> ar.serve_plan("serve_olmoe", out="report").outcomes  # takes seconds  # doctest: +SKIP
     """
-    from archsim.search.served_axes import serve_axes
-    from archsim.studies.serving.page import serve_all, serve_into
+    from archsim.search.served_axes import serve_axes, serve_load
     from archsim.studies.serving.runs import serve_plan as planned
 
     plan, folder = planned(source, overrides, first=first), None if out is None else Path(out)
     if plan.has_axes:
         return serve_axes(plan, folder, samples, jobs, watcher)
-    # before the page, which has its intervals
-    found = serve_sure(source, samples, overrides, out=out, watcher=watcher, jobs=jobs) if samples else None
-    served = serve_all(plan, watcher) if folder is None else serve_into(plan, folder, watcher, around, jobs)
-    return replace(served, sampled=found)
+    return serve_load(plan, folder, samples, jobs, watcher, around)
 
 
 def serve_sure(

@@ -14,7 +14,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     arguments.add_report(parser, "reports/NAME, or reports/NAME-search with --search")
     arguments.add_jobs(parser)
     arguments.add_samples(
-        parser, sentence="default: none; of a file with `sweep:` 16, of at most 8 runs that are near the best; 0: none"
+        parser, sentence="default: 16, of a file with `sweep:` of at most 8 runs that are near the best; 0: none"
     )
     parser.add_argument(
         "--timeline",
@@ -73,9 +73,12 @@ def _serve(args: argparse.Namespace) -> int:
     rows = [dict(row) for row in served.table.rows]
     for row, outcome in zip(rows, served.outcomes, strict=False):  # none of a file with axes
         row |= {"why_slow": list(outcome.why_slow), "notes": list(outcome.notes)}
-    args.result = rows if served.sampled is None else {"rows": rows, "sure": served.sampled.plain()}
+    args.result = {"answer": served.answer, "rows": rows}
+    if served.sampled is not None:
+        args.result["sure"] = served.sampled.plain()
+    if served.answer:
+        print(served.answer)
     if served.plan.has_axes:
-        args.result = {"answer": served.answer, "rows": rows} | (args.result if served.sampled is not None else {})
         _print_points(served)
         print_notes(served.plan.notes(served.table.rows))
     else:
@@ -95,13 +98,11 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _print_points(served) -> None:
-    """The answer, the best rows, and which were refused."""
+    """The best rows, and which were refused."""
     from archsim.base.errors import sentence
     from archsim.cli.printing import console, grid
     from archsim.studies.serving.page import FEW, cells, order_rows, ranges_of
 
-    if served.answer:
-        print(served.answer)
     ranges = ranges_of(served.plan, served.table, served.sampled)
     keys = ("point", *served.plan.first.axes, "policy")
     rows = order_rows(served.table.rows)

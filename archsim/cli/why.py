@@ -42,7 +42,7 @@ def run_why(args: argparse.Namespace) -> int:
     from archsim.cli.printing import console, grid, print_compiling, print_notes
     from archsim.runs.plan import choose
     from archsim.runs.results import damage_told
-    from archsim.studies.why import Why, run_that_matters, sentence
+    from archsim.studies.why import HEADS, Why, run_that_matters, table_of
 
     chosen = {name: getattr(args, name) for name in arguments.CHOSEN}
     given = args.step is not None or args.layer is not None
@@ -52,30 +52,23 @@ def run_why(args: argparse.Namespace) -> int:
     print_notes(damage_told(Path(args.file)))
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
-    print(f"simulating the run{', then what would help' if given else ''} ...", file=sys.stderr, flush=True)
+    print("simulating the run, then what would help ...", file=sys.stderr, flush=True)
     found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, report=heartbeat.doing, **chosen)
     assert isinstance(found, Why)
     args.result = found
+    print(found.answer)
     print_notes((*found.notes, *experiment.unread))
     if given:
-        print(repr(found))
+        print(repr(found).removeprefix(f"{found.answer}\n"))
         return arguments.OK
-    from archsim.studies.why import HEADS, MORE, table_of
-
     table = grid(*HEADS, title=found.run)
     for cells in table_of(found.rows):
         table.add_row(*cells)
     console().print(table)
-    first = found.rows[0]
     if found.clock:
         print(found.clock)
     if picked:
-        where = {"step": first["step"], "layer": first["layer"]}
-        args.result = helped = ar.why(experiment, **where, worst=args.worst, report=heartbeat.doing, **chosen)
-        assert isinstance(helped, Why)
-        print(f"This is the fastest run of the report at its largest batch. {sentence(helped)}")
-    else:
-        print(f"{MORE}, add --step {first['step']} --layer {first['layer']} to this command.")
+        print("This is the fastest run of the report at its largest batch.")
     return arguments.OK
 
 

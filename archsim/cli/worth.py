@@ -19,7 +19,11 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
         help="A balancer (eplb, craft, remap or dup) or a block of silicon (prediction, allocator or speeds).",
     )
     parser.add_argument(
-        "--loads", nargs="+", metavar="LOADS", help="For a balancer: recorded loads, as `archsim place` takes them."
+        "--loads",
+        nargs="+",
+        metavar="LOADS",
+        help="For a balancer: recorded loads, as `archsim place` takes them (default: those of the traffic that is "
+        "known of the model).",
     )
     parser.add_argument(
         "--deployment",
@@ -43,10 +47,8 @@ def add_worth(parser: argparse.ArgumentParser) -> None:
 
 def run_worth(args: argparse.Namespace) -> int:
     """Print the verdict and what it stands on. Raises ArchsimError for what does not fit."""
-    if args.inside is None and (args.loads is None or args.deployment is None):
-        raise SpecError(
-            "a balancer needs --loads and --deployment. A block (prediction, allocator or speeds) needs --in"
-        )
+    if args.inside is None and args.deployment is None:
+        raise SpecError("a balancer needs --deployment. A block (prediction, allocator or speeds) needs --in")
     if args.inside is not None and (args.loads or args.deployment or args.out):
         raise SpecError("--in is for a block. --loads, --deployment and --out are for a balancer")
     print(f"reading {args.inside or args.deployment} ...", file=sys.stderr, flush=True)  # before slow imports
@@ -62,6 +64,8 @@ def _balancer(args: argparse.Namespace) -> int:
     out = None if args.out is None else Path(args.out)
     found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples)
     args.result = found
+    if found.answer:
+        print(found.answer)
     print(found.verdict)
     if found.reason:
         print(found.reason)

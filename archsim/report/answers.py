@@ -10,6 +10,7 @@ from typing import Any
 
 from archsim.base.causes import DOING
 from archsim.base.sums import sum
+from archsim.report.own_answers import best_other, own_policies, own_sentences, system_sentences
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
 from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, with_unit
@@ -51,11 +52,17 @@ def sentences(report: Report) -> list[str]:
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
-    rest = _won(by_system, report.ranges.get("samples", 0)) if len(report.policies) > 1 else _alone(by_system)
     whole = [said for place in last.values() if (said := iteration_sentence(place))]
+    first = [
+        *own_sentences(report, list(places)[:_MOST_PLACES]),
+        *system_sentences(report, {place: [win.run for win in found] for place, found in places.items()}),
+    ]
+    if len(report.policies) > 1:
+        rest = [*_won(by_system, report.ranges.get("samples", 0)), *whole]
+    else:
+        rest = [*whole, *_alone(by_system)]
     return [
-        " ".join([*whole, *_faster_systems(by_system), *rest])
-        + f" These numbers hold under the assumption set {label}.",
+        " ".join([*first, *rest]) + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]
@@ -72,29 +79,6 @@ def iteration_sentence(row: Row) -> str:
     )
 
 
-def _faster_systems(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
-    """``dojo decodes deepseek-v3 1.30× to 1.52× as fast as tsmc_sow.``: the systems of a sweep compared first of all,
-    each with its fastest policy, over the batches that both ran. The fastest system is that of the largest batch.
-    """
-    rates: dict[str, dict[str, dict[int, float]]] = {}
-    for system, places in by_system.items():
-        for place, found in places.items():
-            own = {win.batch: win.run["throughput_tokens_per_s"] for win in found}
-            rates.setdefault(place.model, {})[system] = own
-    said = []
-    for model, systems in rates.items():
-        shared = sorted(set.intersection(*(set(own) for own in systems.values())))
-        if len(systems) < 2 or not shared:
-            continue
-        first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]])
-        parts = []
-        for other in others:
-            ratios = [systems[first][batch] / systems[other][batch] for batch in shared]
-            parts.append(f"{between(ratios, factor)} as fast as {other}")
-        said.append(f"{first} decodes {model} {listing(parts)}.")
-    return said
-
-
 def winners(report: Report, place: Panel) -> list[Winner]:
     """The fastest policy at every batch, in ascending order. Of policies within CLOSE of the fastest, it is ep if it is
     among them, else the first of the experiment.
@@ -105,7 +89,11 @@ def winners(report: Report, place: Panel) -> list[Winner]:
         if not (close := fastest(each)):
             continue
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
-        pairs = report.ranges.get("pairs", ())
+        pairs = [
+            pair
+            for pair in report.ranges.get("pairs", ())
+            if pair.get("slower_system", best["system"]) == best["system"]
+        ]
         ties = tuple(pair for pair in pairs if pair["tie"] and pair["faster_run"] == best["run"])
         found.append(Winner(batch, best, best["speedup_vs_ep"], ties))
     return found
@@ -125,8 +113,13 @@ def in_question(report: Report) -> list[list[Row]]:
             close = [run["run"] for run in fastest(runs)]
             rate = {run["run"]: run["throughput_tokens_per_s"] or 0.0 for run in runs}
             others = fastest(run for run in runs if run["run"] not in close)
-            asked = {run["run"]: run for run in [win.run, *others[:1], *(r for r in runs if r["policy"] == "ep")]}
-            if len(asked) > 1:
+            own = [run for run in runs if run["policy"] in own_policies(report)]
+            beside = [best_other(report, runs)] if own else []
+            asked = {
+                run["run"]: run
+                for run in [win.run, *others[:1], *(r for r in runs if r["policy"] == "ep"), *beside, *own] if run
+            }  # fmt: skip
+            if len(asked) > 1 or len(report.systems) > 1:
                 lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
                 found.append((win.gain or 0.0, lead, list(asked.values())))
     gains = [gain for gain, _, _ in found]

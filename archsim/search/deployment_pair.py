@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from archsim.report.units import carried_digits, listing, percent, significant
+from archsim.report.units import interval as written_interval
 from archsim.serving.serving import serve
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure
@@ -18,6 +20,7 @@ MOVED = (0.9, 1.1)  # factors on the limits, where one is within the range of a 
 MOVES = 0.02  # relative: what moved limits change less is not said
 NOTHING = 0.001  # relative: smaller changes are none
 _ENDLESS = 100.0  # ratios above it are of next to nothing, and have no end that is said
+_WORDS = MappingProxyType({"max_num_seqs": "requests per rank", "max_num_batched_tokens": "tokens per step"})
 _KEY = re.compile(r"(?<![\w.])[A-Za-z_][\w]*(?:\.\w+)*\.(?=[A-Za-z_]\w* )")  # of ``scheduler.name ``, all but the last
 
 
@@ -50,9 +53,17 @@ def pair_sentence(
 
 
 def short(name: str) -> str:
-    """``scheduler.chunked_prefill True`` → ``chunked_prefill true``."""
-    plain = _KEY.sub("", name)
-    return re.sub(r" (True|False)\b", lambda found: found[0].lower(), plain)
+    """``scheduler.chunked_prefill True, scheduler.max_num_seqs 2048`` → ``chunked prefill on and 2,048 requests per
+    rank``.
+    """
+    found = re.sub(r"\b(True|False)\b", lambda value: "on" if value[0] == "True" else "off", _KEY.sub("", name))
+    found = re.sub(r"(?<=\s)\d{4,}(?![\d.\w])", lambda value: f"{int(value[0]):,}", found)
+    for key, words in _WORDS.items():
+        found = re.sub(rf"\b{key} ([\d,]*\d)", rf"\1 {words}", found)
+    found = re.sub(r"\{([^{}]*)\}", lambda each: f"({each[1].replace(': ', ' ')})", found)
+    if "(" not in found and ", " in found:
+        found = " and ".join(found.rsplit(", ", 1))
+    return re.sub(r"(?<=[a-z])_(?=[a-z])", " ", found)
 
 
 def at_limits(options: Sequence[ServedOption], limits_ms: Mapping[str, float]) -> dict[str, float]:
@@ -103,8 +114,10 @@ def _ratio(times, second: np.ndarray, first: np.ndarray) -> str:
     more = float((second > first * (1 + NOTHING)).mean())
     less = float((second < first * (1 - NOTHING)).mean())
     tie = "" if max(more, less) >= SURE else f", a tie: more in {percent(more)} of samples, less in {percent(less)}"
-    low, middle = (significant(each) for each in (times.p05, times.p50))
-    high = "and more" if times.p95 > _ENDLESS else significant(times.p95)
+    if times.p95 > _ENDLESS:
+        low, middle, high = significant(times.p05), significant(times.p50), "and more"
+    else:
+        middle, low, high = written_interval(times.p50, times.p05, times.p95)
     spread = f"{low} {high}" if high == "and more" else f"{low}–{high}" if low != high else "in all samples"
     return f"{middle} ×, {spread}{tie}" if times.p50 <= _ENDLESS else f"{low} × and more{tie}"
 

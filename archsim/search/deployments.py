@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import errors, tables
+from archsim.base.sums import sum
+from archsim.iteration import layers
 from archsim.iteration.times import Batches, iteration_times
 from archsim.report.units import less_or_more, listing, percent
 from archsim.search.best_deployment import best_sentence
@@ -22,11 +24,22 @@ from archsim.search.deployment_pair import NOTHING, at_limits, moved_limits, pai
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
-from archsim.specs import serving_files
+from archsim.specs import serving_files, uncertainty
 from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
-from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
+from archsim.studies.serving.sure import ServedOption, ServedSure, factors_of_laws, find_sure, write_sure
+from archsim.uncertainty.estimate import Interval, interval
+from archsim.uncertainty.worlds import draws_of, value_of
 
 SAMPLES = 16  # each is served
+WORLDS_OF_SHARES = 64  # of an iteration, whose times are scaled: nothing is served
+# What an iteration is spent on, and the field of `archsim.serving.constants.Host` by which that may be off.
+_SPENT: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType({
+    "links": ("moves", (layers.DISPATCH, layers.COMBINE, layers.ALL_REDUCE)),
+    "GEMMs": ("products", (layers.PROJECTIONS, layers.DENSE_FFN, layers.ROUTER, layers.SHARED, layers.LM_HEAD)),
+    "experts": ("experts", (layers.EXPERTS,)), "attention": ("attention", (layers.ATTENTION,)),
+    "the host": ("iteration_ns", (layers.HOST,)),
+    "other kernels": ("", (layers.ELEMENTWISE, layers.SAMPLING)),
+})  # fmt: skip
 # Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
 _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "GEMMs twice as fast": ("products",), "experts twice as fast": ("experts",),
@@ -135,6 +148,18 @@ def compare_deployments(
     return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
 
 
+def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] = ()) -> str:
+    """What is said of the policies of a file without axes. ``names``: theirs in ``found``, if not of the plan."""
+    served, slo = {option.name for option in found.options}, plan.first.spec.slo
+    names = [each for each in names or plan.names() if each in served]
+    same = dict.fromkeys(names, 1.0)
+    limits = {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
+    is_loop, runs = bool(plan.first.spec.requests.concurrency), plan.runs()
+    near = len(names) == len(runs) == 2 and at_limits(found.options, limits)
+    moved = moved_limits(runs[0].serving, runs[1].serving) if near else {}
+    return DeploymentComparison(found, tuple(names), (), "machines", same, limits, same, is_loop, moved).sentence
+
+
 def compare_points(
     points: Sequence[serving_files.Serving], names: Sequence[str], equal: str = "machines",
     rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
@@ -191,22 +216,22 @@ class ServedWhy(tables.Shown):
 
     name: str
     outcome: Outcome
-    shares: Mapping[str, float]  # cause → share of a mean decode iteration, the largest first
+    shares: Mapping[str, Interval]  # what → share of a mean decode iteration in samples, the largest first
     levers: tuple[ServedLever, ...]  # most gain first
 
     @property
     def sentence(self) -> str:
         """Where a decode iteration goes, and the lever that helps most."""
-        spent = listing(f"{percent(share)} {cause.replace('_', ' ')}" for cause, share in list(self.shares.items())[:3])
-        begin = f"A mean iteration of decodes of {self.name} is {spent}."
-        if not self.levers:
-            return begin
-        best = self.levers[0]
-        if max(-best.ttft, -best.tpot, best.goodput) < NOTHING:
-            return f"{begin} Nothing that was tried would help."
+        (first, share), *others = list(self.shares.items())[:3]
+        spread = f"{percent(share.p05)} to {percent(share.p95)} in {percent(0.9)} of {WORLDS_OF_SHARES} samples"
+        rest = [f"{percent(each.p50)} on {what}" for what, each in others]
+        spent = listing([f"{percent(share.p50)} ({spread}) of a mean decode iteration on {first}", *rest])
+        best = next(iter(self.levers), None)
+        if best is None or max(-best.ttft, -best.tpot, best.goodput) < NOTHING:
+            return f"{self.name} spends {spent}, and nothing that was tried would help."
         return (
-            f"{begin} With {best.what}, TPOT would be {less_or_more(best.tpot)} and TTFT {less_or_more(best.ttft)}, "
-            "which helps most of all that was tried."
+            f"{self.name} spends {spent}; with {best.what}, TPOT would be {less_or_more(best.tpot)} and TTFT "
+            f"{less_or_more(best.ttft)}, which helps most of all that was tried."
         )
 
     def __repr__(self) -> str:
@@ -223,7 +248,8 @@ class ServedWhy(tables.Shown):
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         return {
-            "answer": self.sentence, "why": list(self.outcome.why_slow), "shares": dict(self.shares),
+            "answer": self.sentence, "why": list(self.outcome.why_slow),
+            "shares": {what: each._asdict() for what, each in self.shares.items()},
             "levers": [each._asdict() for each in self.levers],
         }  # fmt: skip
 
@@ -250,8 +276,10 @@ def _change(before: Measures, after: Measures, name: str) -> float:
     return float(other / one - 1) if one and one == one and other == other else 0.0
 
 
-def _shares(outcome: Outcome) -> dict[str, float]:
-    """Cause → share of an iteration with the mean number of decodes at their mean context."""
+def _shares(outcome: Outcome) -> dict[str, Interval]:
+    """What → share of an iteration with the mean number of decodes at their mean context, as what laws are off moves
+    it.
+    """
     built, totals = outcome.deployment.decode or outcome.deployment.prefill, outcome.served.totals
     iterations = max(float(totals["iterations"]), 1.0)
     decodes = max(float(totals["sequences"]) / iterations, 1.0)
@@ -260,9 +288,18 @@ def _shares(outcome: Outcome) -> dict[str, float]:
     batch = Batches(one * decodes, one * context, none, one, one, one * decodes)
     host = outcome.deployment.host
     found = iteration_times(built.laws, batch, host_ns=host.iteration_ns + decodes * host.sequence_ns)
-    total = float(found.total_ns[0])
-    shares = {cause: float(ns[0]) / total for cause, ns in found.ns.items() if float(ns[0])}
-    return dict(sorted(shares.items(), key=lambda each: -each[1]))
+    side = "decode" if outcome.deployment.decode else next(iter(outcome.serving.spec.sides))
+    factors = factors_of_laws(outcome.serving.on(side), uncertainty.load_widths())
+    draws = draws_of(sorted({each.draws_as for _, each in factors}), WORLDS_OF_SHARES)
+    ns: dict[str, np.ndarray] = {}
+    for what, (name, causes) in _SPENT.items():
+        own = sum(float(found.ns[cause][0]) for cause in causes if cause in found.ns)
+        off = [[value_of(each, draws, at) for at in range(WORLDS_OF_SHARES)] for of, each in factors if of == name]
+        if own:
+            ns[what] = own * np.prod(off, axis=0) if off else np.full(WORLDS_OF_SHARES, own)
+    total = np.sum(list(ns.values()), axis=0)
+    shares = {what: interval(each / total) for what, each in ns.items()}
+    return dict(sorted(shares.items(), key=lambda each: -each[1].p50))
 
 
 def write_deployments(found: DeploymentComparison, folder: Path) -> Path:

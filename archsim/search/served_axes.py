@@ -1,20 +1,27 @@
-"""Files of `archsim serve` with a ``sweep:``: every point, and how sure the order of those in question is."""
+"""Files of `archsim serve`: every point of a ``sweep:`` and how sure the order of those in question is, or the one
+deployment under its load, or its policies.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from archsim.base import host, tables
 from archsim.report import units
 from archsim.runs import sweep
 from archsim.search import deployments
 from archsim.studies.serving import page
+from archsim.studies.serving.load_answer import load_sentence, sustains
 from archsim.studies.serving.runs import ServePlan
-from archsim.studies.serving.sure import judged_by, write_sure
+from archsim.studies.serving.sure import find_sure, judged_by, write_sure
+from archsim.studies.serving.sustained import sustained_rate
 
+MOST_TOKENS = 16e6  # of all runs in samples of a plain file, where nobody asks for samples: about 5 s of one core
 MOST_RUNS = 8  # that have ranges where nobody asks for samples, each 16 of them
 
 
@@ -44,6 +51,49 @@ def serve_axes(
         write_sure(sure, folder)
         page.write_points_page(plan, served.table, folder, answer, sure)
     return replace(served, answer=answer, sampled=sure)
+
+
+def serve_load(
+    plan: ServePlan, folder: Path | None, samples: int | None, jobs: int | None = None,
+    watcher: sweep.Watcher | None = None, around: bool = True,
+) -> page.ServedPlan:  # fmt: skip
+    """Serve a plan without axes, and its policies in worlds: ``samples`` of them, or None: `deployments.SAMPLES`, with
+    no more than MOST_TOKENS; 0: none. ``around``: as of `page.serve_into`. With a folder, its page begins with the
+    answer. Raises as `page.serve_into`.
+    """
+    watching, runs, found = watcher or sweep.Unwatched(), plan.runs(), None
+    if samples != 0:
+        most = MOST_TOKENS if samples is None else math.inf
+        found = find_sure(plan, samples or deployments.SAMPLES, folder, watching, jobs, most_tokens=most)
+
+    def answer(table: tables.Table) -> str:
+        if len(runs) > 1:
+            return deployments.policies_sentence(plan, found) if found is not None else ""
+        row, run = table.rows[0], runs[0]
+        rate = None
+        if not sustains(run.serving, row, run.offered):
+            cores = jobs or host.available_cores()
+            rate = sustained_rate(run, found.samples if found is not None else 0, cores, watching.phase)
+        ranges = {} if found is None else found.options[0].intervals
+        return load_sentence(run.serving, row, run.offered, ranges, found.samples if found is not None else 0, rate)
+
+    told: list[str] = []
+
+    def tell(table: tables.Table) -> str:
+        told.append(answer(table))
+        nonlocal found
+        if found is not None:
+            found = replace(found, sentence=told[0].removesuffix("."))
+            if folder is not None:
+                write_sure(found, folder)
+        return told[0]
+
+    if folder is None:
+        served = page.serve_all(plan, watcher)
+        tell(served.table)
+    else:
+        served = page.serve_into(plan, folder, watcher, around, jobs, tell)
+    return replace(served, answer=told[0], sampled=found)
 
 
 def in_question(rows: Sequence[Mapping[str, Any]], judged: str, higher: bool, most: int) -> list[int]:

@@ -18,6 +18,7 @@ from archsim.base.files import write_text
 from archsim.base.host import available_cores
 from archsim.base.tables import REAL, Table
 from archsim.report.answers import in_question
+from archsim.report.own_answers import system_pairs
 from archsim.report.report import RANGES, Report
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, Results, Row, seal
@@ -52,7 +53,8 @@ def write_ranges(
     except ArchsimError as error:
         return (f"No run has a range, as one of its samples cannot run: {error}",)
     ns = {each.run.key: each.ns for each in found}
-    pairs = [_pair(group[0], other, ns, samples) for group in asked for other in group[1:]]
+    compared = [(group[0], other) for group in asked for other in group[1:]] + list(system_pairs(asked))
+    pairs = [_pair(faster, slower, ns, samples) for faster, slower in compared]
     text = json.dumps({"samples": samples, "pairs": pairs}, ensure_ascii=False, indent=1, allow_nan=False)
     write_text(folder / RANGES, text + "\n")
     _write_columns(folder, {key: cells for group in asked for key, cells in _cells(group, ns).items()})
@@ -65,8 +67,9 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
     value = faster["throughput_tokens_per_s"] / slower["throughput_tokens_per_s"]
     named = {name: faster[name] for name in ("assumptions", "system", "model", "batch")}
     return named | {
-        "faster": faster["policy"], "slower": slower["policy"], "faster_run": faster["run"],
-        "slower_run": slower["run"], "ratio": value, "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
+        "faster": faster["policy"], "slower": slower["policy"], "slower_system": slower["system"],
+        "faster_run": faster["run"], "slower_run": slower["run"], "ratio": value,
+        "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
         "ratio_p95": found.ratio.p95, "probability": found.probability, "reverse": found.reverse,
         "tie": tie(found, samples),
     }  # fmt: skip

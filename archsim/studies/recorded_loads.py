@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import TraceError
+from archsim.specs import config_files
 from archsim.specs.model import ModelSpec
-from archsim.workload import trace_checks
+from archsim.specs.workload import OF_MODEL, SyntheticSpec
+from archsim.workload import trace_checks, traffic_presets
 from archsim.workload.formats import load_files, readers
 from archsim.workload.trace import Trace
 from archsim.workload.trace_store import LOADS, is_store, open_store
@@ -54,6 +56,26 @@ def read_history(sources: Sequence[Path], model: ModelSpec) -> RecordedLoads:
     if len(sources) > 1:
         raise TraceError(f"{sources[0]}: holds tokens; expected one trace, or several files of expert loads")
     return _of_tokens(readers.open_trace(sources[0], model), name)
+
+
+MADE_REQUESTS, MADE_STEPS = 64, 64  # of loads that are made up
+
+
+def made_history(model: ModelSpec) -> RecordedLoads:
+    """Loads of decode steps of the traffic that is known of a model (`archsim trace`), where nothing was recorded: of
+    its preset, or else of usual numbers. Raises TraceError.
+    """
+    spec = SyntheticSpec(like=OF_MODEL, prompt_tokens=0, requests=MADE_REQUESTS, decode_steps=MADE_STEPS)
+    if model.name not in config_files.named_files("traffic"):
+        spec = spec.model_copy(update={"like": None})
+    source = traffic_presets.generated_traffic(model, spec, MADE_REQUESTS)
+    experts, layers = source.num_experts, len(source.layer_ids)
+    counts = np.zeros((MADE_STEPS, layers, experts))
+    for piece in source.steps(np.arange(MADE_REQUESTS), MADE_STEPS):
+        for layer in range(layers if piece.iteration else 0):
+            counts[piece.iteration - 1, layer] += np.bincount(piece.experts[:, layer].ravel(), minlength=experts)
+    whose = f"made up traffic of {model.name} ({source.label})"
+    return RecordedLoads(counts[counts.any(axis=(1, 2))], tuple(map(int, source.layer_ids)), True, whose)
 
 
 def _of_store(path: Path, model: ModelSpec, name: str) -> RecordedLoads:

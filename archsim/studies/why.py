@@ -4,11 +4,13 @@ it shorter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, align
@@ -27,9 +29,13 @@ from archsim.report.units import (
 )
 from archsim.runs.notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
+from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import load_experiment
+from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.ranges import shorten
+from archsim.uncertainty.worlds import Worlds
 
 if TYPE_CHECKING:
     import pandas
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 LEAST = 0.03  # share of a step below which a cause is not tried
 NOTHING = 0.001  # changes below this share are none
+SAMPLES = 16  # in which the share of the first sentence is sampled
 MOST_LEVERS = 3  # causes that are tried, the largest first
 _NEAR = 4  # layers that a refusal lists
 _OTHERS = 4  # other policies of the experiment that are tried
@@ -63,9 +70,11 @@ class Why(Shown):
 
     run: str  # its name
     rows: tuple[Row, ...]  # of steps (columns of steps.parquet), the slowest first
-    levers: tuple[Lever, ...] | None  # of the first; None: no step was asked for, none was tried
+    levers: tuple[Lever, ...]  # of the first
     experts: int  # of a layer
     dies: int  # of the machine
+    answer: str  # what the time goes to, with its range, and what would help most
+    is_step: bool  # whether a step or a layer was asked for
     notes: tuple[str, ...] = ()  # on the laws behind the times, a sentence each
     clock: str = ""  # what limits it, of a system with limits
 
@@ -105,8 +114,7 @@ class Why(Shown):
 
     def _help(self) -> str:
         if not self.levers:
-            tried = "Nothing was tried: give a step and a layer." if self.levers is None else "Nothing could be tried."
-            return tried
+            return "Nothing could be tried."
         time_ns = self.rows[0]["time_ns"]
         best = sorted(self.levers, key=lambda each: each.time_ns)
         said = listing(f"{_change(each.time_ns / time_ns - 1)} time {each.with_it}" for each in best)
@@ -114,15 +122,11 @@ class Why(Shown):
 
     def __repr__(self) -> str:
         first = self.rows[0]
-        if self.levers is None:
-            more = f"{MORE}, give step {first['step']} and layer {first['layer']}."
+        if not self.is_step:
             clock = [self.clock] if self.clock else []
-            return "\n".join([self.run, align([HEADS, *table_of(self.rows)]), *clock, more])
+            return "\n".join([self.answer, self.run, align([HEADS, *table_of(self.rows)]), *clock])
         step = f"{self.run}, iteration {first['step']}, layer {first['layer']}"
-        return "\n".join([step, *(f"  {name:<7}{text}" for name, text in self.lines())])
-
-
-MORE = "To see what would make the first of these layer-steps shorter"
+        return "\n".join([self.answer, step, *(f"  {name:<7}{text}" for name, text in self.lines())])
 
 
 def _change(share: float) -> str:
@@ -173,10 +177,49 @@ def explain(
     if not kept:
         raise ArchsimError(_absent(rows, step, layer or 0))
     kept.sort(key=lambda row: -row["time_ns"])
-    levers = None if step is None and layer is None else tuple(_levers(selection, experiment, kept[0], report))
+    levers, is_step = tuple(_levers(selection, experiment, kept[0], report)), step is not None or layer is not None
+    if is_step:
+        row = kept[0]
+        spent = f"Layer {row['layer']} in iteration {row['step']} spends {doing_text(row, 1)}"
+    else:
+        report(f"simulating the run in {SAMPLES} samples")
+        spent = _spent_text(run, result, selection)
     notes = calibration_notes([result], [(run.system.name, die_of(run.system))])
-    said = tuple(notes), _clock_sentence(result)
-    return Why(run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies, *said)
+    return Why(
+        run.name, tuple(kept[:worst]), levers, run.model.experts, run.system.dies,
+        f"{spent}, {_helps_text(kept[0], levers, 'it' if is_step else 'its slowest layer-step')}.", is_step,
+        tuple(notes), _clock_sentence(result),
+    )  # fmt: skip
+
+
+def _spent_text(run: Run, result: Row, selection: Selection) -> str:
+    """What MoE layers of a run spend most of their time on, and the range of that share in samples, by which a short
+    run of the analytical engine moves it.
+    """
+    cause = max(CAUSES, key=lambda each: result[f"bound_{each.column}"] or 0.0)
+    column = f"bound_{cause.column}"
+    share, spread = result[column] or 0.0, ""
+    with suppress(ArchsimError):  # a sample that cannot run leaves the share without a range
+        short, worlds, simulator = shorten(run), Worlds([run], SAMPLES), Simulator(selection.maker.traces)
+        rows = [simulator.record(each)["row"] for each in (short, *worlds.runs(short, run.engine))]
+        shares = np.array([row[column] or 0.0 for row in rows])
+        ends = interval(np.clip(share + shares[1:] - shares[0], 0.0, 1.0))
+        spread = f" ({percent(ends.p05)} to {percent(ends.p95)} in {percent(0.9)} of {SAMPLES} samples)"
+    return (
+        f"With {run.model.name} at batch {run.batch:,}, {run.policy.name} on {run.system.name} spends {percent(share)}"
+        f"{spread} of the time of MoE layers {CAUSES[cause].doing}"
+    )
+
+
+def _helps_text(row: Row, levers: Sequence[Lever], what: str) -> str:
+    """``and its slowest layer-step would take 21 % less time with HBM twice as fast, …``."""
+    best = min(levers, key=lambda each: each.time_ns, default=None)
+    if best is None:
+        return "and nothing could be tried to make it shorter"
+    change = best.time_ns / row["time_ns"] - 1
+    if change > -NOTHING:
+        return f"and nothing that was tried would make {what} shorter"
+    return f"and {what} would take {_change(change)} time {best.with_it}, which helps most of all that was tried"
 
 
 def run_that_matters(report: Path) -> dict[str, Any]:
@@ -193,21 +236,6 @@ def run_that_matters(report: Path) -> dict[str, Any]:
     most = max(row["batch"] for row in rows)
     best = max((row for row in rows if row["batch"] == most), key=lambda row: row["tokens_per_s"])
     return {name: best[name] for name in ("policy", "system", "model", "batch", "assumptions")}
-
-
-def sentence(found: Why) -> str:
-    """``Its slowest layer-step takes 120 µs and spends 55 % of its time waiting for HBM. It would take 21 % less time
-    with HBM twice as fast, which helps most of all that was tried.``
-    """
-    row = found.rows[0]
-    said = f"Its slowest layer-step takes {with_unit(row['time_ns'], TIME_UNITS)} and spends {doing_text(row, 1)}."
-    best = min(found.levers or (), key=lambda each: each.time_ns, default=None)
-    if best is None:
-        return said
-    change = best.time_ns / row["time_ns"] - 1
-    if change > -NOTHING:
-        return f"{said} Nothing that was tried would make it shorter."
-    return f"{said} It would take {_change(change)} time {best.with_it}, which helps most of all that was tried."
 
 
 def _steps(selection: Selection) -> tuple[tuple[Row, ...], Row]:

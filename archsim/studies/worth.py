@@ -8,7 +8,7 @@ drawn from the held-out loads, step by step, and the deployment's requests are s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.block_worth import BLOCKS, DRAWS, PAYS, GainInWorlds
 from archsim.studies.place import NO_STEPS, Placed, place_experts, write_placed
 from archsim.studies.placement_choices import POLICIES, policy_named
-from archsim.studies.recorded_loads import RecordedLoads, read_history
+from archsim.studies.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.studies.serving import page, runs, sure
 from archsim.uncertainty.estimate import interval
 
@@ -43,6 +43,7 @@ NOTHING = 0.001  # changes of TPOT below this share save nothing
 TOKENS = 64  # drawn a held-out matrix
 MOST_STEPS = 64  # held-out matrices that are served
 WITHOUT = "ep"
+SAMPLES, MOST_TOKENS = 16, 6e6  # of the best placement where nobody asks for samples, as of `archsim serve`
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Worth(Shown):
     stall_ms: float  # moving to the placement: weights of the busiest rank over its link
     placed: Placed  # the placement of `best`
     notes: tuple[str, ...]  # what limits the numbers
-    worlds: GainInWorlds | None = None  # the gain in many worlds, if asked for
+    answer: str = ""  # how many redundant experts, and what they gain with its range
+    worlds: GainInWorlds | None = None  # the gain in many worlds
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per deployment served."""
@@ -145,8 +147,11 @@ def worth(
     held_out: float,
     out: Path | None,
     samples: int | None = None,
+    tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
-    """See ``archsim.api.worth``."""
+    """See ``archsim.api.worth``. ``tell``: what is said of the deployment without and with the best placement, by the
+    names of both.
+    """
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]
         raise SpecError(
@@ -159,7 +164,7 @@ def worth(
             "the deployment has sweep: or disaggregated:. A balancer can only be tested on one engine: leave them out"
         )
     model, ranks = serving.model, serving.spec.parallel.sizes(True).ep
-    history = read_history(loads, model)
+    history = read_history(loads, model) if loads else made_history(model)
     placed = _candidates(policy, history, serving, ranks, held_out)
     first = next(iter(placed.values()))
     if not first.held_out:
@@ -177,10 +182,13 @@ def worth(
         assert best.spares is not None
         chosen = {best.spares: files[best.spares]}
         draws = [outcomes] + [_serve_variants(serving, model, history, later, chosen, seed) for seed in range(1, DRAWS)]
-        worlds = None
-        if samples is not None:
+        names = "no redundant experts", _redundant_text(placed[best.spares].map.slots - model.experts, policy)
+        worlds, answer = None, ""
+        if samples != 0:
             with _plan_with_loads(serving, model, history, later, chosen, 0) as plan:
-                worlds = _in_worlds(policy, plan, samples)
+                most = MOST_TOKENS if samples is None else np.inf
+                sampled = sure.find_sure(plan, samples or SAMPLES, None, names=names, most_tokens=most)
+                worlds, answer = _in_worlds(policy, sampled, names), tell(plan, sampled, names)
     changes = np.array([_changes(each[None], each[best.spares]) for each in draws])
     low, high = changes.min(axis=0).tolist(), changes.max(axis=0).tolist()
     begin = time.perf_counter()
@@ -198,7 +206,7 @@ def worth(
     return Worth(
         policy=policy, rows=tuple(rows), best=best, tpot=(low[0], high[0]), ttft=(low[1], high[1]),
         goodput=(low[2], high[2]), search_s=search_s, stall_ms=stall_ns / NS_PER_MS, placed=kept,
-        notes=(tokens, *of_place, *others), worlds=worlds,
+        notes=(tokens, *of_place, *others), answer=answer, worlds=worlds,
     )  # fmt: skip
 
 
@@ -259,14 +267,16 @@ def _plan_with_loads(
         yield runs.serve_plan(given)
 
 
-def _in_worlds(policy: str, plan: runs.ServePlan, samples: int) -> GainInWorlds:
-    """What the second policy of a plan gains over the first: of goodput or of the time of a token, whichever is more,
-    as `Worth.verdict` judges it.
+def _redundant_text(slots: int, policy: str) -> str:
+    """``32 redundant experts of eplb``; a placement may move experts without a copy of any."""
+    return f"{slots:,} redundant experts of {policy}" if slots else f"the placement of {policy}"
+
+
+def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> GainInWorlds:
+    """What the second of two gains over the first: of goodput or of the time of a token, whichever is more, as
+    `Worth.verdict` judges it.
     """
-    found = sure.find_sure(plan, samples, None)
-    before, after = (
-        next(each.samples for each in found.options if each.name == own.name) for own in plan.first.policies[:2]
-    )
+    before, after = (next(each.samples for each in found.options if each.name == name) for name in names)
     goodput = after["goodput_per_s"] / np.maximum(before["goodput_per_s"], 1e-12) - 1
     goodput = np.where(before["goodput_per_s"] > 0, goodput, 0.0)
     gains = np.maximum(1 - after["tpot_mean_ms"] / before["tpot_mean_ms"], goodput)

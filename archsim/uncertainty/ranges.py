@@ -88,7 +88,7 @@ def quick_worlds(
 ) -> list[InWorlds]:
     """The runs in ``samples`` worlds; ``rows``: their results. Raises FailedRuns for a world that cannot run."""
     worlds = Worlds(runs, samples)
-    short = [_shorten(run) for run in runs]
+    short = [shorten(run) for run in runs]
     places = [[one, *worlds.runs(one, run.engine)] for one, run in zip(short, runs, strict=True)]
     traffics = [runs_of_traffic(one, worlds) for one in short]
     asked = [each for group in (*places, *traffics) for each in group]
@@ -118,7 +118,8 @@ def tie(pair: OptionPair, worlds: int) -> bool:
     return pair.probability < SURE + float(np.sqrt(SURE * (1 - SURE) / worlds))
 
 
-def _shorten(run: Run) -> Run:
+def shorten(run: Run) -> Run:
+    """The run with LAYERS layers and one iteration, on the analytical engine."""
     changed = {"layers": min(LAYERS, layers_of(run)), "decode_steps": min(1, run.workload.decode_steps)}
     workload = run.workload.model_copy(update=changed)
     return replace(run, workload=workload, demand=replace(run.demand, workload=workload), engine=FAST, details=False)

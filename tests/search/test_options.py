@@ -201,7 +201,10 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     first = found.sentence
     assert first.startswith("With max_num_seqs 8 instead of max_num_seqs 4, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
-    assert short("a.b False, c.d.e 1.5") == "b false, e 1.5"
+    assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "rate 4/s"
+    assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
+        "2,048 requests per rank and 512 tokens per step"
+    )
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():

@@ -27,8 +27,8 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     def fits(asked: Requests, rate: float) -> bool:
         return share_within(serving, deployment, scale_rate(asked, rate / asked.offered_per_s)) >= WITHIN
 
-    few, many = (_draw(serving, requests, count) for count in (ENOUGH, SUSTAINED))
-    rate = _highest(lambda rate: fits(few, rate), own)
+    few, many = (draw_requests(serving, requests, count) for count in (ENOUGH, SUSTAINED))
+    rate = raised_rate(lambda rate: fits(few, rate), own)
     if not rate or len(many.input) < SUSTAINED or fits(many, rate):
         return rate
     return _lower(lambda rate: fits(many, rate), rate)
@@ -54,8 +54,8 @@ def _lower(fits: Callable[[float], bool], high: float) -> float:
     return bisect_rate(fits, low, high, CLOSE_ENOUGH)
 
 
-def _highest(fits: Callable[[float], bool], first: float) -> float:
-    """The highest rate that fits, from a first guess; 0 where none does."""
+def raised_rate(fits: Callable[[float], bool], first: float, close: float = CLOSE_ENOUGH) -> float:
+    """The highest rate that fits, from a first guess, to within a ratio; 0 where none does."""
     low, high = (first, 0.0) if fits(first) else (0.0, first)
     for _ in range(MOST_DOUBLINGS):
         rate = 2 * low if not high else high / 2
@@ -65,7 +65,7 @@ def _highest(fits: Callable[[float], bool], first: float) -> float:
             low = rate
         else:
             high = rate
-    return bisect_rate(fits, low, high, CLOSE_ENOUGH) if low and high else low
+    return bisect_rate(fits, low, high, close) if low and high else low
 
 
 def bisect_rate(fits: Callable[[float], bool], low: float, high: float, ratio: float) -> float:
@@ -76,7 +76,7 @@ def bisect_rate(fits: Callable[[float], bool], low: float, high: float, ratio: f
     return low
 
 
-def _draw(serving: Serving, requests: Requests, count: int) -> Requests:
+def draw_requests(serving: Serving, requests: Requests, count: int) -> Requests:
     """``count`` requests of the file; those given, where it has no more, or one among them that cannot be served."""
     if len(requests.input) >= count or serving.spec.requests.trace is not None:
         return requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -89,16 +89,17 @@ def write_outcome(
     policies: Sequence[Outcome] = (),
     beside: Sequence[str] = (),
     table: tables.Table | None = None,
+    answer: str = "",
 ) -> None:
     """``index.html``, ``bench.json`` and ``requests.csv``, in a folder that is made. Equal runs give equal bytes.
 
     ``loaded``: of the outcome, and of those that it is compared with; ``policies``: outcomes to compare with, the first
-    its own; ``beside``: further files of the folder; ``table``: of its runs.
+    its own; ``beside``: further files of the folder; ``table``: of its runs; ``answer``: its first sentence.
     """
     files.own_folder(folder)
     tables.write_csv_stream(folder / "requests.csv", bench_json.REQUEST_COLUMNS, bench_json.request_rows(outcome))
     bench_json.write_bench(outcome, folder / "bench.json")
-    page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside)}
+    page = context(outcome, loaded, policies) | {"files": ("requests.csv", "bench.json", *beside), "answer": answer}
     page["intervals"] = None if table is None else intervals_in(folder, table)
     files.write_text(folder / "index.html", render("serving.html.j2", page))
 
@@ -468,10 +469,12 @@ def serve_all(plan: ServePlan, watcher: sweep.Watcher | None = None) -> ServedPl
 
 
 def serve_into(
-    plan: ServePlan, folder: Path, watcher: sweep.Watcher | None = None, around: bool = True, jobs: int | None = None
-) -> ServedPlan:
+    plan: ServePlan, folder: Path, watcher: sweep.Watcher | None = None, around: bool = True, jobs: int | None = None,
+    answer: Callable[[tables.Table], str] = lambda table: "",
+) -> ServedPlan:  # fmt: skip
     """Like ``serve_all``, but into a folder whose finished runs are kept. ``around``: it also serves at the loads of
-    its page; ``jobs``: runs that are served at a time (default: available cores).
+    its page; ``jobs``: runs that are served at a time (default: available cores); ``answer``: the first sentence of a
+    plain file's page, of the table of its runs.
     """
     watching = watcher or sweep.Unwatched()
     with files.sole_writer(folder):
@@ -506,7 +509,7 @@ def serve_into(
         if plan.has_axes:
             write_points_page(plan, table, folder)
         else:
-            _write_pages(folder, runs, found, records, around, table)
+            _write_pages(folder, runs, found, records, around, table, answer(table))
         table.write_csv(folder / "results.csv")
         results.seal(folder, "results.csv")
     return ServedPlan(plan, found, table)
@@ -526,11 +529,12 @@ def _write_pages(
     records: dict[str, Record],
     around: bool,
     table: tables.Table,
+    answer: str,
 ) -> None:
     loaded = [_loads_of(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
-    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST), table)
+    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST), table, answer)
 
 
 def _loads_of(run: ServeRun, records: dict[str, Record]) -> Loaded:

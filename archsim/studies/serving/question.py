@@ -28,6 +28,9 @@ ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "vllm_v1", "sglang": "sgl
 NAMES: Mapping[str, str] = MappingProxyType({"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"})
 # Where a user says nothing: a chat with a page of context.
 INPUT_TOKENS, OUTPUT_TOKENS, SPREAD = 1024, 512, 0.5
+# Limits of such a chat: MLPerf Inference v5.1 has 2 s to the first token and 80 ms per token for the server scenario of
+# DeepSeek-R1, and 450 ms and 40 ms for interactive Llama-2-70B; 50 ms is 20 tokens/s per user, faster than people read.
+USUAL_LIMITS: Mapping[str, str] = MappingProxyType({"ttft": "2 s", "tpot": "50 ms"})
 LENGTH_STEP = 16  # tokens, in which usual lengths are made shorter
 NVIDIA_ONLY = ("trtllm",)
 AMD = ("mi300x", "mi355x")
@@ -71,6 +74,7 @@ class Asked(NamedTuple):
     max_num_seqs: tuple[int, ...] = SEQS  # limits of requests that are tried
     max_num_batched_tokens: tuple[int, ...] = TOKENS  # limits of tokens that are tried
     note: str = ""  # on the lengths of requests, where they are shorter than usual
+    assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
 
 
 def asked_of(
@@ -94,15 +98,14 @@ def asked_of(
     pools: bool = False,
 ) -> Asked:
     """The question as it is asked on the command line. ``input_tokens``, ``output_tokens``: None for the usual ones, or
-    what fits the model. Raises SpecError for what is unknown or contradictory.
+    what fits the model; ``ttft``, ``tpot``, ``e2e``: without any of them USUAL_LIMITS. Raises SpecError for what is
+    unknown or contradictory.
     """
     if not on:
         raise SpecError("--on: name the GPUs and how many there are, such as --on h200:32")
-    if ttft is None and tpot is None and e2e is None:
-        raise SpecError(
-            "a recommendation needs limits: give --ttft (time to first token, such as 2s), --tpot (time per output "
-            "token, such as 50ms) or --e2e, or more of them"
-        )
+    assumed = ttft is None and tpot is None and e2e is None
+    if assumed:
+        ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
         time_ns(f"--{name}", text)
     for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
@@ -127,7 +130,7 @@ def asked_of(
     return Asked(
         whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
-        note=note if requests is None else "",
+        note=note if requests is None else "", assumed=assumed,
     )  # fmt: skip
 
 

@@ -78,6 +78,8 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     if asked.pools and not ended:
         served = sorted([*served, *_with_pools(race, served, done, report, jobs)], key=_by_rate)
     finalists = _finalists(race, served, FINALISTS)
+    if asked.pools and not any(each.choice.prefill for each in finalists):  # their ratio is asked for, too
+        finalists += [each for each in served if each.choice.prefill][:1]
     report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
     shown: dict[int, tuple[Curve, Upkeep]] = {}
     try:
@@ -344,6 +346,11 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
         yield scale_rate
     if asked.note:
         yield asked.note
+    if asked.assumed:
+        yield (
+            f"No limit was given, so the usual ones of a chat count: {describe_limits(asked)}. --ttft, --tpot and "
+            "--e2e change them."
+        )
     if "trace" not in asked.requests:
         yield (
             f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
+from archsim.report.units import percent
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
 from archsim.serving.serving import requests_of
@@ -131,22 +133,52 @@ LOADED = 0.95  # of the highest rate, at which the best is served to be shown
 
 
 def answer(found: Recommendation) -> str:
-    """One sentence."""
+    """Sentences: what to serve the model with, the rate that it answers with its range, and how likely it is the best;
+    then its batch limits.
+    """
     best, asked = found.best, found.asked
-    low, high = _rate(best.low), _rate(best.high)
-    spread = f"{low} to {high} in 80 % of what a real system may be"
-    rate = f"{_rate(best.rate_per_s)} requests per second ({spread})"
-    if asked.rate:
-        rate = f"{_rate(asked.rate)} requests per second in {best.meets:.0%} of what a real system may be"
     end = {
         THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
     }[asked.objective]  # fmt: skip
+    assumed = " (assumed, as no limit was given)" if asked.assumed else ""
+    ratio = ""
+    if best.choice.prefill:
+        decode = best.choice.instances - best.choice.prefill
+        part = gcd(best.choice.prefill, decode)
+        ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}, {_describe_precision(best)}). Let each rank run up to {best.choice.max_num_seqs} requests and "
-        f"{best.choice.max_num_batched_tokens:,} tokens per step. It answers {rate} with "
-        f"{describe_limits(asked)} for {WITHIN:.0%} of them. With a probability of {best.probability:.0%}, {end} of "
-        f"{found.configurations} configurations."
+        f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
+        f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them, and with {percent(best.probability)} "
+        f"probability {end} of {found.configurations} configurations. Let each rank run up to "
+        f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
+        f"{_best_pools(found)}"
+    )
+
+
+def _describe_rate(each: Recommended, asked: Asked) -> str:
+    """``42 requests per second (36 to 50 in 80 % of samples)``; where a rate is asked, in how many samples it is
+    answered.
+    """
+    highest = f"{_rate(each.rate_per_s)} requests per second"
+    spread = f"{_rate(each.low)} to {_rate(each.high)} in {percent(0.8)} of samples"
+    if not asked.rate:
+        return f"{highest} ({spread})"
+    return (
+        f"{_rate(asked.rate)} requests per second in {percent(each.meets)} of samples (it could answer "
+        f"{_rate(each.rate_per_s)}, {spread})"
+    )
+
+
+def _best_pools(found: Recommendation) -> str:
+    """Of a question with pools whose answer has none: the best ratio of pools, and what it answers."""
+    pools = [each for each in found.others if each.choice.prefill]
+    if not found.asked.pools or found.best.choice.prefill or not pools:
+        return ""
+    best = max(pools, key=lambda each: (each.probability, each.rate_per_s / each.devices))
+    return (
+        f" Pools are not better: the best ratio is {best.sizes}, which answers {_describe_rate(best, found.asked)} on "
+        f"{best.devices} {best.kind.offer.gpu.upper()}."
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
-from archsim.report.units import listing, significant
+from archsim.report.units import listing, percent, significant
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
@@ -17,6 +17,7 @@ from archsim.studies.serving.configuration import SIZES, Configuration, describe
 from archsim.studies.serving.highest_rate import WITHIN
 from archsim.studies.serving.page import front
 from archsim.studies.serving.runs import MEASURES, flat
+from archsim.uncertainty.estimate import Interval
 
 if TYPE_CHECKING:
     import pandas
@@ -32,6 +33,7 @@ class ConfigurationResult(NamedTuple):
     refused: str  # why it cannot run; ''
     highest_rate: float | None = None  # requests a second within the limits; None: not among those whose rate is found
     estimate: float = 0.0  # about that of its sizes, whatever their batch limits; 0: unknown
+    highest_range: Interval | None = None  # of the highest rate in samples; None: not the best
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -102,20 +104,24 @@ def equal_groups(found: Sequence[ConfigurationResult]) -> list[EqualConfiguratio
 
 
 def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
-    """One sentence: what to serve with, and how many requests it answers; '' if all were refused."""
+    """Sentences: what to serve with and how many requests it answers, with the range, and the batch limits; '' if all
+    were refused.
+    """
     if not found or (best := found[0].measures) is None:
         return ""
-    choice, rate = found[0].choice, found[0].highest_rate
+    choice, rate, ends = found[0].choice, found[0].highest_rate, found[0].highest_range
     engines = f"{choice.instances} engine{'s' if choice.instances > 1 else ''}"
+    spread = "" if ends is None else f" ({significant(ends.p05, 2)} to {significant(ends.p95, 2)} in 90 % of samples)"
     serves = (
-        f"It answers up to {rate:.2f} requests per second, of which {WITHIN:.0%}" if rate else
-        f"At this load it answers {best.goodput_per_s:.2f} requests per second ({best.within_slo:.1%} of all) that"
+        f"it answers up to {significant(rate)} requests per second{spread}, of which {percent(WITHIN)}" if rate else
+        f"at this load it answers {significant(best.goodput_per_s)} requests per second ({percent(best.within_slo)} of "
+        "all) that"
     )  # fmt: skip
     policy = f" under policy {choice.policy}" if choice.policy else ""
     return (
-        f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({describe_sizes(choice)}){policy}. "
-        f"Let each rank run up to {choice.max_num_seqs} requests and {choice.max_num_batched_tokens:,} tokens an "
-        f"iteration. {serves} {_within_limits(serving.spec.slo)}."
+        f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({describe_sizes(choice)}){policy}: "
+        f"{serves} {_within_limits(serving.spec.slo)}. Let each rank run up to {choice.max_num_seqs} requests and "
+        f"{choice.max_num_batched_tokens:,} tokens an iteration."
     )
 
 

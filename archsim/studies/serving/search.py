@@ -25,13 +25,24 @@ from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.serving import RoutingSpec
-from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of
+from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of, with_choice
 from archsim.studies.serving.engines import Known, build_sides, deployment_of, estimate_rate
 from archsim.studies.serving.highest_rate import SUSTAINED, highest_rate
 from archsim.studies.serving.results import NEAR, ConfigurationResult
-from archsim.studies.serving.runs import code_of_serving, flat, functions_of, key_of, measures_of
+from archsim.studies.serving.runs import (
+    ServeRun,
+    code_of_serving,
+    flat,
+    functions_of,
+    key_of,
+    measures_of,
+    offered_rate,
+)
+from archsim.studies.serving.sustained import sustained_rate
+from archsim.uncertainty.estimate import Interval
 
 RATED = 8  # configurations whose highest rate is found, of those whose goodput is within NEAR of the best
+SAMPLES = 16  # in which the highest rate of the best has a range
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
 _SOURCES = (
@@ -269,7 +280,19 @@ def search(
     place = {each.choice: at for at, each in enumerate(tied)}
     rated.sort(key=lambda each: (-(each.highest_rate or 0.0), place[each.choice]))
     with_rates = {each.choice for each in rated}
+    if rated and rated[0].highest_rate:
+        rated[0] = rated[0]._replace(highest_range=_range_of(serving, rated[0], jobs, report))
     return rated + [each for each in found if each.choice not in with_rates]
+
+
+def _range_of(
+    serving: serving_files.Serving, best: ConfigurationResult, jobs: int, report: Callable[[str], None]
+) -> Interval | None:
+    """The range of its highest rate in samples."""
+    chosen = serving_files.load_serving(with_choice(serving.given, best.choice))
+    policy = next((each for each in chosen.policies if each.name == best.choice.policy), chosen.policy)
+    run = ServeRun(chosen._replace(policy=policy), {}, 0, offered_rate(chosen))
+    return sustained_rate(run, SAMPLES, jobs, report, best.highest_rate).range
 
 
 def _best_of_ties(found: Sequence[ConfigurationResult]) -> list[ConfigurationResult]:

@@ -18,7 +18,7 @@ as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -38,10 +38,11 @@ from archsim.report.units import listing, percent, significant
 from archsim.runs import store, sweep
 from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
-from archsim.serving.serving import FIRST, measured_residual
+from archsim.serving.serving import FIRST, measured_residual, requests_of
 from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
+from archsim.studies.serving.load_answer import load_sentence
 from archsim.studies.serving.runs import ServePlan, ServeRun
 from archsim.studies.sure import measurements
 from archsim.studies.sure_answer import (
@@ -85,10 +86,12 @@ if TYPE_CHECKING:
 FOLDER = "worlds"
 # Columns of results that have an interval, their unit, and their name in a sentence.
 HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
-    "ttft_mean_ms": ("ms", "TTFT"), "tpot_mean_ms": ("ms", "TPOT"), "e2e_mean_ms": ("ms", "E2E"),
+    "ttft_mean_ms": ("ms", "TTFT"), "ttft_p99_ms": ("ms", "p99 of TTFT"), "tpot_mean_ms": ("ms", "TPOT"),
+    "tpot_p99_ms": ("ms", "p99 of TPOT"), "e2e_mean_ms": ("ms", "E2E"),
     "requests_per_s": ("requests/s", "requests"), "goodput_per_s": ("requests/s", "goodput"),
     "within_slo": ("", "within the limits"), "output_tokens_per_s": ("tokens/s", "output"),
 })  # fmt: skip
+FEWEST_REQUESTS = 100  # that a shortened run has
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
 # Table of measurements → the factor of `archsim.serving.constants.Host` that is off with it.
 _FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
@@ -98,7 +101,7 @@ _WORKLOAD = workload.WorkloadSpec(
 )
 
 
-class _Off(NamedTuple):
+class Off(NamedTuple):
     """What is off in a side: factors of its host constants, by name of a field, as quantities that multiply; and
     numbers of its machine.
     """
@@ -194,7 +197,7 @@ class ServedSure(Shown):
         return advice_sentences([self.measured_told(each) for each in self.measurements], self.indices)
 
 
-def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> _Off:
+def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) -> Off:
     """What is off in one side of a deployment, which ``serving`` is (`Serving.on`)."""
     spec, system = serving.spec, serving.system
     engine, gpu = spec.engine, system.compute.calibration or system.name
@@ -210,17 +213,22 @@ def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) 
             for name, ends in (("tpot", residual.tpot), ("ttft", residual.ttft))
         )  # fmt: skip
         beside = ((FIRST, first),) if serving.side != DECODE else ()  # of a request, once
-        return _Off((("decodes", laws), ("prompts", laws), *beside), ())
-    factors = [
-        (name, Quantity("served.host", 1.0, "", widths.defaults["host"].source, widths.defaults["host"].of(1.0)))
-        for name in _HOST
-    ]
+        return Off((("decodes", laws), ("prompts", laws), *beside), ())
     machine: list[SystemQuantity] = []
     if serving.has_traffic:
         scenario = Scenario(system, serving.model, serving.assumptions, serving.policy, _WORKLOAD, 1)
         machine = [each for each in quantities_of(scenario, "event", widths) if _of_machine(each, system)]
+    return Off(factors_of_laws(serving, widths), tuple(machine))
+
+
+def factors_of_laws(
+    serving: serving_files.Serving, widths: uncertainty.UncertaintySpec
+) -> tuple[tuple[str, Quantity], ...]:
+    """What laws of an iteration and constants of the host are off, by name of a field of its host constants."""
+    off = Quantity("served.host", 1.0, "", widths.defaults["host"].source, widths.defaults["host"].of(1.0))
+    factors = [(name, off) for name in _HOST]
     tables = ["gemm", "attention"] + ([] if serving.has_traffic else ["moe"])
-    tables += ["collectives"] if system.launch == WITH_KERNELS else []
+    tables += ["collectives"] if serving.system.launch == WITH_KERNELS else []
     for table in tables:
         way = _way(serving, table)
         levels = widths.measured[table].get(way) or widths.measured[table]["fit"]
@@ -228,7 +236,7 @@ def off_of(serving: serving_files.Serving, widths: uncertainty.UncertaintySpec) 
         for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
             factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
-    return _Off(tuple(each for each in factors if not each[1].exact), tuple(machine))
+    return tuple(each for each in factors if not each[1].exact)
 
 
 def _of_machine(found: SystemQuantity, system: SystemSpec) -> bool:
@@ -266,29 +274,27 @@ def _way(serving: serving_files.Serving, table: str) -> str:
 
 def find_sure(
     plan: ServePlan, samples: int, folder: Path | None, watcher: sweep.Watcher | None = None, jobs: int | None = None,
-    names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None,
+    names: Sequence[str] = (), refused: Callable[[str, str], None] | None = None, most_tokens: float = np.inf,
 ) -> ServedSure:  # fmt: skip
     """Serve the runs of a plan in worlds. ``folder``: keeps them in ``worlds/``, where a later call finds them;
     ``jobs``: runs that are served at a time (default: available cores); ``names``: of the runs; ``refused``: gets the
-    name of a run that cannot be served, and why. Raises ArchsimError for too few samples, and
-    for a plain file that cannot be served; FailedRuns.
+    name of a run that cannot be served, and why; ``most_tokens``: of all runs in worlds together, which have the first
+    requests alone where all of them have more. Raises ArchsimError for too few samples, and for a plain file that
+    cannot be served; FailedRuns.
     """
     refuse_few(samples)
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(plan, samples, Path(made), watcher, jobs, names, refused)
+            return find_sure(plan, samples, Path(made), watcher, jobs, names, refused, most_tokens)
     watcher, widths = watcher or sweep.Unwatched(), uncertainty.load_widths()
     files.own_folder(folder)
     runs = [replace(run, details=False) for run in plan.runs()]
+    fewer = {run.key: shorten(run, most_tokens / max(samples * len(runs), 1)) for run in runs}
     off = {run.key: {side: off_of(run.serving.on(side), widths) for side in run.serving.spec.sides} for run in runs}
-    every = {
-        quantity.key: quantity
-        for sides in off.values() for each in sides.values()
-        for quantity in (*(of for _, of in each.factors), *(found.quantity for found in each.machine))
-    }  # fmt: skip
+    every = quantities_of_sides(off.values())
     draws = draws_of(sorted({each.draws_as for each in every.values()}), samples)
-    worlds = {run.key: [_world(run, off[run.key], draws, at) for at in range(samples)] for run in runs}
-    asked = {each.key: each for run in runs for each in (run, *worlds[run.key])}
+    worlds = {run.key: [world_of(fewer[run.key], off[run.key], draws, at) for at in range(samples)] for run in runs}
+    asked = {each.key: each for run in runs for each in (run, fewer[run.key], *worlds[run.key])}
     watcher.phase(f"{samples} samples: {len(asked):,} runs of the requests")
     failures: list[str] = []
     records = sweep.complete(
@@ -297,8 +303,9 @@ def find_sure(
     )  # fmt: skip
     sweep.refuse_failed(failures, len(asked))
     found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = {}
+    served: dict[str, ServeRun] = {}
     for run, name in zip(runs, names or plan.names(), strict=True):
-        rows = [records[each.key]["row"] for each in (run, *worlds[run.key])]
+        rows = [records[each.key]["row"] for each in (run, fewer[run.key], *worlds[run.key])]
         if why := next((row["refused"] for row in rows if row["refused"]), ""):
             if not plan.has_axes and refused is None:
                 raise errors.ArchsimError(why)
@@ -306,10 +313,57 @@ def find_sure(
             if refused is not None:
                 refused(name, why)
         else:
-            found[name] = rows[0], rows[1:]
+            served[name] = run
+            few = rows[0] if fewer[run.key] is run else rows[1]
+            found[name] = rows[0], [_of_all(each, few, rows[0]) for each in rows[2:]]
     if not found:
         raise errors.ArchsimError("no run of the plan can be served; see archsim serve without --samples")
-    return _answer(plan, samples, found, every, draws)
+    cut = [len(requests_of(each.serving).input) for run in runs if (each := fewer[run.key]) is not run]
+    return _answer(plan, samples, found, served, every, draws, min(cut, default=0))
+
+
+def quantities_of_sides(off: Iterable[Mapping[str, Off]]) -> dict[str, Quantity]:
+    """By key, of all sides of runs."""
+    return {
+        quantity.key: quantity
+        for sides in off for each in sides.values()
+        for quantity in (*(of for _, of in each.factors), *(found.quantity for found in each.machine))
+    }  # fmt: skip
+
+
+def shorten(run: ServeRun, most_tokens: float) -> ServeRun:
+    """The run with its first requests alone, of at most so many tokens; itself where it has no more, and where its
+    requests depend on each other: those of clients, of a batch, and of classes.
+    """
+    given = run.serving.spec.requests
+    if most_tokens == np.inf or given.concurrency or given.classes or run.serving.spec.static_batch is not None:
+        return run
+    try:
+        requests = requests_of(run.serving)
+    except errors.ArchsimError:  # its run says so
+        return run
+    count = int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens))
+    if count >= len(requests.input):
+        return run
+    spec = run.serving.spec
+    few = spec.model_copy(update={"requests": given.model_copy(update={"total": max(count, FEWEST_REQUESTS)})})
+    return replace(run, serving=run.serving._replace(spec=few))
+
+
+def _of_all(row: Mapping[str, Any], few: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Headlines of all requests in a world in which ``row`` has the first of them: as much of those of ``whole`` as
+    ``row`` has of ``few``, the same requests without a draw. Shares move by as much as they do there.
+    """
+    if few is whole or any(each["refused"] for each in (row, few, whole)):
+        return row
+    found = dict(row)
+    for column in HEADLINES:
+        now, before, every = row[column], few[column], whole[column]
+        if column == "within_slo":
+            found[column] = min(max(every + now - before, 0.0), 1.0)
+        elif now is not None and before and every is not None:
+            found[column] = every * now / before
+    return found
 
 
 def _varies(samples: np.ndarray) -> bool:
@@ -317,7 +371,7 @@ def _varies(samples: np.ndarray) -> bool:
     return bool(np.ptp(samples) > 1e-9 * np.abs(samples).max())
 
 
-def _world(run: ServeRun, off: Mapping[str, _Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
+def world_of(run: ServeRun, off: Mapping[str, Off], draws: Mapping[str, np.ndarray], at: int) -> ServeRun:
     """The run in one world."""
     serving, machines = run.serving, dict(run.serving.machines)
     factors: dict[str, dict[str, float]] = {}
@@ -341,8 +395,10 @@ def _answer(
     plan: ServePlan,
     samples: int,
     found: Mapping[str, tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]],
+    served: Mapping[str, ServeRun],
     every: Mapping[str, Quantity],
     draws: Mapping[str, np.ndarray],
+    cut: int = 0,
 ) -> ServedSure:
     judged, higher = judged_by(plan.first)
     values = {name: _column(rows, judged) for name, (_, rows) in found.items()}
@@ -364,17 +420,22 @@ def _answer(
         rates = {name: expand(draws, 1 / each) for name, each in costs.items()}
         measured = measurements(expansion, rates, draws, answer, every)
         shares_of = tuple(indices(expansion, draws, answer))
+    if pairs:
+        sentence = _told(judged, options, pairs[: len(names) - 1], samples)
+    else:
+        run, first = served[names[0]], options[0]
+        sentence = load_sentence(run.serving, found[names[0]][0], run.offered, first.intervals, samples)
     return ServedSure(
         name=f"{plan.first.model.name} on {plan.first.system.name}",
         samples=samples,
         judged=judged,
         options=options,
         pairs=tuple(pairs),
-        sentence=_told(judged, options, pairs[: len(names) - 1], samples),
+        sentence=sentence.removesuffix("."),
         indices=shares_of,
         measurements=measured,
         quantities=tuple(every.values()),
-        notes=_notes(every),
+        notes=_notes(every, cut),
         unknown=unknown,
         explained=explained,
     )
@@ -401,8 +462,13 @@ def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     return ServedOption(name, {column: own[column] for column in HEADLINES}, intervals, best, rejected, columns)
 
 
-def _notes(every: Mapping[str, Quantity]) -> tuple[str, ...]:
+def _notes(every: Mapping[str, Quantity], cut: int) -> tuple[str, ...]:
     found = ["Requests are a single draw of their generator, or those of a file. The intervals leave their spread out."]
+    if cut:
+        found.append(
+            f"The ranges are relative changes of the first {cut:,} requests, as all of them would take long (--samples "
+            "N serves all of them in every sample)."
+        )
     placeholders = sorted(key for key, each in every.items() if "placeholder" in each.source)
     if placeholders:
         found.append(f"These widths are placeholders (configs/uncertainty/widths.yaml): {', '.join(placeholders)}.")
@@ -418,8 +484,6 @@ def _told(judged: str, options: Sequence[ServedOption], pairs: Sequence[OptionPa
         headline_told(first, column)
         for column in ("ttft_mean_ms", "tpot_mean_ms", judged) if column in first.intervals
     )  # fmt: skip
-    if not pairs:
-        return f"In {samples} samples: {headlines}"
     ties, rest = [each for each in pairs if not each.sure], [each for each in pairs if each.sure]
     if not ties:
         each = rest[0]

@@ -1,0 +1,92 @@
+"""The highest rate that a deployment sustains within its limits, and its range in samples.
+
+An engine that was measured takes f times as long at all it does in a sample, so that its rate there is read off the
+times without a draw (`archsim.studies.serving.chances`). The rate of others is found anew in each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from archsim.runs.pool import in_copies
+from archsim.serving.measures import saturation, times_ns
+from archsim.serving.requests import Requests, first, scale_rate
+from archsim.serving.serving import ENOUGH, FIRST, Deployment, deploy, requests_on, simulate_requests
+from archsim.specs import uncertainty
+from archsim.specs.serving_files import Serving
+from archsim.studies.serving import sure
+from archsim.studies.serving.highest_rate import WITHIN, draw_requests, raised_rate, share_within
+from archsim.studies.serving.load_answer import SustainedRate
+from archsim.studies.serving.race import TIMES, Curve, limits_of
+from archsim.studies.serving.runs import ServeRun
+from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.quantities import Quantity
+from archsim.uncertainty.worlds import draws_of, value_of
+
+MOST_TOKENS, MOST_OF_SAMPLE = 3e6, 5e5  # of a run by which the rate is found, and by which it is in a sample
+CLOSE, CLOSE_IN_SAMPLE = 1.03, 1.1  # to which it is found
+GRID = (0.15, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5)  # of the rate, of which times are kept
+
+
+def sustained_rate(
+    run: ServeRun, samples: int, jobs: int, say: Callable[[str], None] = lambda text: None, known: float | None = None
+) -> SustainedRate:
+    """Of the deployment of a run, whose requests come faster or slower; 0 where no rate is within its limits.
+    ``known``: the rate without a draw, where it was found. Raises as `deploy`.
+    """
+    serving = run.serving
+    say("finding the rate that is sustained")
+    deployment = deploy(serving)
+    requests = _requests(serving, deployment, MOST_TOKENS)
+    rate = _highest(serving, deployment, requests, run.offered, CLOSE) if known is None else known
+    if not rate or not samples:
+        return SustainedRate(rate, None)
+    off = {side: sure.off_of(serving.on(side), uncertainty.load_widths()) for side in serving.spec.sides}
+    draws = draws_of(sorted({each.draws_as for each in sure.quantities_of_sides([off]).values()}), samples)
+    factors = next((dict(each.factors) for each in off.values() if FIRST in dict(each.factors)), None)
+    if factors is not None:
+        return SustainedRate(rate, interval(_by_factors(serving, deployment, requests, rate, factors, draws, samples)))
+    say(f"finding the rate that is sustained in {samples} samples")
+
+    def in_sample(at: int) -> float:
+        other = sure.world_of(run, off, draws, at).serving
+        drawn = deploy(other)
+        return _highest(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE), rate, CLOSE_IN_SAMPLE)
+
+    rates = np.array([each for _, each in in_copies(in_sample, range(samples), jobs)])
+    return SustainedRate(rate, interval(rates))
+
+
+def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess: float, close: float) -> float:
+    """The highest rate at which WITHIN of the requests are within the limits, from a first guess."""
+
+    def fits(rate: float) -> bool:
+        return share_within(serving, deployment, scale_rate(requests, rate / requests.offered_per_s)) >= WITHIN
+
+    return raised_rate(fits, guess, close)
+
+
+def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> Requests:
+    """As many as show a queue that grows, and no more than so many tokens."""
+    requests = draw_requests(serving, requests_on(serving, deployment), ENOUGH)
+    return first(requests, max(2, int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens))))
+
+
+def _by_factors(
+    serving: Serving, deployment: Deployment, requests: Requests, rate: float, factors: Mapping[str, Quantity],
+    draws: Mapping[str, np.ndarray], samples: int,
+) -> np.ndarray:  # fmt: skip
+    """float64[sample]: the rate where all times are those of the plain run times a factor."""
+    times = []
+    for share in GRID:
+        served = simulate_requests(serving, deployment, scale_rate(requests, share * rate / requests.offered_per_s))
+        found, is_lost = times_ns(served), bool(saturation(served))
+        times.append(np.stack([np.full_like(found[each], np.inf) if is_lost else found[each] for each in TIMES]))
+    curve, limits = Curve(rate * np.array(GRID), np.stack(times)), limits_of(serving)
+    rates = []
+    for at in range(samples):
+        tpot, ttft = (value_of(factors[name], draws, at) for name in ("decodes", FIRST))
+        rates.append(curve.highest(limits / np.array([ttft, tpot, tpot])) / tpot)
+    return np.array(rates)
