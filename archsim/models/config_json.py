@@ -19,6 +19,7 @@ from archsim.base.files import write_draft, write_text
 from archsim.base.yaml import dump_yaml
 from archsim.models import config_families, onnx
 from archsim.models.config_keys import EXPERTS, TOP_K, ConfigKeys, read_keys
+from archsim.specs.library import schema_line
 from archsim.specs.model import ModelSpec
 
 # Keys of config.json that hold the longest sequence, as vLLM looks for them.
@@ -114,7 +115,8 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
 
 
 def write_model(model: ModelSpec, path: Path) -> None:
-    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
+    written = dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True))
+    write_text(path, schema_line("model", path) + written)
 
 
 def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -63,7 +63,8 @@ def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not
     lines = said(1000, 10.0, kept=900)
     assert lines[0] == "900 of 1000 runs kept from before"
     assert lines[1] == "  running [901/1,000] 90 %, 10 s so far"
-    assert next(line for line in lines if "left" in line) == "  running [905/1,000] 90 %, 50 s so far, about 16 min left"
+    estimated = next(line for line in lines if "left" in line)
+    assert estimated == "  running [905/1,000] 90 %, 50 s so far, about 16 min left"
 
 
 @pytest.mark.parametrize(

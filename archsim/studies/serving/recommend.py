@@ -342,8 +342,7 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
         yield datasheet_note([system.name])
     if scale_rate := scaled_report(system):
         yield scale_rate
-    if asked.note:
-        yield asked.note
+    yield from asked.notes
     if "trace" not in asked.requests:
         yield (
             f"Requests come at random times, with a mean of {race.requests.input.mean():,.0f} prompt tokens and "
