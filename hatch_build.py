@@ -27,7 +27,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_TO_COMPILE = ("pandas", "scipy", "onnx")  # large dependencies that no compiled function needs
+NOT_TO_COMPILE = ("pandas", "scipy")  # large dependencies that no compiled function needs
 NEEDS = [each for each in PROJECT["dependencies"] if not each.startswith(NOT_TO_COMPILE)]
 MOST_S = 1200.0  # of compiling: twenty times what it takes
 # Versions of installed packages, of the environment alone: not of the one that a build has for itself (-I).

@@ -1,7 +1,7 @@
 """A line on stderr whenever a command has said nothing there for a while: what it does, and for how long.
 
 In a terminal it is one line, written over until the command says something itself. Elsewhere each has its own: the
-first comes within three seconds, and later ones are rarer the longer the same thing goes on.
+first on a thing that goes on comes within three seconds, later ones every ten, and rarer the longer it goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from archsim.base.errors import spoken
 
 SILENT_S = 2.0  # without a line, so that no three seconds are silent on a busy machine either
 LONG_S, LONG_SILENT_S = 600.0, 15.0  # after ten minutes, lines are rarer
-RARER, RAREST_S = 4.0, 30.0  # of a pipe: silent for a part of the time that the same thing goes on, up to so long
+# Of a pipe: silent for so long between lines on the same thing, and for a part of the time that it goes on.
+EVERY_S, RARER, RAREST_S = 10.0, 4.0, 30.0
 _LOOK_S = 0.25
 LEAST_TOLD_S = 8.0  # of compilation, to be announced: a group has a few kernels that most runs never use
 _CLEARED = "\r\x1b[K"  # to the begin of the line, which is erased
@@ -37,6 +38,8 @@ class Heard:
         self._line, self._compiled = line, machine_code().functions
         self._terminal, self._standing = stream.isatty(), False
         self.doing: Callable[[], str] | None = None
+        self._told: object = None  # what the last line on silence was on
+        self._told_s = 0.0  # when the first such line on it was
         self.expected: Sequence[str] = ()
         self.processes = 1
         self._since_s = time.time()
@@ -70,10 +73,13 @@ class Heard:
         with self._lock:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
-            if not self._terminal:
-                silent_s = min(max(silent_s, (now - self._line_s) / RARER), RAREST_S)
+            goes_on = self.doing or self._line
+            if not self._terminal and goes_on is self._told:
+                silent_s = max(silent_s, min(max(EVERY_S, (now - self._told_s) / RARER), RAREST_S))
             if now - self._last_s < silent_s:
                 return
+            if goes_on is not self._told:
+                self._told, self._told_s = goes_on, now
             self._last_s = now
             line = self._line.removesuffix(" ...")
             text = self.doing() if self.doing else f"{line}, {spoken(now - self._line_s)} so far"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
 from archsim.cli.arguments import OK
 
@@ -47,7 +49,9 @@ complete -c archsim -a '(__archsim)'
 """,
 }
 NAMES = {"--system": "systems", "--model": "models", "--policy": "policies", "--assumptions": "assumptions",
-         "--like": "traffic", "--with": "calibrations", "--in": ""}  # fmt: skip
+         "--like": "traffic", "--with": "calibrations", "--in": "", "model": "models", "sides": "systems",
+         "file": "", "papers": "papers"}  # fmt: skip
+OF_FILES = ("file", "sides")  # places where a file of the user's own stands as often
 
 
 def add_completion(parser: argparse.ArgumentParser) -> None:
@@ -76,20 +80,79 @@ def completions(words: list[str], at: int) -> list[str]:
 
 
 def _possible(before: list[str], begun: str) -> list[str]:
-    from archsim.specs.config_files import named_files
-
-    if before and before[-1] in NAMES:
+    parser, rest = _parser_of(list(before))
+    by_option = {option: action for action in parser._actions for option in action.option_strings}
+    if before and before[-1] in NAMES and before[-1].startswith("--"):  # also of commands as they were called before
         return _names(NAMES[before[-1]])
-    parser = _parser_of(before)
-    actions = parser._actions
-    below = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+    if before and (asked := by_option.get(before[-1])) and asked.nargs != 0:
+        return _values(asked, rest[:-1], begun)
+    below = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     if below:
         return list(below[0].choices)
     if begun.startswith("-"):
-        return [option for action in actions for option in action.option_strings if option.startswith("--")]
-    choices = [str(choice) for action in actions if not action.option_strings for choice in action.choices or ()]
-    takes_file = any(action.dest in ("file", "a", "b") for action in actions)
-    return choices or (list(named_files("")) if takes_file and begun and "/" not in begun else [])
+        return [option for option in by_option if option.startswith("--")] + _forms(before)
+    values = {at + 1 for at, word in enumerate(rest) if word in by_option and by_option[word].nargs != 0}
+    given = [word for at, word in enumerate(rest) if at not in values and not word.startswith("-")]
+    places = [action for action in parser._actions if not action.option_strings]
+    if not places or len(given) >= len(places) and places[-1].nargs not in ("*", "+"):
+        return []
+    return _values(places[min(len(given), len(places) - 1)], given, begun)
+
+
+def _forms(before: list[str]) -> list[str]:
+    """Flags that ask another question of the command, such as ``--search``, where none is given yet."""
+    from archsim.cli.main import COMMANDS, Command
+
+    [forms] = [each.forms for each in COMMANDS if isinstance(each, Command) and [each.name] == before[:1]] or [()]
+    flags = [form.flag for form in forms]
+    return [] if set(flags) & set(before) else flags
+
+
+def _values(action: argparse.Action, given: list[str], begun: str) -> list[str]:
+    """What an option or a place may be. ``given``: the words at the places before it."""
+    name = (action.option_strings or [action.dest])[-1]
+    if action.choices:
+        return [str(choice) for choice in action.choices]
+    if name in OF_FILES and (not begun or "/" in begun):
+        return []  # the shell completes files
+    if name in NAMES:
+        return _names(NAMES[name])
+    found = _OTHERS.get(name)
+    return found(given) if found else []
+
+
+def _blocks(given: list[str]) -> list[str]:
+    from archsim.studies.block_worth import BLOCKS
+    from archsim.studies.placement_choices import POLICIES
+
+    return [*BLOCKS, *(each for each in POLICIES if each != "none")]
+
+
+def _figures(given: list[str]) -> list[str]:
+    from archsim.report.printed_figures import names_of
+
+    return list(names_of(Path(given[0])))
+
+
+def _machines(given: list[str]) -> list[str]:
+    from archsim.studies.serving.question import gpus_named
+
+    return [*gpus_named(), *_names("systems")]
+
+
+def _of_question(name: str) -> Callable[[list[str]], list[str]]:
+    def found(given: list[str]) -> list[str]:
+        from archsim.studies.serving import question
+
+        return list(getattr(question, name))
+
+    return found
+
+
+_OTHERS: dict[str, Callable[[list[str]], list[str]]] = {
+    "what": _blocks, "name": _figures, "--on": _machines, "--engine": _of_question("ENGINES"),
+    "--precision": _of_question("PRECISIONS"), "--best": _of_question("OBJECTIVES"),
+}  # fmt: skip
 
 
 def _names(kind: str) -> list[str]:
@@ -101,14 +164,14 @@ def _names(kind: str) -> list[str]:
     return list(others[kind] if kind in others else named_files(kind))
 
 
-def _parser_of(words: list[str]) -> argparse.ArgumentParser:
-    """The parser of the command that these words invoke."""
+def _parser_of(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of the command that these words invoke, and the words after that; without the flag of a form."""
     from archsim.cli.main import parser_of
 
     parser: argparse.ArgumentParser = parser_of(words)
-    for word in words:
+    for at, word in enumerate(words):
         below = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
         if not below or word not in below[0].choices:
-            return parser
+            return parser, words[at:]
         parser = below[0].choices[word]
-    return parser
+    return parser, []

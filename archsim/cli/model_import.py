@@ -38,8 +38,7 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
 
 def run_model_import(args: argparse.Namespace) -> int:
     """Import and write. Raises ArchsimError for a graph that is not recognised."""
-    from archsim.models.config_json import write_operators
-    from archsim.models.onnx import FLAGS, import_model
+    from archsim.models.config_keys import FLAGS
 
     given = {field: getattr(args, field) for field in FLAGS}
     if args.graph.endswith(".json"):
@@ -51,6 +50,8 @@ def run_model_import(args: argparse.Namespace) -> int:
         for line in model.approximate:
             print(f"approximate: {line}", file=sys.stderr)
         return _written(model, args)
+    from archsim.models.onnx import import_model, write_operators
+
     imported = import_model(Path(args.graph), args.name, given)
     print("\n".join(imported.found), file=sys.stderr)
     _written(imported.spec, args)

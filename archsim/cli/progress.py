@@ -16,7 +16,7 @@ from rich.text import Text
 
 from archsim.base.code_digest import machine_code
 from archsim.base.errors import spoken
-from archsim.cli.heartbeat import Heard
+from archsim.cli.heartbeat import EVERY_S, Heard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from archsim.runs.run import Job, Record
 
 
-FEW = 200  # runs that get a line each
-FIRST_S, INTERVAL_S = 5.0, 15.0  # of lines on the state
+FEW = 10  # runs that get a line each, as each is a tenth or more
 RUNNING, LOADING = "running", "loading"  # phases: of runs, if no other was named; of what precedes them
-PART_S = 2.0  # of lines on one run that takes long
+PART_S = 2.0  # of one run, before a line estimates what is left of it
 ENOUGH = 5  # runs for an estimate: the first ones compile and generate traffic for all
 
 
 class Lines(AbstractContextManager):
-    """One plain line per run; of more than ``FEW`` runs, a line on the state at intervals, the first an estimate.
+    """One plain line per run; of more than ``FEW`` runs, one on the state at each tenth of them. Between them,
+    `archsim.cli.heartbeat` says the state every ``EVERY_S``.
 
     clock: seconds since any moment.
     """
@@ -41,9 +41,9 @@ class Lines(AbstractContextManager):
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._runs = self._done = self._kept = 0
-        self._began_s = self._said_s = clock()
+        self._began_s = clock()
         self._parts: dict[str, tuple[float, float]] = {}  # job → when its part began, and the share that is done
-        self._told_s, self._part = 0.0, RUNNING
+        self._told_s, self._part = clock() + PART_S - EVERY_S, RUNNING
         self._phase = RUNNING
 
     def __exit__(self, *error) -> None:
@@ -59,7 +59,6 @@ class Lines(AbstractContextManager):
         self._doing(lambda: self._state(self._part))
         self._runs, self._done, self._kept = runs, 0, 0
         self._began_s = self._clock()
-        self._said_s = self._began_s + FIRST_S - INTERVAL_S
 
     def kept(self, runs: int) -> None:
         self._done += runs
@@ -72,8 +71,7 @@ class Lines(AbstractContextManager):
         if self._runs <= FEW:
             summary, wall_s = job.summary(record["row"]), record["host"]["wall_s"]
             self._print(f"[{self._done}/{self._runs}] {job.name}: {summary}, simulated in {wall_s:.1f} s")
-        elif self._clock() - self._said_s >= INTERVAL_S or self._done == self._runs:
-            self._said_s = self._clock()
+        elif 10 * self._done // self._runs > 10 * (self._done - 1) // self._runs:
             self._print(self._state(self._phase))
 
     def on_failed(self, job: Job, failure: Failure) -> None:
@@ -86,7 +84,7 @@ class Lines(AbstractContextManager):
         began_s, before = self._parts.get(job, (now, 0.0))
         began_s = now if share < before or share == 0 else began_s
         self._parts[job], self._part = (began_s, share), text
-        if not share or now - self._told_s < PART_S:  # the line on silence names what has only begun
+        if not share or now - self._told_s < EVERY_S:  # the line on silence names what has only begun
             return
         self._told_s, so_far_s = now, now - began_s
         left = f", about {spoken(so_far_s / share * (1 - share))} left" if share and so_far_s > PART_S else ""

@@ -8,10 +8,13 @@ from archsim.cli import arguments, heartbeat
 
 
 def add_recommend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="The model, by name or file.")
+    parser.add_argument(
+        "model", metavar="MODEL", help="The model, by name, also of Hugging Face (Qwen/Qwen3-32B-FP8), or by file."
+    )
     parser.add_argument(
         "--on", action="append", required=True, metavar="GPU:N",
-        help="GPUs that may be used, such as h200:32, or a system by name or file. May be repeated, to compare GPUs.",
+        help="GPUs that may be used, such as h200:32, or a system by name or file. Without a number: one node, or as "
+        "many GPUs as --usd or --watts allow. May be repeated, to compare GPUs.",
     )  # fmt: skip
     parser.add_argument("--ttft", metavar="TIME", help="Limit of the time to first token, such as 2s.")
     parser.add_argument("--tpot", metavar="TIME", help="Limit of the time per output token, such as 50ms.")

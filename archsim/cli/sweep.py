@@ -70,10 +70,13 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
     with study(folder) as watching:
         watching.phase("loading the simulator")
+        from archsim.runs.feasibility import cost_sentence
         from archsim.runs.plan import select
         from archsim.runs.sweep import sweep_selected
 
         selection = select(plan, watching.phase)
+        cores = min(args.jobs or available_cores(), available_cores())
+        watching.phase("running" if args.scheduler else f"running; {cost_sentence(plan, cores)}")
         print_replaced(folder, plan.given())
         from archsim.studies.comparison import failures_on_page, write_sweep_report
         from archsim.studies.sure import sure_into

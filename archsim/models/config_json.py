@@ -7,18 +7,18 @@ layers. ``accept_approximate`` goes on without them and notes them in the model.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
-from archsim.base.files import write_draft, write_text
+from archsim.base.files import write_text
 from archsim.base.yaml import dump_yaml
-from archsim.models import config_families, onnx
-from archsim.models.config_keys import EXPERTS, TOP_K, ConfigKeys, read_keys
+from archsim.models import config_families
+from archsim.models.config_keys import EXPERTS, FLAGS, TOP_K, ConfigKeys, read_keys
+from archsim.specs.library import schema_line
 from archsim.specs.model import ModelSpec
 
 # Keys of config.json that hold the longest sequence, as vLLM looks for them.
@@ -59,7 +59,7 @@ def import_config(
     if missing := [field for field in ("expert_ffn", "experts", "top_k") if fields.get(field) is None]:
         widths = "moe_intermediate_size", "intermediate_size", "expert_ffn_hidden_size"
         named = {"experts": EXPERTS, "top_k": TOP_K, "expert_ffn": widths}
-        lines = (f"{each}. Give {onnx.FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
+        lines = (f"{each}. Give {FLAGS[each]}, or write {' or '.join(named[each])}" for each in missing)
         raise SpecError("\n".join(f"{path}: does not say {line}" for line in lines))
     return _model(keys, name, fields | {"approximate": (*unknown, *(keys.guessed or ()))})
 
@@ -110,16 +110,6 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
         raise SpecError(f"{keys.path}: the keys found do not form a valid model: {text}") from error
 
 
-# Imported models in files: the model as YAML, its operators as CSV.
-
-
 def write_model(model: ModelSpec, path: Path) -> None:
-    write_text(path, dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)))
-
-
-def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
-    with write_draft(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-        table = csv.DictWriter(stream, onnx.OPERATOR_COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+    written = dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True))
+    write_text(path, schema_line("model", path) + written)

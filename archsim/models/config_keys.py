@@ -27,6 +27,12 @@ TOP_K = (
     *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "moe_top_k"),
     "top_k_experts",
 )
+FLAGS = {
+    "layers": "--layers", "moe_layers": "--moe-layers", "hidden": "--hidden", "expert_ffn": "--expert-ffn",
+    "gated": "--gated", "experts": "--experts", "top_k": "--top-k", "shared_experts": "--shared-experts",
+    "shared_ffn": "--shared-ffn",
+}  # fmt: skip
+"""Field of a ModelSpec → the option of ``archsim new --from`` that supplies it."""
 # Keys that mean the same; num_local_experts does not (Step3p7TextConfig of transformers has it beside another number).
 _ROUTED = tuple(name for name in EXPERTS if name != "num_local_experts")
 _SAME = MappingProxyType({name: group for group in (SHARED, TOP_K, _ROUTED) for name in group})

@@ -3,6 +3,8 @@
 Nothing is guessed: a field that the graph does not show must be given, and a given field must not contradict the graph.
 """
 
+import csv
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from archsim.base.errors import SpecError
+from archsim.base.files import write_draft
+from archsim.models.config_keys import FLAGS
 from archsim.models.onnx_graph import OnnxGraph, attribute
 from archsim.models.onnx_moe import OF_ONE_RANK, MoeLayer, moe_layers, not_routers
 from archsim.specs.model import ModelSpec
-
-FLAGS = {
-    "layers": "--layers", "moe_layers": "--moe-layers", "hidden": "--hidden", "expert_ffn": "--expert-ffn",
-    "gated": "--gated", "experts": "--experts", "top_k": "--top-k", "shared_experts": "--shared-experts",
-    "shared_ffn": "--shared-ffn",
-}  # fmt: skip
-"""Field of a ModelSpec → the option of ``archsim new --from`` that supplies it."""
 
 OPERATOR_COLUMNS = (
     "node", "operator", "layer", "part", "weights", "experts", "k", "n", "flop_per_row", "weight_bytes",
@@ -212,3 +209,11 @@ def _head_size(graph: OnnxGraph, node) -> int | None:
         if product and heads and product.n % heads == 0:
             return product.n // heads
     return None
+
+
+def write_operators(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write a table of the columns ``OPERATOR_COLUMNS`` as a whole."""
+    with write_draft(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.DictWriter(stream, OPERATOR_COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import onnx
-from onnx import numpy_helper
-
-from archsim.base.errors import SpecError
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.files import regular
+
+try:
+    import onnx
+    from onnx import numpy_helper
+except ModuleNotFoundError:
+    raise ArchsimError("ONNX graphs need onnx: pip install 'archsim[onnx]'") from None
 
 LAYER = re.compile(r"(?:^|[./_])(?:layers?|blocks?|h)[./_](\d+)(?=[./_]|$)")
 MOST_SCALAR_BYTES = 64

@@ -100,6 +100,7 @@ def _read_experiment(source: Source, overrides: Sequence[str]) -> ReadExperiment
     for axis in sweep.axes if sweep else ():
         _stand_in(tree, axis)
     experiment = validation.validate(ExperimentSpec, tree, problems=references.expand_all())
+    references.refuse_other_precisions(experiment.systems)
     sweep = with_wafers(sweep, experiment.systems, tree.place(("systems",)))
     plan = SweepPlan(tree, sweep, experiment, folder) if sweep else None
     written, recorded = written.with_files(tree), recorded_unread(made)
@@ -344,6 +345,16 @@ def starting_text(kind: str, name: str) -> str:
     except ValidationError as error:
         raise errors.SpecError(str(error.errors()[0]["ctx"]["error"])) from None
     return (_FOLDER / f"{kind}.yaml").read_text(encoding="utf-8").replace("name: NAME\n", f"name: {name}\n", 1)
+
+
+def schema_line(kind: str, file: Path) -> str:
+    """The first line of a file by which editors complete its keys. kind: system, model or experiment. The schema's path
+    is relative to a file in the same checkout.
+    """
+    schema = config_files.shipped_docs().resolve() / "schemas" / f"{kind}.schema.json"
+    folder = file.resolve().parent
+    shown = os.path.relpath(schema, folder) if folder.is_relative_to(schema.parents[2]) else str(schema)
+    return f"# yaml-language-server: $schema={Path(shown).as_posix()}\n"
 
 
 def write_new(file: Path, text: str) -> None:

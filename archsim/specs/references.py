@@ -8,7 +8,7 @@ reach into them and messages name the file and line where a value was given.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType
@@ -17,9 +17,11 @@ from typing import Any
 from archsim.base import errors, quantities, yaml
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.calibration_paths import find_calibrations
+from archsim.specs.checkpoints import checkpoint_of, is_hub_id
 from archsim.specs.config_files import display, named_files, searched_places
 from archsim.specs.policies import PRESETS, RULE_TYPES
 from archsim.specs.policy_axes import spread_policies
+from archsim.specs.system import SystemSpec
 
 DEFAULT_ASSUMPTIONS = "physical"
 # A manifest is two folders below the one its paths are relative to: reports/<name>/manifest.yaml.
@@ -58,6 +60,7 @@ class References:
     def __init__(self, tree: yaml.Tree, folder: Path | None) -> None:
         self._tree = tree
         self._folder = folder
+        self._checkpoints: list[tuple[yaml.Place, str, str]] = []  # of models: the place, the name, its precision
 
     def expand(self, keys: yaml.Keys) -> None:
         """Replace a reference at ``keys``, if there is one, by a mapping that paths can enter. Raises SpecError."""
@@ -108,6 +111,20 @@ class References:
             problems["workload", "trace"] = str(error)
         return problems
 
+    def refuse_other_precisions(self, systems: Iterable[SystemSpec]) -> None:
+        """Raise SpecError for a model whose name says another precision than a system computes in, as experts of an
+        experiment have that of the system.
+        """
+        for place, name, precision in self._checkpoints:
+            for system in systems:
+                dtype = system.compute.dtype
+                if not ("bf16" if dtype == "fp16" else dtype).startswith(precision):
+                    raise errors.SpecError(
+                        f"{place}: {name!r} is in {precision}, but experts of an experiment have the dtype of the "
+                        f"system, and {system.name!r} computes in {dtype}. Leave the precision out of the name, or "
+                        f"give a system compute: {{dtype: {precision}, peak: ...}}"
+                    )
+
     def complete(self, keys: yaml.Keys) -> None:
         """Expand a reference and fill in what a preset or a set implies. Raises SpecError."""
         self.expand(keys)
@@ -140,7 +157,7 @@ class References:
         if kind == "models" and name.endswith((".json", ".onnx")):
             made = f"`archsim new --from {name} --out model.yaml` makes one"
             raise self._tree.error(keys, f"{name!r} is no model file, which is YAML. {made}; then give its path")
-        if is_path(name):
+        if is_path(name) and not (kind == "models" and self._is_checkpoint(name)):
             candidates = [Path(name)] + ([self._folder / name] if self._folder else [])
             found = next((file for file in candidates if os.path.exists(file)), None)
             if found is None:
@@ -150,17 +167,40 @@ class References:
             return found
         files = named_files(kind, self._folder)
         if kind == "models" and name not in files:
-            files |= dict([(name, file) for file in files.values() if name.lower() in _aliases(file)][:1])
-        self._check_known(kind.removesuffix("s"), name, files, keys, "or the path of a YAML file, or a mapping")
+            files |= self._checkpoint(name, keys, files)
+        others = "or the path of a YAML file, or a mapping"
+        if kind == "models" and is_hub_id(name):
+            others += "; `archsim new --from config.json` makes the file of any other model"
+        self._check_known(kind.removesuffix("s"), name, files, keys, others)
         return files[name]
+
+    def _is_checkpoint(self, name: str) -> bool:
+        """Whether a text with a slash is no file's path."""
+        here = [Path(name), *([self._folder / name] if self._folder else [])]
+        return is_hub_id(name) and not any(os.path.exists(each) for each in here)
+
+    def _checkpoint(self, name: str, keys: yaml.Keys, files: Mapping[str, Path]) -> dict[str, Path]:
+        """Name → file of the model of a checkpoint; empty for an unknown one."""
+        try:
+            models, precision = checkpoint_of(name)
+        except ValueError as error:
+            raise self._tree.error(keys, f"{name!r}: {error}") from None
+        known = [(each, file) for own, file in files.items() for each in (own.lower(), *_aliases(file))]
+        for model in (name.lower(), *models):
+            if found := next((file for each, file in known if each == model), None):
+                if precision is not None:
+                    self._checkpoints.append((self._tree.place(keys), name, precision))
+                return {name: found}
+        return {}
 
     def _check_known(self, kind: str, name: Any, known: Iterable[str], keys: yaml.Keys, otherwise: str) -> None:
         if not isinstance(name, str):
             raise self._tree.error(keys, f"expected a name ({kind}), not {quantities.describe(name)}")
         if name not in known:
+            near = errors.did_you_mean(name.rpartition("/")[2].lower() if kind == "model" else name, known)
             raise self._tree.error(
                 keys,
-                f"unknown {kind} {name!r}{errors.did_you_mean(name, known)} (known: {', '.join(known)}; {otherwise})",
+                f"unknown {kind} {name!r}{near} (known: {', '.join(known)}; {otherwise})",
             )
 
     def _expand_assumptions(self, keys: yaml.Keys, value: str) -> None:

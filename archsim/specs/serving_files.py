@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from archsim.base import errors, validation, yaml
 from archsim.specs.assumptions import AssumptionsSpec
+from archsim.specs.checkpoints import dtypes_in, precision_named
+from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
 from archsim.specs.model import ModelSpec
@@ -96,6 +98,10 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
     system = validation.validate(SystemSpec, machine, ("systems", 0))
     model = validation.validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
+    if precision := _named_precision(spec, model):
+        spec = spec.model_copy(update={"precision": precision})
+        if "model" not in axes:
+            given["precision"] = precision.model_dump(exclude_none=True)
     policies = tuple(
         validation.validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
         for each in spec.policies
@@ -161,6 +167,15 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
         recipe=recipe,
         axes_at=str(tree.place(("sweep",))),
     )  # fmt: skip
+
+
+def _named_precision(spec: ServeSpec, model: ModelSpec) -> PrecisionSpec | None:
+    """What the name of the checkpoint says, where the file does not say it."""
+    precision, own = precision_named(spec.model), spec.precision
+    if precision is None or own.products is not None or own.experts is not None:
+        return None
+    products, experts = dtypes_in(precision, model.experts > 1)
+    return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": own.kv})
 
 
 def refuse_unserved(policy: PolicySpec, place: yaml.Place | str = "policies") -> None:

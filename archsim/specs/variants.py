@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from archsim.base import errors, quantities, validation, yaml
 from archsim.specs.axes import KINDS, WAFER, Axis
 from archsim.specs.calibration_paths import with_calibrations_found
+from archsim.specs.checkpoints import precision_named
 from archsim.specs.policies import NEUTRAL, RULE_TYPES, RULES
 from archsim.specs.references import folders_around, found_trace, resolve
 
@@ -137,6 +138,11 @@ class Maker:
     def _reference(self, axis: Axis, at: int) -> dict:
         if at not in self._references:
             kind = PLURAL[self._kind]
+            if kind == "models" and (precision := precision_named(axis.values[at])):
+                raise errors.SpecError(
+                    f"{axis.places[at]}: {axis.values[at]!r} is in {precision}, but experts of an experiment have the "
+                    "dtype of the system (compute.dtype). Leave the precision out of the name"
+                )
             tree = resolve(kind, axis.values[at], axis.places[at], self._folder)
             if not isinstance(tree.get((kind, 0)), dict):
                 raise errors.SpecError(

@@ -139,10 +139,21 @@ def test_version(capsys):
         ("place x.npz --system isca26_d", ["isca26_dojo"]),
         ("validate --with h2", ["h20", "h200"]),
         ("nothing he", []),
+        ("sweep --sea", ["--search"]),
+        ("sweep --search explo", ["explore_dojo", "explore_spares"]),
+        ("sweep dojo --search --fi", []),
+        ("compare --pa", ["--papers"]),
+        ("compare --papers wafer li", ["libra", "lina"]),
+        ("compare a.yaml gb2", ["gb200_nvl72"]),
+        ("recommend deepseek-v3", ["deepseek-v3", "deepseek-v3.2"]),
+        ("recommend qwen3-32b --on h20", ["h200", "h20", "h200_cluster", "h200_node", "h20_cluster"]),
+        ("recommend qwen3-32b --on h200 --engine v", ["vllm"]),
+        ("recommend --on h200 qwen3-32b --best ", ["throughput", "price", "energy"]),
+        ("compare --without pre", ["prediction"]),
     ],
 )
 def test_a_word_is_completed(line, found):
-    words = line.split()
+    words = line.split(" ")
     assert completions(words, len(words)) == found
 
 

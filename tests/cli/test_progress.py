@@ -13,18 +13,19 @@ from support.waiting import wait_for
 from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
 from archsim.cli import run
-from archsim.cli.heartbeat import LONG_S, LONG_SILENT_S, ErasingStream, Heard, doing, heartbeat
+from archsim.cli.heartbeat import EVERY_S, LONG_S, LONG_SILENT_S, ErasingStream, Heard, doing, heartbeat
 from archsim.cli.list import add_list, run_list
-from archsim.cli.progress import FEW, FIRST_S, INTERVAL_S, Bar, Lines
+from archsim.cli.progress import FEW, Bar, Lines
 
 RUN = SimpleNamespace(name="one", summary=lambda row: f"decode {row['decode_ns'] / 1e6:.3f} ms")
 RECORD = {"row": {"decode_ns": 1e6}, "host": {"wall_s": 0.5}}
 
 
 def said(runs, seconds_a_run, kept=0, phases=()):
-    """The lines on so many runs, which take equally long."""
+    """The lines in a pipe on so many runs, which take equally long."""
     stream, now = io.StringIO(), [0.0]
-    lines = Lines(stream, lambda: now[0])
+    heard = Heard(stream, lambda: now[0])
+    lines = Lines(heard, lambda: now[0])
     for phase in phases:
         lines.phase(phase)
     lines.begin(runs)
@@ -32,6 +33,7 @@ def said(runs, seconds_a_run, kept=0, phases=()):
     for _ in range(runs - kept):
         now[0] += seconds_a_run
         lines.on_finished(RUN, RECORD)
+        heard.beat()
     return stream.getvalue().splitlines()
 
 
@@ -40,18 +42,29 @@ def test_few_runs_get_a_line_each():
     assert len(lines) == FEW and lines[0] == f"[1/{FEW}] one: decode 1.000 ms, simulated in 0.5 s"
 
 
-def test_many_runs_get_a_line_at_intervals_and_the_first_is_an_estimate():
+@pytest.mark.parametrize("runs", [11, 60, 200, 10_000])
+@pytest.mark.parametrize("seconds", [1.0, 40.0, 600.0])
+def test_more_runs_get_a_line_for_each_tenth_and_every_ten_seconds(runs, seconds):
+    """Whatever their number and their time: so many lines, and no more."""
+    lines = said(runs, seconds / runs)
+    tenths = [line for line in lines if not line.startswith("  ")]
+    assert len(tenths) == 10 and len(lines) <= 11 + seconds / EVERY_S
+    assert tenths[-1].startswith(f"running [{runs:,}/{runs:,}] 100 %, ")
+    assert seconds < 40 or lines[0].startswith("  running [")  # the first is not as late as the first tenth
+
+
+def test_a_line_on_the_state_has_an_estimate():
     lines = said(10_000, 0.125)
-    assert len(lines) == pytest.approx(1250 / INTERVAL_S, abs=2)
-    assert lines[0] == f"running [40/10,000] 0 %, {FIRST_S:.0f} s so far, about 21 min left"
+    assert "running [1,000/10,000] 10 %, 2 min so far, about 19 min left" in lines
     assert lines[-1] == "running [10,000/10,000] 100 %, 21 min so far"
 
 
 def test_runs_kept_from_before_do_not_make_the_estimate_short_and_one_run_is_not_enough():
     lines = said(1000, 10.0, kept=900)
     assert lines[0] == "900 of 1000 runs kept from before"
-    assert lines[1] == "running [901/1,000] 90 %, 10 s so far"
-    assert next(line for line in lines if "left" in line) == "running [905/1,000] 90 %, 50 s so far, about 16 min left"
+    assert lines[1] == "  running [901/1,000] 90 %, 10 s so far"
+    estimated = next(line for line in lines if "left" in line)
+    assert estimated == "  running [905/1,000] 90 %, 50 s so far, about 16 min left"
 
 
 @pytest.mark.parametrize(
@@ -123,14 +136,14 @@ def test_silence_ends_with_the_last_line_and_its_time():
     now[0] = SILENT_S - 0.1
     stream.beat()
     assert written.getvalue() == "loading the simulator ...\n"
-    for now[0] in (SILENT_S, 2 * SILENT_S - 0.1, 2 * SILENT_S):
+    for now[0] in (SILENT_S, SILENT_S + EVERY_S - 0.1, SILENT_S + EVERY_S):
         stream.beat()
-    told = [f"  loading the simulator, {seconds} s so far" for seconds in (2, 5)]
+    told = [f"  loading the simulator, {seconds} s so far" for seconds in (2, 12)]
     assert written.getvalue().splitlines()[1:] == told
 
 
 def test_in_a_pipe_lines_are_rarer_the_longer_the_same_goes_on():
-    """The first within three seconds; a minute of the same takes about ten lines, and ten minutes about thirty."""
+    """The first within three seconds; a minute of the same takes six lines, and ten minutes about thirty."""
     stream, written, now = heard()
     print("laws of an iteration ...", file=stream)
     counts = {}
@@ -138,7 +151,7 @@ def test_in_a_pipe_lines_are_rarer_the_longer_the_same_goes_on():
         now[0] = tenths / 10
         stream.beat()
         counts[tenths] = len(written.getvalue().splitlines()) - 1
-    assert counts[30] == 1 and counts[600] <= 12 and counts[6000] <= 32
+    assert counts[30] == 1 and counts[600] <= 7 and counts[6000] <= 32
 
 
 def test_after_ten_minutes_lines_are_rarer():
@@ -158,13 +171,13 @@ def test_runs_say_how_many_are_done_and_what_is_left():
         now[0] = 4.0
         stream.beat()
         lines.at("laws of an iteration", 0.0)
-        now[0] = 8.0
+        now[0] = 14.0
         stream.beat()
         lines.phase("writing the page")
-        now[0] = 12.0
+        now[0] = 18.0
         stream.beat()
     first, part, _, last = written.getvalue().splitlines()
-    assert first == "  running [0/20] 0 %, 4 s so far" and part == "  laws of an iteration [0/20] 0 %, 8 s so far"
+    assert first == "  running [0/20] 0 %, 4 s so far" and part == "  laws of an iteration [0/20] 0 %, 14 s so far"
     assert last == "  writing the page, 4 s so far"
 
 

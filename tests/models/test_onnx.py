@@ -1,6 +1,8 @@
 """Models from exported graphs: every form in which exporters write MoE layers, at the shapes of real models."""
 
 import csv
+import sys
+from pathlib import Path
 
 import pytest
 from support.onnx_graphs import (
@@ -24,6 +26,7 @@ from archsim.cli.main import main
 from archsim.models.onnx import import_model
 from archsim.specs.library import load_model
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = ("layers", "moe_layer_ids", "hidden", "expert_ffn", "experts", "top_k", "shared_experts", "shared_ffn")
 
 
@@ -275,3 +278,14 @@ def test_table_of_operators(small, tmp_path):
     }
     routers = [row for row in rows if row["part"] == "router"]
     assert [(row["k"], row["n"], row["weight_bytes"]) for row in routers] == [("2048", "64", str(2048 * 64 * 2))] * 2
+
+
+def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch, capsys):
+    """And a config.json needs none."""
+    for name in [each for each in sys.modules if each.startswith(("onnx", "archsim.models.onnx"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "--from", str(EXAMPLES / "config.json"), "--out", "model.yaml"]) == 0
+    assert main(["new", "--from", str(EXAMPLES / "model.onnx")]) == 2
+    assert "pip install 'archsim[onnx]'" in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_progress_has_a_phase_and_an_estimate(capsys):
     now = [0.0]
     lines = Lines(sys.stderr, lambda: now[0])
     for at in range(8):
-        now[0] = 1.5 * at
+        now[0] = 6.0 * at
         lines.at("ep: serving", at / 10)
     said = capsys.readouterr().err
     assert "ep: serving" in said and "left" in said and len(said.splitlines()) >= 3

@@ -672,3 +672,52 @@ def test_many_numbers_are_rounded_as_their_text_is_read():
     halves = np.array([123456.5, 0.1234565, 999999.5, 99999.95, 1e22, 1e5, 0.1, 1.0, 0.0, 1e300])
     every = np.concatenate([numbers, halves, -halves, np.round(numbers, 3), np.arange(0.0005, 1, 1 / 1024)])
     assert axis_values._short(every).tolist() == [float(f"{number:.6g}") for number in every.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+        ("nvidia/DeepSeek-R1-FP4", "deepseek-v3"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
+        ("RedHatAI/Qwen3-32B-FP8-dynamic", "qwen3-32b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+    ],
+)
+def test_a_checkpoint_of_hugging_face_is_a_model(name, model):
+    assert load_model(name).name == model
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "archsim new --from"),
+        ("Qwen/Qwen3-33B", "did you mean 'qwen3-32b'"),
+        ("Qwen/Qwen3-32B-AWQ", "weights in AWQ"),
+        ("models/none.yaml", "no such file"),
+    ],
+)
+def test_another_checkpoint_is_refused(name, said):
+    with pytest.raises(SpecError, match=re.escape(said)):
+        load_model(name)
+
+
+def test_the_precision_of_a_checkpoint_is_that_of_serving_and_has_to_be_that_of_an_experiments_system():
+    requests = {"concurrency": 4, "input": {"fixed": 200}, "output": {"fixed": 12}, "count": 12}
+    file = {"system": "h200_node", "engine": "vllm", "requests": requests}
+    for name, dtype in (("Qwen/Qwen3-32B-FP8", "fp8"), ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block")):
+        read = load_serving(file | {"model": name})
+        assert (read.spec.precision.products, read.spec.precision.experts) == (dtype, dtype)
+        again = load_serving(dict(read.given))  # as from a manifest
+        assert (again.model.name, again.spec.precision) == (read.model.name, read.spec.precision)
+        own = load_serving(file | {"model": name, "precision": {"products": "bf16"}})
+        assert own.spec.precision.products == "bf16"
+    assert load_serving(file | {"model": "Qwen/Qwen3-32B"}).spec.precision.products is None
+    experiment = {"name": "x", "systems": ["h200_node"], "policies": ["ep"],
+                  "workload": {"trace": {"synthetic": {}}, "batch": [64]}}  # fmt: skip
+    assert load_experiment(experiment | {"models": ["zai-org/GLM-4.5-FP8"]}).models[0].name == "glm-4.5"
+    with pytest.raises(SpecError, match="models.0: 'zai-org/GLM-4.5-BF16'"):
+        load_experiment(experiment | {"models": ["zai-org/GLM-4.5-BF16"]})

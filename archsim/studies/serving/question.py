@@ -17,6 +17,7 @@ from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
 from archsim.specs import config_files, library, serving_files
+from archsim.specs.checkpoints import dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
@@ -73,7 +74,7 @@ class Asked(NamedTuple):
     pools: bool  # whether engines that prefill, with others that decode, are tried too
     max_num_seqs: tuple[int, ...] = SEQS  # limits of requests that are tried
     max_num_batched_tokens: tuple[int, ...] = TOKENS  # limits of tokens that are tried
-    note: str = ""  # on the lengths of requests, where they are shorter than usual
+    notes: tuple[str, ...] = ()  # on lengths of requests that are shorter than usual, and on how many GPUs are meant
     assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
 
 
@@ -108,6 +109,8 @@ def asked_of(
         ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
         time_ns(f"--{name}", text)
+    if (precision := precision_named(model)) and not precisions:
+        precisions = (precision,)
     for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
         for each in given:
             if each not in known:
@@ -115,6 +118,9 @@ def asked_of(
     if objective is not None and objective not in OBJECTIVES:
         raise SpecError(f"--best: unknown {objective!r} (known: {', '.join(OBJECTIVES)})")
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
+    bought = usd_per_hour is not None or watts is not None
+    taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
+             if ":" not in text and not bought]  # fmt: skip
     if objective is None:
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
@@ -130,7 +136,7 @@ def asked_of(
     return Asked(
         whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
-        note=note if requests is None else "", assumed=assumed,
+        notes=(*([note] if note and requests is None else []), *taken), assumed=assumed,
     )  # fmt: skip
 
 
@@ -214,6 +220,12 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     return Offer(name, gpu, most, system, source, rent)
 
 
+def _one_machine(offer: Offer) -> str:
+    """``one h200_node of 8 GPUs. Give `--on h200:N` for N GPUs.``"""
+    gpus = f"{offer.devices} GPU{'s' * (offer.devices > 1)}"
+    return f"one {offer.system.name} of {gpus}. Give `--on {offer.name}:N` for N GPUs."
+
+
 def _system_named(name: str, devices: int) -> str:
     """A shipped system with so many GPUs of a name, or the system of this name or file."""
     known, key = config_files.named_files("systems"), name.lower()
@@ -225,11 +237,16 @@ def _system_named(name: str, devices: int) -> str:
         return kinds[-1]  # engines are no larger than this; more of them stand beside each other
     if name in known or Path(name).is_file():
         return name
-    gpus = [each.rpartition("_")[0] for each in known if each.rpartition("_")[2] in MACHINES]
-    known_gpus = ", ".join(dict.fromkeys(gpus))
+    gpus = gpus_named()
     raise SpecError(
-        f"--on {name}: unknown GPU{did_you_mean(name, gpus)} (known: {known_gpus}; or a system by name or file)"
+        f"--on {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by name or file)"
     )
+
+
+def gpus_named() -> list[str]:
+    """The GPUs of the systems that ship."""
+    known = [each.rpartition("_") for each in config_files.named_files("systems")]
+    return list(dict.fromkeys(gpu for gpu, _, end in known if end in MACHINES))
 
 
 class SearchedServing(NamedTuple):
@@ -267,16 +284,14 @@ def _usual_precisions(model: ModelSpec, gpu: str) -> tuple[str, ...]:
 
 
 def _dtypes(model: ModelSpec, gpu: str, engine: str, precision: str) -> PrecisionSpec:
-    """The dtypes with which engines serve the published checkpoints: FP8 of mixtures of experts has a scale a block,
-    that of dense models one a tensor; TensorRT-LLM keeps KV in FP8 beside narrow weights (NVIDIA's checkpoints say so).
+    """The dtypes with which engines serve the published checkpoints. TensorRT-LLM keeps KV in FP8 beside narrow weights
+    (NVIDIA's checkpoints say so).
     """
-    narrow, moe = precision != BF16, has_experts(model)
-    products = experts = {FP8: "fp8_block" if moe else "fp8"}.get(precision, precision)
-    if precision == MXFP4:
-        products, experts = BF16, "mxfp4_mxfp8" if gpu in BLACKWELL else MXFP4
-        narrow = False
-    kv = FP8 if narrow and engine == "trtllm" else BF16
-    return PrecisionSpec.model_validate({"products": products, "experts": experts if moe else products, "kv": kv})
+    products, experts = dtypes_in(precision, has_experts(model))
+    if experts == MXFP4 and gpu in BLACKWELL:
+        experts = "mxfp4_mxfp8"
+    kv = FP8 if products != BF16 and engine == "trtllm" else BF16
+    return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": kv})
 
 
 def file_of(asked: Asked, offer: Offer, engine: str, dtypes: PrecisionSpec) -> dict[str, Any]:

@@ -344,8 +344,7 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
         yield datasheet_note([system.name])
     if scale_rate := scaled_report(system):
         yield scale_rate
-    if asked.note:
-        yield asked.note
+    yield from asked.notes
     if asked.assumed:
         yield (
             f"No limit was given, so the usual ones of a chat count: {describe_limits(asked)}. --ttft, --tpot and "

@@ -17,6 +17,7 @@ from archsim.report.units import percent
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
 from archsim.serving.serving import requests_of
+from archsim.specs.checkpoints import is_hub_id
 from archsim.studies.serving.chances import factors_of
 from archsim.studies.serving.configuration import Configuration, describe_sizes, with_choice
 from archsim.studies.serving.highest_rate import WITHIN
@@ -268,6 +269,7 @@ def started_of(best: Recommended) -> list[Started]:
         kind.engine, kind.serving.model, choice.parallel, precision, choice.instances,
         max_num_seqs=choice.max_num_seqs, max_num_batched_tokens=choice.max_num_batched_tokens, role=BOTH,
         chunked_prefill=bool(spec.scheduler.chunked_prefill), utilisation=spec.utilisation,
+        checkpoint=spec.model if is_hub_id(spec.model) else "",
     )  # fmt: skip
     if not choice.prefill:
         return [one]

@@ -51,9 +51,10 @@ class Started(NamedTuple):
     role: str = BOTH  # of BOTH, PREFILL and DECODE
     chunked_prefill: bool = True
     utilisation: float | None = None  # share of HBM; None: as the engine does by itself
+    checkpoint: str = ""  # as the user named it; '': that of the model's source
 
 
-def checkpoint_of(model: ModelSpec) -> str:
+def published_name(model: ModelSpec) -> str:
     """The name of the checkpoint at Hugging Face, from the source of the model file. Without one, the name of the
     model.
     """
@@ -139,7 +140,7 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         f"# The checkpoint has GEMMs in {first.precision.products}"
         + (f" and experts in {first.precision.experts}" if has_experts(first.model) else "")
         + "; set MODEL to it.",
-        f"MODEL=${{MODEL:-{checkpoint_of(first.model)}}}",
+        f"MODEL=${{MODEL:-{first.checkpoint or published_name(first.model)}}}",
         f'missing() {{ echo "start.sh: $1 is missing: {_VERSIONS[first.engine]}" >&2; exit 2; }}',
         *(f"{_check(tool)} || missing {shlex.quote(tool)}" for tool in tools),
     ]
