@@ -1,4 +1,4 @@
-"""``archsim check --trust``: by part, the error of the nearest machine that was measured, and the time that it is of."""
+"""``archsim check --trust``: the error of the nearest machine that was measured, by part of the time."""
 
 import argparse
 
