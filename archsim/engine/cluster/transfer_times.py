@@ -58,8 +58,8 @@ def send_equal(
     shape = hidden, sizes.top_k, sizes.experts
     inner, outer = _nearest_kernels(calibration, dispatch, size, nodes)
     away = expected_ranks(sizes, ranks) if kernel.once else sizes.top_k
-    machine = isinstance(calibration, MachineCalibration)
-    hop_ns, nic_hop_ns = (calibration.hop_ns, calibration.nic_hop_ns) if machine else (0.0, 0.0)
+    machine = calibration if isinstance(calibration, MachineCalibration) else None
+    hop_ns, nic_hop_ns = (machine.hop_ns, machine.nic_hop_ns) if machine else (0.0, 0.0)
     every, found = {}, []
     for op, each in ((DISPATCH, n_bytes.dispatch), (COMBINE, n_bytes.combine)):
         law = node_law(inner, calibration_digest(inner), op, dispatch, None, shape, size)
@@ -72,7 +72,7 @@ def send_equal(
             beyond = between_law(outer, calibration_digest(outer), op, dispatch, None, shape, nodes)
             every[beyond.named] = beyond
             if machine:
-                beyond = beyond.scale(calibration.nic_bytes_per_s / NIC_BYTES_PER_S)
+                beyond = beyond.scale(machine.nic_bytes_per_s / NIC_BYTES_PER_S)
             sent = nodes_away(nodes, sizes.top_k, sizes.experts) if kernel.once else away * (nodes - 1) / nodes
             ns = np.maximum(ns, max(beyond.fixed_ns + nic_hop_ns, 0.0) + beyond.busy(tokens * sent * each))
         found.append(np.where(tokens > 0, ns, 0.0))
