@@ -9,5 +9,6 @@ Laws:
        (test_parts_sum_to_the_iteration_and_layers_to_their_part).
     2. Longer contexts and more requests are never faster (test_longer_contexts_and_more_requests_are_never_faster).
     3. More memory never leaves less room (test_more_memory_never_leaves_less).
+    4. Runs and served engines have one iteration (test_runs_and_served_engines_have_one_iteration_of_a_gpu).
 Journey: Model, machine and batch → `times.IterationLaws` → attention, experts, collectives, host → `iteration_ns`.
 """

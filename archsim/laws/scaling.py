@@ -93,14 +93,20 @@ def _missing(
     key = KEYS[section]
     own = {key(table) for table in getattr(calibration, section)}
     lacking: Sequence[tables.TableOrigin] = [table for table in getattr(base, section) if key(table) not in own]
-    scaled = [_scale_table(table, calibration, base) for table in lacking]
-    return [table.model_copy(update={"scaled_from": base.gpu}) for table in scaled if table is not None]
+    scaled = [scaled_table(table, calibration, base) for table in lacking]
+    return [table for table in scaled if table is not None]
+
+
+def scaled_table(table: tables.Table, calibration: tables.CalibrationSpec, base: tables.CalibrationSpec) -> Any:
+    """A table of ``base`` at the rates of another GPU. None where this has no peak for the dtype, or no known link."""
+    found = _scale_table(table, calibration, base)
+    return None if found is None else found.model_copy(update={"scaled_from": base.gpu})
 
 
 def _scale_table(
     table: tables.TableOrigin, calibration: tables.CalibrationSpec, base: tables.CalibrationSpec
 ) -> tables.TableOrigin | None:
-    """None where the GPU has no peak for the dtype, or no known link."""
+    """As `scaled_table`, without saying of whom it is."""
     if isinstance(table, tables.TransferTable):
         ratio = _link_ratio(table, calibration.gpu, base.gpu)
         slower = tuple(ns / ratio for ns in table.ns_per_byte) if ratio else ()

@@ -132,8 +132,8 @@ def load_calibration(name: str | Path) -> CalibrationSpec:
     SpecError.
     """
     found = read_calibration(find_calibration(name))
-    if not found.scaled:
-        return found
-    from archsim.laws.scaling import with_scaled  # here, as it imports numpy
+    from archsim.laws.scaling import with_scaled  # here, as they import numpy
+    from archsim.laws.whole_pairs import with_own_pairs
 
-    return with_scaled(found, _own_once(*_version(found.scaled.gpu)))
+    base = _own_once(*_version(found.scaled.gpu)) if found.scaled else None
+    return with_own_pairs(found if base is None else with_scaled(found, base), base)
