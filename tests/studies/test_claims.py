@@ -350,8 +350,8 @@ def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_p
 
 
 # Independent numbers with a skill above 0.5 against the best null model, as first measured; never lowered quietly.
-# wafer was 26. Presets are since fitted at once to all that is published of a model: h341, h342, h382 and h383 are fits,
-# and h340 (how bright pairs are) is missed.
+# wafer was 26. Presets are since fitted at once to all that is published of a model: h341, h342, h382 and h383 are
+# fits, and h340 (how bright pairs are) is missed.
 LEAST_SKILLED = {
     "capacity": 3,
     "craft": 1,
