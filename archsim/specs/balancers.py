@@ -212,7 +212,7 @@ SHARED: Mapping[str, Rule] = {
             "kernel": NamedChoice(
                 None,
                 ("apart", "fused"),
-                "shared experts are products of their own (if not given), or an expert more of the grouped kernel",
+                "shared experts are separate products (if not given), or an expert more of the grouped kernel",
             ),
             **PHASE,
         },

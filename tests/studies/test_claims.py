@@ -350,15 +350,17 @@ def test_a_sample_of_every_commit_is_as_it_was_recorded(name, runs, least, tmp_p
 
 
 # Independent numbers with a skill above 0.5 against the best null model, as first measured; never lowered quietly.
+# wafer was 26. Presets are since fitted at once to all that is published of a model: h341, h342, h382 and h383 are
+# fits, and h340 (how bright pairs are) is missed.
 LEAST_SKILLED = {
-    "capacity": 2,
+    "capacity": 3,
     "craft": 1,
     "harmoeny": 0,
     "libra": 66,
     "lina": 0,
     "remap_dup": 0,
-    "wafer": 26,
-    "waterfill_lplb": 12,
+    "wafer": 21,
+    "waterfill_lplb": 14,
 }
 
 
