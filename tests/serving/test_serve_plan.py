@@ -78,6 +78,28 @@ def test_linked_axes_take_their_values_together():
         serve_plan(FILE | {"sweep": {}})
 
 
+def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_it_sustains(tmp_path, capsys):
+    few = SURE_FILE | {"slo": {"ttft": "1 s", "tpot": "10 ms"}}
+    requests = {key: few["requests"][key] for key in ("input", "output")} | {"count": 200}
+    for rate, is_kept in ((4, True), (4000, False)):
+        given = few | {"requests": requests | {"arrivals": {"rate": f"{rate}/s"}}}
+        (tmp_path / "one.yaml").write_text(json.dumps(given))
+        assert main(["serve", str(tmp_path / "one.yaml"), "--json", "--out", str(tmp_path / f"{rate}")]) == 0
+        found = json.loads(capsys.readouterr().out)
+        answer, (row,), (option,) = found["answer"], found["rows"], found["sure"]["options"]
+        assert answer in (tmp_path / f"{rate}" / "index.html").read_text()
+        low, middle, high = (option[f"tpot_p99_ms{end}"] for end in ("_p05", "", "_p95"))
+        assert middle == row["tpot_p99_ms"] and low < high and "p99 of TPOT is " in answer
+        assert ("does not sustain" in answer) != is_kept
+    number = r"([\d.,]+)"
+    ends = re.search(rf"and sustains {number} \({number} to {number}\)", answer).groups()
+    rate, low, high = (float(each.replace(",", "")) for each in ends)
+    assert 4 < rate < 4000 and low < high
+    slower = given | {"requests": requests | {"arrivals": {"rate": f"{0.9 * rate}/s"}}}
+    assert "does not sustain" not in ar.serve_plan(slower, samples=0).answer
+    assert "samples" not in ar.serve_plan(slower, samples=0).answer
+
+
 def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp_path):
     ar.serve_plan(FILE, out=tmp_path / "whole")
     page = (tmp_path / "whole" / "index.html").read_text()
@@ -162,7 +184,7 @@ def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
     tpot = option.intervals["tpot_mean_ms"]
     value = option.values["tpot_mean_ms"]
     assert tpot.p05 < low * value * 1.1 and tpot.p95 > high * value * 0.9
-    assert "TPOT" in found.sentence and "90 %" in found.sentence
+    assert "TPOT" in found.sentence and "90\N{NO-BREAK SPACE}% of 16 samples" in found.sentence
     row = json.loads((tmp_path / "one" / "sure.json").read_text())["options"][0]
     assert row["tpot_mean_ms_p05"] == tpot.p05 <= row["tpot_mean_ms_p50"] <= row["tpot_mean_ms_p95"]
     assert found.sentence in (tmp_path / "one" / "sure.html").read_text()
@@ -219,7 +241,9 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     file.write_text(yaml.safe_dump(SURE_FILE))
     assert main(["serve", str(file), "--samples", "16", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "90 %" in found["sure"]["sentence"] and np.isfinite(found["sure"]["options"][0]["tpot_mean_ms_p95"])
+    assert "90\N{NO-BREAK SPACE}% of 16 samples" in found["sure"]["sentence"] and np.isfinite(
+        found["sure"]["options"][0]["tpot_mean_ms_p95"]
+    )
     page = next(tmp_path.rglob("index.html"))
     text = page.read_text(encoding="utf-8")
     assert found["sure"]["sentence"] in text and 'href="sure.html"' in text and (page.parent / "sure.html").is_file()
