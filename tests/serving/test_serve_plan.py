@@ -21,7 +21,7 @@ from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving.page import intervals_in, loads_told
 from archsim.studies.serving.runs import OfferedLoad, serve_plan
-from archsim.studies.serving.sure import off_of
+from archsim.studies.serving.sure import FEWEST_REQUESTS, find_sure, off_of, shorten
 
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 AXES = FILE | {"sweep": {"grid": GRID}}
@@ -253,6 +253,22 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     beside.write_text(json.dumps(kept), encoding="utf-8")
     assert intervals_in(page.parent, ar.serve_plan(SURE_FILE).table) is None
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
+
+
+def test_ranges_of_the_first_requests_are_those_of_all_in_proportion():
+    requests = {key: SURE_FILE["requests"][key] for key in ("input", "output")} | {"count": 600}
+    plan = serve_plan(SURE_FILE | {"requests": requests | {"arrivals": {"rate": "4/s"}}})
+    (run,) = plan.runs()
+    few = shorten(run, 1.0)
+    assert few.serving.spec.requests.total == FEWEST_REQUESTS < 600
+    assert shorten(run, float("inf")) is run and shorten(run, 1e12) is run
+    (closed,) = serve_plan(SURE_FILE).runs()
+    assert shorten(closed, 1.0) is closed  # its clients wait for each other
+    found, whole = find_sure(plan, 16, None, most_tokens=1.0), find_sure(plan, 16, None)
+    (one,), (other,) = found.options, whole.options
+    assert dict(one.values) == dict(other.values) and any("first 100 requests" in note for note in found.notes)
+    for name in ("ttft_mean_ms", "tpot_p99_ms"):
+        assert one.intervals[name].p95 == pytest.approx(other.intervals[name].p95, rel=0.2)
 
 
 def test_where_goodput_is_the_same_in_all_worlds_a_time_that_varies_is_explained():
