@@ -94,10 +94,9 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
             continue
         first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]]["throughput_tokens_per_s"])
         parts = [
-            f"{listing(f'{beside(report, systems[first][at], systems[other][at])} at batch {at:,}' for at in shared)} "
-            f"as fast as {other}"
-            for other in others
-        ]
+            f"{beside(report, systems[first][at], systems[other][at])} as fast as {other} at batch {at:,}"
+            for other in others for at in shared
+        ]  # fmt: skip
         rows = [systems[name][at] for name in systems for at in shared]
         yield f"{first} decodes {model} {listing(parts)}{layers_text(rows)}."
 
