@@ -89,12 +89,10 @@ def winners(report: Report, place: Panel) -> list[Winner]:
         if not (close := fastest(each)):
             continue
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
-        pairs = [
-            pair
-            for pair in report.ranges.get("pairs", ())
-            if pair.get("slower_system", best["system"]) == best["system"]
-        ]
-        ties = tuple(pair for pair in pairs if pair["tie"] and pair["faster_run"] == best["run"])
+        ties = tuple(
+            pair for pair in report.ranges.get("pairs", ())
+            if pair["tie"] and pair["faster_run"] == best["run"] and pair["slower_system"] == best["system"]
+        )  # fmt: skip
         found.append(Winner(batch, best, best["speedup_vs_ep"], ties))
     return found
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from archsim.base.sums import sum
 from archsim.report.report import Panel, Report
-from archsim.report.units import factor, listing, percent
+from archsim.report.units import factor, interval, listing, percent
 from archsim.runs.results import Row
 from archsim.specs.policies import PRESETS
 
@@ -40,7 +41,7 @@ def own_sentences(report: Report, places: Sequence[Panel]) -> Iterator[str]:
                 where = f" on {place.system}" if len(report.systems) > 1 else ""
                 yield (
                     f"{name} decodes {place.model}{where} {listing(said)}, the best of the policies that are not "
-                    f"yours{_hits(rows)}{layers_text(rows)}."
+                    f"yours{_hits(report, name, rows)}{layers_text(rows)}."
                 )
 
 
@@ -53,7 +54,7 @@ def beside(report: Report, run: Row, other: Row) -> str:
     middle, low, high = ends if found["faster_run"] == run["run"] else (1 / ends[0], 1 / ends[2], 1 / ends[1])
     tie = ", a tie" if found["tie"] else ""
     samples = f"in {percent(0.9)} of {report.ranges['samples']} samples"
-    return f"{factor(middle)} ({factor(low)} to {factor(high)} {samples}{tie})"
+    return "{}× ({}× to {}× {}{})".format(*interval(middle, low, high), samples, tie)
 
 
 def pair_of(report: Report, one: str, other: str) -> Mapping[str, Any] | None:
@@ -64,12 +65,14 @@ def pair_of(report: Report, one: str, other: str) -> Mapping[str, Any] | None:
     )
 
 
-def _hits(rows: Sequence[Row]) -> str:
-    """The share of reads of other dies' experts that cached copies saved, of a policy that makes copies."""
-    saved, read = (sum(row.get(name) or 0 for row in rows) for name in ("copies_saved_bytes", "remote_hbm_read_bytes"))
-    if not saved:
+def _hits(report: Report, policy: str, rows: Sequence[Row]) -> str:
+    """The share of reads of other dies' experts that cached copies saved, of a policy that predicts."""
+    spec = next(each for each in report.experiment.policies if each.name == policy)
+    if spec.prediction.name == "none":
         return ""
-    return f"; its hit rate is {percent(saved / (saved + read))} of what dies read of other dies' experts"
+    saved, read = (sum(row[name] for row in rows) for name in ("copies_saved_bytes", "remote_hbm_read_bytes"))
+    hits = percent(saved / (saved + read), 1) if saved + read else "0 %"
+    return f"; its hit rate is {hits} of what dies read of other dies' experts"
 
 
 def layers_text(rows: Sequence[Row]) -> str:
@@ -91,10 +94,9 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
             continue
         first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]]["throughput_tokens_per_s"])
         parts = [
-            f"{listing(f'{beside(report, systems[first][at], systems[other][at])} at batch {at:,}' for at in shared)} "
-            f"as fast as {other}"
-            for other in others
-        ]
+            f"{beside(report, systems[first][at], systems[other][at])} as fast as {other} at batch {at:,}"
+            for other in others for at in shared
+        ]  # fmt: skip
         rows = [systems[name][at] for name in systems for at in shared]
         yield f"{first} decodes {model} {listing(parts)}{layers_text(rows)}."
 

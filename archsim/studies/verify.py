@@ -36,7 +36,7 @@ _NOT_COMPARED = (  # a pattern of names, and why; the rest of a report is compar
     ("*timings.csv", "it holds times of the machine that simulated"),
     ("*runs/*.json", "kept runs, which nothing here rests on, hold times of the machine that simulated"),
     ("*worlds/*", "kept runs, which nothing here rests on, hold times of the machine that simulated"),
-    ("sure.*", "`archsim sure` and `serve --samples` wrote it, whose samples are not taken again"),
+    ("sure.*", "`archsim sure` and `serve` wrote it, whose samples are not taken again"),
 )
 _KEYS = ("run",)  # digests of inputs, which a newer version may compute from more
 

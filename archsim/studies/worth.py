@@ -182,7 +182,8 @@ def worth(
         assert best.spares is not None
         chosen = {best.spares: files[best.spares]}
         draws = [outcomes] + [_serve_variants(serving, model, history, later, chosen, seed) for seed in range(1, DRAWS)]
-        names = "no redundant experts", _redundant_text(placed[best.spares].map.slots - model.experts, policy)
+        redundant = placed[best.spares].map.slots - model.experts
+        names = "no balancer", f"{policy} and {redundant:,} redundant expert{'' if redundant == 1 else 's'}"
         worlds, answer = None, ""
         if samples != 0:
             with _plan_with_loads(serving, model, history, later, chosen, 0) as plan:
@@ -265,11 +266,6 @@ def _plan_with_loads(
         if isinstance(given["requests"], dict):
             given["requests"]["seed"] = seed
         yield runs.serve_plan(given)
-
-
-def _redundant_text(slots: int, policy: str) -> str:
-    """``32 redundant experts of eplb``; a placement may move experts without a copy of any."""
-    return f"{slots:,} redundant experts of {policy}" if slots else f"the placement of {policy}"
 
 
 def _in_worlds(policy: str, found: sure.ServedSure, names: Sequence[str]) -> GainInWorlds:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jinja2
 import numpy as np
@@ -26,6 +27,7 @@ from archsim.report.deciders import added_mm2, families, words
 from archsim.report.decision_cost import section, step_exposed_ns
 from archsim.report.layout import nodes_of
 from archsim.report.maps import MappedRun, die_map, port_utilisation
+from archsim.report.own_answers import own_sentences
 from archsim.report.page import PAGES, render_all, write_report
 from archsim.report.rendering import render
 from archsim.report.report import Report
@@ -97,6 +99,27 @@ def test_names_everything_that_was_run(page):
     ):
         assert name in page.text
     assert "144 runs:" in page.text
+
+
+def test_an_own_policy_is_told_beside_the_best_of_the_others_with_range_tie_hits_and_error_of_layers():
+    rates = {"ep": 90.0, "allo": 100.0, "mine": 80.0}
+    rows = [
+        {"run": name, "policy": name, "batch": 64, "system": "dojo", "throughput_tokens_per_s": rate,
+         "layers_error": 0.02, "copies_saved_bytes": 1, "remote_hbm_read_bytes": 3}
+        for name, rate in rates.items()
+    ]  # fmt: skip
+    pair = {"faster_run": "allo", "slower_run": "mine", "ratio": 1.25, "ratio_p05": 1.0, "ratio_p95": 2.0, "tie": True}
+    specs = [SimpleNamespace(name=name, prediction=SimpleNamespace(name="mine:next")) for name in rates]
+    report = SimpleNamespace(
+        policies=list(rates), batches=[64], systems={"dojo": None}, at=lambda place: rows,
+        ranges={"samples": 32, "pairs": [pair]}, experiment=SimpleNamespace(policies=specs),
+    )  # fmt: skip
+    (said,) = own_sentences(report, [SimpleNamespace(model="olmoe", system="dojo")])
+    plain = said.replace("\N{NO-BREAK SPACE}", " ")
+    assert plain.startswith("mine decodes olmoe 0.80× (0.50× to 1.00× in 90 % of 32 samples, a tie) as fast as allo")
+    assert "hit rate is 25.0 %" in plain and "standard error of times is 2.0 %" in plain
+    report.policies = ["ep", "allo"]
+    assert not list(own_sentences(report, [SimpleNamespace(model="olmoe", system="dojo")]))
 
 
 def test_a_page_begins_with_three_sentences(tmp_path):

@@ -1,6 +1,7 @@
 """Messages of commands besides their results: what they replace, what they kept, and notes."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from support.explorations import EXPLORED
@@ -13,7 +14,8 @@ import calibration.fit.calibrate
 from archsim.base.code_digest import KERNELS
 from archsim.cli.main import main
 from archsim.cli.printing import print_compiling
-from archsim.report.answers import Winner, _distances, _faster_systems, _limits, _won
+from archsim.report.answers import Winner, _distances, _limits, _won
+from archsim.report.own_answers import system_sentences
 from archsim.report.report import Panel
 from archsim.report.units import listing
 from archsim.runs.notes import (
@@ -240,16 +242,22 @@ def test_steps_that_wait_for_the_same_share_a_sentence():
     ]
 
 
-def test_two_systems_are_compared_first_of_all():
-    def rates(fast):
-        runs = ((batch, run_of("allo", batch, throughput_tokens_per_s=fast * batch)) for batch in (64, 512))
-        return [Winner(batch, run, None) for batch, run in runs]
+def test_two_systems_are_compared_at_every_batch_with_the_range_of_their_pair():
+    def rates(name, fast):
+        return [
+            dict(run_of("allo", batch, throughput_tokens_per_s=fast * batch), run=f"{name}-{batch}")
+            for batch in (64, 512)
+        ]
 
-    found = {"dojo": {place(): rates(1.0)}, "mine": {place(V3, "mine"): rates(3.3)}}
-    assert _faster_systems(found) == ["mine decodes deepseek-v3 3.30× as fast as dojo."]
-    found["slow"] = {place(V3, "slow"): rates(0.5)}
-    assert _faster_systems(found) == ["mine decodes deepseek-v3 3.30× as fast as dojo and 6.60× as fast as slow."]
-    assert _faster_systems({"dojo": found["dojo"]}) == []
+    pair = {"faster_run": "mine-64", "slower_run": "dojo-64", "ratio": 3.3, "ratio_p05": 2.0, "ratio_p95": 4.0}
+    report = SimpleNamespace(ranges={"samples": 32, "pairs": [pair | {"tie": False}]})
+    found = {place(): rates("dojo", 1.0), place(V3, "mine"): rates("mine", 3.3)}
+    (said,) = system_sentences(report, found)
+    assert said.replace("\N{NO-BREAK SPACE}", " ") == (
+        "mine decodes deepseek-v3 3.3× (2.0× to 4.0× in 90 % of 32 samples) as fast as dojo at batch 64 and 3.30× as "
+        "fast as dojo at batch 512."
+    )
+    assert list(system_sentences(report, {place(): found[place()]})) == []
 
 
 def test_lists_read_as_people_write_them():

@@ -199,7 +199,7 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     requests = {key: SERVED["requests"][key] for key in ("input", "output", "count")} | {"concurrency": 16}
     found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=16, jobs=1)
     first = found.sentence
-    assert first.startswith("With max_num_seqs 8 instead of max_num_seqs 4, output is ")
+    assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
     assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "rate 4/s"
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (

@@ -21,7 +21,7 @@ from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving.page import intervals_in, loads_told
 from archsim.studies.serving.runs import OfferedLoad, serve_plan
-from archsim.studies.serving.sure import off_of
+from archsim.studies.serving.sure import FEWEST_REQUESTS, find_sure, off_of, shorten
 
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 AXES = FILE | {"sweep": {"grid": GRID}}
@@ -76,6 +76,28 @@ def test_linked_axes_take_their_values_together():
         serve_plan(FILE | {"sweep": {"zip": linked | {"requests.count": [12]}}})
     with pytest.raises(ArchsimError, match="varies nothing"):
         serve_plan(FILE | {"sweep": {}})
+
+
+def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_it_sustains(tmp_path, capsys):
+    few = SURE_FILE | {"slo": {"ttft": "1 s", "tpot": "10 ms"}}
+    requests = {key: few["requests"][key] for key in ("input", "output")} | {"count": 200}
+    for rate, is_kept in ((4, True), (4000, False)):
+        given = few | {"requests": requests | {"arrivals": {"rate": f"{rate}/s"}}}
+        (tmp_path / "one.yaml").write_text(json.dumps(given))
+        assert main(["serve", str(tmp_path / "one.yaml"), "--json", "--out", str(tmp_path / f"{rate}")]) == 0
+        found = json.loads(capsys.readouterr().out)
+        answer, (row,), (option,) = found["answer"], found["rows"], found["sure"]["options"]
+        assert answer in (tmp_path / f"{rate}" / "index.html").read_text()
+        low, middle, high = (option[f"tpot_p99_ms{end}"] for end in ("_p05", "", "_p95"))
+        assert middle == row["tpot_p99_ms"] and low < high and "p99 of TPOT is " in answer
+        assert ("does not sustain" in answer) != is_kept
+    number = r"([\d.,]+)"
+    ends = re.search(rf"and sustains {number} \({number} to {number}\)", answer).groups()
+    rate, low, high = (float(each.replace(",", "")) for each in ends)
+    assert 4 < rate < 4000 and low < high
+    slower = given | {"requests": requests | {"arrivals": {"rate": f"{0.9 * rate}/s"}}}
+    assert "does not sustain" not in ar.serve_plan(slower, samples=0).answer
+    assert "samples" not in ar.serve_plan(slower, samples=0).answer
 
 
 def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp_path):
@@ -162,7 +184,7 @@ def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
     tpot = option.intervals["tpot_mean_ms"]
     value = option.values["tpot_mean_ms"]
     assert tpot.p05 < low * value * 1.1 and tpot.p95 > high * value * 0.9
-    assert "TPOT" in found.sentence and "90 %" in found.sentence
+    assert "TPOT" in found.sentence and "90\N{NO-BREAK SPACE}% of 16 samples" in found.sentence
     row = json.loads((tmp_path / "one" / "sure.json").read_text())["options"][0]
     assert row["tpot_mean_ms_p05"] == tpot.p05 <= row["tpot_mean_ms_p50"] <= row["tpot_mean_ms_p95"]
     assert found.sentence in (tmp_path / "one" / "sure.html").read_text()
@@ -219,7 +241,9 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     file.write_text(yaml.safe_dump(SURE_FILE))
     assert main(["serve", str(file), "--samples", "16", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "90 %" in found["sure"]["sentence"] and np.isfinite(found["sure"]["options"][0]["tpot_mean_ms_p95"])
+    assert "90\N{NO-BREAK SPACE}% of 16 samples" in found["sure"]["sentence"] and np.isfinite(
+        found["sure"]["options"][0]["tpot_mean_ms_p95"]
+    )
     page = next(tmp_path.rglob("index.html"))
     text = page.read_text(encoding="utf-8")
     assert found["sure"]["sentence"] in text and 'href="sure.html"' in text and (page.parent / "sure.html").is_file()
@@ -229,6 +253,22 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     beside.write_text(json.dumps(kept), encoding="utf-8")
     assert intervals_in(page.parent, ar.serve_plan(SURE_FILE).table) is None
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
+
+
+def test_ranges_of_the_first_requests_are_those_of_all_in_proportion():
+    requests = {key: SURE_FILE["requests"][key] for key in ("input", "output")} | {"count": 600}
+    plan = serve_plan(SURE_FILE | {"requests": requests | {"arrivals": {"rate": "4/s"}}})
+    (run,) = plan.runs()
+    few = shorten(run, 1.0)
+    assert few.serving.spec.requests.total == FEWEST_REQUESTS < 600
+    assert shorten(run, float("inf")) is run and shorten(run, 1e12) is run
+    (closed,) = serve_plan(SURE_FILE).runs()
+    assert shorten(closed, 1.0) is closed  # its clients wait for each other
+    found, whole = find_sure(plan, 16, None, most_tokens=1.0), find_sure(plan, 16, None)
+    (one,), (other,) = found.options, whole.options
+    assert dict(one.values) == dict(other.values) and any("first 100 requests" in note for note in found.notes)
+    for name in ("ttft_mean_ms", "tpot_p99_ms"):
+        assert one.intervals[name].p95 == pytest.approx(other.intervals[name].p95, rel=0.2)
 
 
 def test_where_goodput_is_the_same_in_all_worlds_a_time_that_varies_is_explained():

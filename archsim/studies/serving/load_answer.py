@@ -42,22 +42,24 @@ def load_sentence(
     """
     name = f"{serving.model.name} on {row['devices']} devices of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)
-    load = f"{offered:,g} {'clients' if is_loop else 'requests per second'}"
+    one = "client" if is_loop else "request"
+    load = f"{offered:,g} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
     limits = limits_text(serving)
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
     if is_loop:
         said.append(_value(row, "output_tokens_per_s", intervals, "output", "tokens per second"))
+    is_kept = rate is None and sustains(serving, row, offered)
     if limits:
-        said.append(f"{_share(row, intervals)} of requests are within {limits}")
+        said.append(f"{_share(row, intervals)} of requests are within {limits if is_kept else 'these limits'}")
     times = listing(filter(None, said))
     if samples:
         times = times.replace(")", f" in {percent(0.9)} of {samples} samples)", 1)
-    if rate is None and sustains(serving, row, offered):
+    if is_kept:
         return f"With {load} on {name}, {times}." if offered else f"With {name}, {times}."
     kept = f" with {percent(WITHIN)} of requests within {limits}" if limits else ", as the queue keeps growing"
     instead = ""
     if rate is not None:
-        instead = f", and sustains {_rate(rate)}" if rate.per_s else ", and no other rate"
+        instead = f", and sustains {_rate(rate)}" if rate.per_s else ", nor any other rate"
     return f"{name} does not sustain {load}{kept}{instead}: at {load}, {times}."
 
 

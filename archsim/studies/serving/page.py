@@ -43,7 +43,7 @@ from archsim.studies.serving.runs import (
     table_of,
     write_manifest,
 )
-from archsim.studies.sure_files import JSON
+from archsim.studies.sure_files import FILE, JSON, PAGE
 from archsim.uncertainty.estimate import Interval
 
 if TYPE_CHECKING:
@@ -534,7 +534,8 @@ def _write_pages(
     loaded = [_loads_of(run, records) for run in runs] if around else []
     for at, outcome in enumerate(outcomes[1:], 1):
         write_outcome(outcome, loaded[at : at + 1], folder / outcome.serving.policy.name)
-    write_outcome(outcomes[0], loaded, folder, outcomes, (*TABLES, MANIFEST), table, answer)
+    beside = [*TABLES, MANIFEST, *(name for name in (FILE, JSON, PAGE) if (folder / name).is_file())]
+    write_outcome(outcomes[0], loaded, folder, outcomes, beside, table, answer)
 
 
 def _loads_of(run: ServeRun, records: dict[str, Record]) -> Loaded:

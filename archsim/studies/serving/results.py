@@ -121,7 +121,7 @@ def answer(serving: Serving, found: Sequence[ConfigurationResult]) -> str:
     return (
         f"Serve {serving.model.name} with {engines} on {choice.devices} devices ({describe_sizes(choice)}){policy}: "
         f"{serves} {_within_limits(serving.spec.slo)}. Let each rank run up to {choice.max_num_seqs} requests and "
-        f"{choice.max_num_batched_tokens:,} tokens an iteration."
+        f"{choice.max_num_batched_tokens:,} tokens per iteration."
     )
 
 

@@ -21,7 +21,7 @@ from archsim.studies.serving.highest_rate import WITHIN, draw_requests, raised_r
 from archsim.studies.serving.load_answer import SustainedRate
 from archsim.studies.serving.race import TIMES, Curve, limits_of
 from archsim.studies.serving.runs import ServeRun
-from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.worlds import draws_of, value_of
 
@@ -47,7 +47,7 @@ def sustained_rate(
     draws = draws_of(sorted({each.draws_as for each in sure.quantities_of_sides([off]).values()}), samples)
     factors = next((dict(each.factors) for each in off.values() if FIRST in dict(each.factors)), None)
     if factors is not None:
-        return SustainedRate(rate, interval(_by_factors(serving, deployment, requests, rate, factors, draws, samples)))
+        return SustainedRate(rate, _by_factors(serving, deployment, requests, rate, factors, draws, samples))
     say(f"finding the rate that is sustained in {samples} samples")
 
     def in_sample(at: int) -> float:
@@ -77,16 +77,19 @@ def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> R
 def _by_factors(
     serving: Serving, deployment: Deployment, requests: Requests, rate: float, factors: Mapping[str, Quantity],
     draws: Mapping[str, np.ndarray], samples: int,
-) -> np.ndarray:  # fmt: skip
-    """float64[sample]: the rate where all times are those of the plain run times a factor."""
-    times = []
+) -> Interval | None:  # fmt: skip
+    """Of the rate in samples, in which all times are those of the plain run times a factor."""
+    times, is_lost = [], False
     for share in GRID:
         served = simulate_requests(serving, deployment, scale_rate(requests, share * rate / requests.offered_per_s))
-        found, is_lost = times_ns(served), bool(saturation(served))
+        found, is_lost = times_ns(served), is_lost or bool(saturation(served))  # higher rates are lost, too
         times.append(np.stack([np.full_like(found[each], np.inf) if is_lost else found[each] for each in TIMES]))
     curve, limits = Curve(rate * np.array(GRID), np.stack(times)), limits_of(serving)
+    plain = curve.highest(limits)
+    if not curve.rates[0] <= plain < curve.rates[-1]:  # so few requests say nothing of this rate
+        return None
     rates = []
     for at in range(samples):
         tpot, ttft = (value_of(factors[name], draws, at) for name in ("decodes", FIRST))
         rates.append(curve.highest(limits / np.array([ttft, tpot, tpot])) / tpot)
-    return np.array(rates)
+    return interval(np.array(rates) * rate / plain)
