@@ -209,9 +209,12 @@ class Figure:
     def tooltip(self) -> list[dict[str, str]]:
         return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
 
-    def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
-        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0."""
-        values = [row[axis.field] for row in self.rows if row.get(axis.field) is not None]
+    def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True, ends: Sequence[str] = ()) -> dict[str, Any]:
+        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0; ``ends``:
+        fields of intervals that it has room for, too.
+        """
+        fields = (axis.field, *ends)
+        values = [row[field] for row in self.rows for field in fields if row.get(field) is not None]
         scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": zero, "nice": room == 1}
         if axis.low is not None or (axis.log and values):
             scale["domainMin"] = axis.low if axis.low is not None else min(values) / (1.0 if room == 1 else 1.1)
@@ -282,7 +285,7 @@ class Figure:
                 axes.set_title("" if name is None else str(name), fontsize="medium", loc="left")
                 self.paint(axes, own)
                 room = round(POINTS_IN * wide_in / across / (CHARACTER_EM * font_pt))
-                axes.set_xlabel(fill(axes.get_xlabel(), room))
+                axes.set_xlabel(fill(axes.get_xlabel().replace(" %", "\N{NO-BREAK SPACE}%"), room))
             labelled = [axes.get_legend_handles_labels() for axes in every]
             named = {name: handle for handles, names_ in labelled for handle, name in zip(handles, names_, strict=True)}
             if len(named) > 1:
@@ -521,7 +524,8 @@ class Points(Figure):
             names = {"title": None, "labelLimit": self.left_px(), "ticks": False, "domain": False, "grid": True}
             y: dict[str, Any] = {"field": self.named, "type": "nominal", "sort": None, "axis": names}
         else:
-            y = every.scale(self.y, zero=self.zero, room=1.06 if self.y.log else 1.0)
+            ends = (self.low, self.high) if self.low else ()
+            y = every.scale(self.y, zero=self.zero, room=1.06 if self.y.log else 1.0, ends=ends)
         if self.own_scales:
             for axis in (x, y):
                 axis["scale"] = {name: value for name, value in axis["scale"].items() if not name.startswith("domain")}
