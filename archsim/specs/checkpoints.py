@@ -46,7 +46,7 @@ def checkpoint_of(name: str) -> Checkpoint:
 
 
 def precision_named(model: object, found: str) -> str | None:
-    """The precision that the name of a checkpoint says; None for paths, mappings and the model's own name (``found``)."""
+    """The precision that a checkpoint's name says; None for paths, mappings and the model's own name (``found``)."""
     if not isinstance(model, str) or model.endswith(_FILES) or model == found:
         return None
     try:
