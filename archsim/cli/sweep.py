@@ -180,6 +180,11 @@ def add_figure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="Which figure to write (default: list those that the report has)."
     )
+    parser.add_argument(
+        "--columns", type=int, choices=(1, 2), help="Width in columns of a paper: 1 is 252 pt, 2 is 516 pt "
+        "(default: what its panels need).",
+    )  # fmt: skip
+    parser.add_argument("--font", type=arguments.positive, metavar="PT", help="Size of the text, in pt (default: 8).")
     arguments.add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
 
 
@@ -187,6 +192,7 @@ def run_figure(args: argparse.Namespace) -> int:
     """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
     from pathlib import Path
 
+    from archsim.report.plot_parts import FONT_PT
     from archsim.report.printed_figures import names_of, write_figure
 
     if args.name is None and args.out is None:
@@ -194,7 +200,8 @@ def run_figure(args: argparse.Namespace) -> int:
         for name, about in args.result["figures"].items():
             print(f"{name:<10} {about}")
         return arguments.OK
-    written = write_figure(Path(args.report), args.name or "", arguments.file_out(args.out, f"{args.name}.pdf"))
+    file = arguments.file_out(args.out, f"{args.name}.pdf")
+    written = write_figure(Path(args.report), args.name or "", file, args.columns, args.font or FONT_PT)
     args.result = {"figure": str(written)}
     print(f"figure: {written}")
     return arguments.OK

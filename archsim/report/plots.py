@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import product
 from pathlib import Path
+from textwrap import fill
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from archsim.base.errors import ArchsimError
@@ -38,7 +40,11 @@ RAMP = ("--u0", "--u1", "--u2", "--u3", "--u4")
 KINDS = ("--p0", "--p1", "--p2", "--p3", "--p4", "--p5", "--p6", "--p7", "--p8")
 CHARACTER = 6.6  # mean width of a character of 11 px text, in px; labels are laid out with it
 MOST_NUMBERS = 60  # rows of the table that stands where a browser runs no scripts
-COLUMN_IN = 3.4  # the width of a column of a printed paper with two
+COLUMN_IN = 3.4  # the width of a panel in print, where no columns are given
+# Width in pt of a figure over so many columns of a paper with two (IEEEtran: 252 pt and 516 pt).
+COLUMNS_PT: Mapping[int, float] = MappingProxyType({1: 252.0, 2: 516.0})
+POINTS_IN = 72  # points of an inch
+CHARACTER_EM = 0.6  # mean width of a character of DejaVu Sans, matplotlib's font, over the size of the text
 
 
 class PlotAxis(NamedTuple):
@@ -203,9 +209,12 @@ class Figure:
     def tooltip(self) -> list[dict[str, str]]:
         return [{"field": field, "title": title, "type": "nominal"} for field, title in self.tips]
 
-    def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True) -> dict[str, Any]:
-        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0."""
-        values = [row[axis.field] for row in self.rows if row.get(axis.field) is not None]
+    def scale(self, axis: PlotAxis, room: float = 1.0, zero: bool = True, ends: Sequence[str] = ()) -> dict[str, Any]:
+        """Encoding of an axis; ``room``: beside the largest value, ×; ``zero``: linear axes begin at 0; ``ends``:
+        fields of intervals that it has room for, too.
+        """
+        fields = (axis.field, *ends)
+        values = [row[field] for row in self.rows for field in fields if row.get(field) is not None]
         scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": zero, "nice": room == 1}
         if axis.low is not None or (axis.log and values):
             scale["domainMin"] = axis.low if axis.low is not None else min(values) / (1.0 if room == 1 else 1.1)
@@ -251,9 +260,9 @@ class Figure:
         """Draw the rows of a panel on axes of matplotlib. Every kind of figure has its own."""
         raise NotImplementedError
 
-    def matplotlib(self) -> Any:
-        """The figure as one of matplotlib, with the values that are chosen at first. Raises ArchsimError where
-        matplotlib is missing.
+    def matplotlib(self, columns: int | None = None, font_pt: float = FONT_PT) -> Any:
+        """The figure as one of matplotlib, with the values that are chosen at first. ``columns`` of a paper that it is
+        as wide as (`COLUMNS_PT`); None: each panel has COLUMN_IN. Raises ArchsimError where matplotlib is missing.
         """
         try:
             from matplotlib.figure import Figure as Canvas
@@ -262,41 +271,43 @@ class Figure:
         chosen = {name: value for name, value in self.filters.items() if value is not None}
         rows = [row for row in self.rows if all(row[name] == value for name, value in chosen.items())]
         names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
-        across = min(2, max(len(names), 1))
+        across = min(columns or 2, max(len(names), 1))
+        wide_in = COLUMN_IN * across if columns is None else COLUMNS_PT[columns] / POINTS_IN
         down = -(-max(len(names), 1) // across)
-        with settings():
-            canvas = Canvas(figsize=(COLUMN_IN * across, self.print_height_in(rows) * down), layout="constrained")
+        with settings({"font.size": font_pt}):
+            canvas = Canvas(figsize=(wide_in, self.print_height_in(rows) * down), layout="constrained")
             every = canvas.subplots(down, across, squeeze=False).ravel()
             for axes in every[len(names) :]:
                 axes.set_visible(False)
             for axes, name in zip(every, names, strict=False):
                 own = rows if name is None else [row for row in rows if row[self.panel] == name]
                 axes.spines[["top", "right"]].set_visible(False)
-                axes.set_title("" if name is None else str(name), fontsize=FONT_PT, loc="left")
+                axes.set_title("" if name is None else str(name), fontsize="medium", loc="left")
                 self.paint(axes, own)
+                room = round(POINTS_IN * wide_in / across / (CHARACTER_EM * font_pt))
+                axes.set_xlabel(fill(axes.get_xlabel().replace(" %", "\N{NO-BREAK SPACE}%"), room))
             labelled = [axes.get_legend_handles_labels() for axes in every]
             named = {name: handle for handles, names_ in labelled for handle, name in zip(handles, names_, strict=True)}
             if len(named) > 1:
-                canvas.legend(
-                    named.values(), named, loc="outside upper center", ncols=min(5, len(named)), frameon=False
-                )
+                in_a_row = min(3 if columns == 1 else 5, len(named))
+                canvas.legend(named.values(), named, loc="outside upper center", ncols=in_a_row, frameon=False)
         return canvas
 
     def print_height_in(self, rows: Sequence[Row]) -> float:
         return 2.3
 
-    def save(self, out: str | Path) -> Path:
-        """Draw it for print as .pdf, .png or .svg, by the ending of the name; the same bytes each time. Raises
-        ArchsimError for other endings.
+    def save(self, out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
+        """Draw it for print as .pdf, .png or .svg, by the ending of the name; the same bytes each time. ``columns`` of
+        a paper: the file is exactly as wide as these. Raises ArchsimError for other endings.
         """
         file = Path(out)
         if file.suffix[1:] not in FORMATS:
             raise ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
         refuse_unwritable(file)
-        canvas = self.matplotlib()
-        with settings({"svg.hashsalt": self.question}):
+        canvas = self.matplotlib(columns, font_pt)
+        with settings({"svg.hashsalt": self.question, "font.size": font_pt}):
             metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
-            canvas.savefig(file, bbox_inches="tight", dpi=300, metadata=metadata)
+            canvas.savefig(file, bbox_inches="tight" if columns is None else None, dpi=300, metadata=metadata)
         return file
 
     def ink(self, row: Row) -> str:
@@ -513,7 +524,8 @@ class Points(Figure):
             names = {"title": None, "labelLimit": self.left_px(), "ticks": False, "domain": False, "grid": True}
             y: dict[str, Any] = {"field": self.named, "type": "nominal", "sort": None, "axis": names}
         else:
-            y = every.scale(self.y, zero=self.zero, room=1.06 if self.y.log else 1.0)
+            ends = (self.low, self.high) if self.low else ()
+            y = every.scale(self.y, zero=self.zero, room=1.06 if self.y.log else 1.0, ends=ends)
         if self.own_scales:
             for axis in (x, y):
                 axis["scale"] = {name: value for name, value in axis["scale"].items() if not name.startswith("domain")}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from archsim.base import errors, units
 from archsim.report.figures import OF_RUNS, shares_below
+from archsim.report.plot_parts import FONT_PT
 from archsim.report.plots import Bars, Colours, Figure, PlotAxis, Points
 from archsim.runs.results import PARQUET, Results
 
@@ -43,9 +44,9 @@ class Printed(NamedTuple):
     draw: Callable[[Path], Figure]
 
 
-def write_figure(folder: Path, name: str, out: Path) -> Path:
-    """Draw a figure of the report in ``folder``. Raises ArchsimError for a name or a format that is not there, with
-    those that are, and where matplotlib is missing.
+def write_figure(folder: Path, name: str, out: Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
+    """Draw a figure of the report in ``folder``, as `Figure.save` does. Raises ArchsimError for a name or a format that
+    is not there, with those that are, and where matplotlib is missing.
     """
     known = names_of(folder)
     if not known:
@@ -56,7 +57,8 @@ def write_figure(folder: Path, name: str, out: Path) -> Path:
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in known.items())
         raise errors.ArchsimError(f"{folder}: no figure {name!r}{errors.did_you_mean(name, known)}; it has:\n{listed}")
-    return (_of_runs(name, folder) if name in OF_RUNS else OF_STUDIES[name].draw(folder)).save(out)
+    drawn = _of_runs(name, folder) if name in OF_RUNS else OF_STUDIES[name].draw(folder)
+    return drawn.save(out, columns, font_pt)
 
 
 def names_of(folder: Path) -> dict[str, str]:

@@ -15,8 +15,6 @@ _NAMED = re.compile(rf"(?P<model>.+?)-(?P<precision>{'|'.join(sorted(PRECISIONS,
 _OTHERS = re.compile(r".*[-_](awq|gptq(-int[48])?|int8|w8a8|gguf|bnb-4bit|[3468]bit)(-.*)?", re.I)
 # Ends of names of other weights for the same shape: a date, and what the weights were tuned for.
 _SAME_SHAPE = (re.compile(r"-\d{4}$"), re.compile(r"-(instruct|chat|base|it)$", re.I))
-
-
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]*\w")
 _FILES = (".yaml", ".yml", ".json", ".onnx")
 
@@ -47,9 +45,9 @@ def checkpoint_of(name: str) -> Checkpoint:
     return Checkpoint(tuple(dict.fromkeys(models)), PRECISIONS[named["precision"].lower()] if named else None)
 
 
-def precision_named(model: object) -> str | None:
-    """The precision that the name of a checkpoint says; None for other names, paths and mappings."""
-    if not isinstance(model, str) or model.endswith(_FILES):
+def precision_named(model: object, found: str) -> str | None:
+    """The precision that a checkpoint's name says; None for paths, mappings and the model's own name (``found``)."""
+    if not isinstance(model, str) or model.endswith(_FILES) or model == found:
         return None
     try:
         return checkpoint_of(model).precision

@@ -171,7 +171,7 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
 
 def _named_precision(spec: ServeSpec, model: ModelSpec) -> PrecisionSpec | None:
     """What the name of the checkpoint says, where the file does not say it."""
-    precision, own = precision_named(spec.model), spec.precision
+    precision, own = precision_named(spec.model, model.name), spec.precision
     if precision is None or own.products is not None or own.experts is not None:
         return None
     products, experts = dtypes_in(precision, model.experts > 1)

@@ -138,15 +138,16 @@ class Maker:
     def _reference(self, axis: Axis, at: int) -> dict:
         if at not in self._references:
             kind = PLURAL[self._kind]
-            if kind == "models" and (precision := precision_named(axis.values[at])):
-                raise errors.SpecError(
-                    f"{axis.places[at]}: {axis.values[at]!r} is in {precision}, but experts of an experiment have the "
-                    "dtype of the system (compute.dtype). Leave the precision out of the name"
-                )
             tree = resolve(kind, axis.values[at], axis.places[at], self._folder)
             if not isinstance(tree.get((kind, 0)), dict):
                 raise errors.SpecError(
                     f"{axis.places[at]}: expected a name or a mapping, not {quantities.describe(axis.values[at])}"
+                )
+            name = tree.find((kind, 0, "name"))
+            if kind == "models" and (precision := precision_named(axis.values[at], str(name))):
+                raise errors.SpecError(
+                    f"{axis.places[at]}: {axis.values[at]!r} is in {precision}, but experts of an experiment have the "
+                    "dtype of the system (compute.dtype). Leave the precision out of the name"
                 )
             validation.validate(KINDS[self._kind], tree, (kind, 0))
             self._references[at] = tree.get((kind, 0))

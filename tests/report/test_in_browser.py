@@ -172,6 +172,10 @@ def test_the_front_of_three_objectives_has_no_line_and_one_key_has_a_band_a_poli
     specs = [json.loads(each) for each in re.findall(r'<script type="application/json">(.*?)</script>', text)]
     marks = [[layer["mark"]["type"] for layer in spec.get("spec", spec)["layer"]] for spec in specs]
     assert marks[0][:2] == ["area", "line"] and specs[0]["description"].startswith("How does d2d.bandwidth change")
+    for spec in specs[1:3]:  # no interval leaves the figure
+        scale, rows = spec["layer"][-1]["encoding"]["y"]["scale"], spec["datasets"]["rows"]
+        low, high = (sorted(row[rows["columns"].index(name)] for row in rows["rows"]) for name in ("low", "high"))
+        assert scale["domainMin"] <= low[0] and scale["domainMax"] >= high[-1]
     assert all("line" not in each for each in marks[1:]) and all("curves" not in spec["datasets"] for spec in specs)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -213,6 +214,15 @@ def test_a_figure_is_written_in_its_format_the_same_each_time(tmp_path, name, fo
 def test_the_front_shows_what_was_dominated(tmp_path):
     text = write_figure(EXAMPLE, "front", tmp_path / "front.svg").read_text(encoding="utf-8")
     assert "dominated" in text and "on the front" in text
+
+
+@pytest.mark.parametrize(("columns", "width_pt"), [(1, 252), (2, 516)])
+def test_a_figure_for_print_is_as_wide_as_the_columns_of_a_paper(tmp_path, columns, width_pt):
+    """With text of the size that is asked for, and an interval for each bar that has one."""
+    text = write_figure(_report(tmp_path), "gain", tmp_path / "a.svg", columns, 6).read_text(encoding="utf-8")
+    assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == width_pt
+    sizes = [float(each) for each in re.findall(r"scale\((0\.\d+) -", text)]
+    assert sizes and set(sizes) == {0.06}  # glyphs of 100 units
 
 
 @pytest.mark.parametrize(

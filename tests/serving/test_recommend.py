@@ -13,7 +13,7 @@ from measured_serving.choices import with_clients, within_limits
 from measured_serving.split import pools_of
 
 import archsim as ar
-from archsim.base.errors import TraceError
+from archsim.base.errors import SpecError, TraceError
 from archsim.cli.main import main
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.pool import in_copies
@@ -191,21 +191,30 @@ def test_a_script_says_what_is_missing_before_anything_starts(tmp_path):
     assert [gpus_of_host(load_system(each)) for each in systems] == [8, 4, 2]
 
 
+def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision():
+    asked = asked_of("Qwen/Qwen3-32B-FP8", ["h200"], tpot="50ms")
+    assert asked.notes == ("`--on h200` means one h200_node of 8 GPUs. Give `--on h200:N` for N GPUs.",)
+    assert (asked.model.name, asked.precisions) == ("qwen3-32b", ("fp8",))
+    assert not asked_of("qwen3-32b", ["h200"], tpot="50ms", usd_per_hour=50).notes  # as many as these buy
+    with pytest.raises(SpecError, match="int4 is not compared"):
+        asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
+
+
 def test_default_lengths_fit_the_positions_of_the_model():
-    usual = asked_of("llama-3.1-8b", ["h200"], tpot="50ms")
-    assert (usual.requests["input"]["mean"], usual.requests["output"]["mean"], usual.note) == (1024, 512, "")
-    short = asked_of("olmoe-1b-7b", ["h200"], tpot="50ms")
+    usual = asked_of("llama-3.1-8b", ["h200:8"], tpot="50ms")
+    assert (usual.requests["input"]["mean"], usual.requests["output"]["mean"], usual.notes) == (1024, 512, ())
+    short = asked_of("olmoe-1b-7b", ["h200:8"], tpot="50ms")
     prompt, answer = (short.requests[side]["mean"] for side in ("input", "output"))
     assert 512 <= prompt < 1024 and prompt == pytest.approx(2 * answer, abs=32)
-    assert short.note == (
+    assert short.notes == (
         f"Prompts have {prompt} tokens and outputs {answer} on average, not 1,024 and 512, so that the longest request "
-        "fits the 4,096 positions of olmoe-1b-7b."
+        "fits the 4,096 positions of olmoe-1b-7b.",
     )
     for asked in (short, asked_of("olmoe-1b-7b", ["h200"], tpot="50ms", output_tokens=100)):
         drawn = requests_of(kinds_of(asked)[0].serving)  # refuses what is too long
         assert (drawn.input + drawn.output).max() <= 4096
-    own = asked_of("olmoe-1b-7b", ["h200"], tpot="50ms", input_tokens=4000, output_tokens=2000)
-    assert own.requests["input"]["mean"] == 4000 and not own.note
+    own = asked_of("olmoe-1b-7b", ["h200:8"], tpot="50ms", input_tokens=4000, output_tokens=2000)
+    assert own.requests["input"]["mean"] == 4000 and not own.notes
     with pytest.raises(TraceError, match="olmoe-1b-7b has 4,096 positions"):
         recommend(own)
 

@@ -109,8 +109,6 @@ def asked_of(
         ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
         time_ns(f"--{name}", text)
-    if (precision := precision_named(model)) and not precisions:
-        precisions = (precision,)
     for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
         for each in given:
             if each not in known:
@@ -128,6 +126,10 @@ def asked_of(
             raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
+    if (precision := precision_named(model, whose.name)) and not precisions:
+        if precision not in PRECISIONS:
+            raise SpecError(f"{model}: {precision} is not compared (known: {', '.join(PRECISIONS)})")
+        precisions = (precision,)
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
