@@ -151,11 +151,15 @@ def test_what_cannot_be_made_is_refused_with_its_key(tmp_path, hbm, more, key):
 WRITTEN = {
     "": "node process tdp die_area chiplets package io_dies reticle stitching yield defect_density redundancy stacks "
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
-        "security",
-    "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation",
-    "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit",
-    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher",
-    "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd",
+        "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
+        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width",
+    "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
+        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
+    "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "
+        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count",
+    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size",
+    "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
+        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop",
 }  # fmt: skip
 
 
