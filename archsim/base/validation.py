@@ -89,9 +89,12 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
     match error["type"]:
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
-            way = getattr(_type_at(kind, at[:-1]), "WAYS", {}).get(at[-1])
-            hint = errors.did_you_mean(str(at[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
-            return f"unknown key; {way}" if way else f"unknown key{hint}"
+            ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
+            near, listed = errors.did_you_mean(key, known), f" (known: {', '.join(known)})" if known else ""
+            words = () if near else reversed(key.split("_"))  # of a compound, the last that is known, also in plural
+            terms = [key, *(form for word in words for form in (word, f"{word}s"))]
+            way = next((ways[each] for each in terms if each in ways), "")
+            return f"unknown key; {way}" if way else f"unknown key{near or listed}"
         case "missing":
             return _MISSING
         case "literal_error":

@@ -13,22 +13,24 @@ def add_chips(parser: argparse.ArgumentParser) -> None:
 def run_chips(args: argparse.Namespace) -> int:
     """Print every public figure beside archsim's, with its range, and what explains those outside their bar."""
     from archsim.report.units import carried_digits, interval
-    from archsim.studies.known_chips import BARS, known_figures
+    from archsim.studies.known_chips import BARS, FACTOR, known_figures, served_figures
 
-    found = list(known_figures())
-    made = grid(
-        "chip", "figure", "unit", title="chips that exist", numbers=("public", "archsim", "low", "high", "error")
-    )
-    for each in found:
-        value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
-        public = carried_digits(each.public, *each.public_range) if each.unit == "USD" else f"{each.public:,.0f}"
-        made.add_row(each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}")
-    out = console()
-    out.print(made)
-    inside = [each for each in found if each.within]
+    chips, served = list(known_figures()), list(served_figures())
+    found, out = chips + served, console()
+    for title, figures in (("chips that exist", chips), ("machines that exist, serving one user", served)):
+        made = grid("chip", "figure", "unit", title=title, numbers=("public", "archsim", "low", "high", "error"))
+        for each in figures:
+            value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
+            public = (
+                carried_digits(each.public, *each.public_range) if each.unit in ("USD", "ms") else f"{each.public:,.0f}"
+            )
+            made.add_row(each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}")
+        out.print(made)
     out.print(
-        f"{len(inside)} of {len(found)} are within {BARS['mm2']:.0%} (area, power) or {BARS['USD']:.0%} and the range "
-        "(price). Low and high: all coefficients at these ends.",
+        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power) or "
+        f"{BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of {len(served)} machines "
+        f"within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what their files "
+        "assume.",
         soft_wrap=True,
     )
     for each in found:

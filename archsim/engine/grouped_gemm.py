@@ -36,6 +36,8 @@ from archsim.laws.die import AS_MEASURED, DieFactors, GroupedLaw, GroupedTimes, 
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from microarch.blocks import hbm, local_cp
 
+KERNELS = 3  # of experts, one after the other: both products and the activation, as of a dense FFN
+
 
 class _Rank(NamedTuple):
     """What the law of a die depends on."""
@@ -61,6 +63,7 @@ class GroupedGemm:
         self.calibrated_ns = self.extrapolated_ns = 0.0
         compute = system.compute
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
+        self._own_ns = KERNELS * (compute.kernel_latency_ns or 0.0)
         self._nominal = law_of_ranks(system, model, machine.dies, assumptions.receives)
         self._peaks = system.nominal_rates
         self.law = self._nominal.named
@@ -105,7 +108,7 @@ class GroupedGemm:
             if self._gpu:
                 launch[:, used] = times.launch_ns.reshape(machines, -1)
             else:
-                launch[:, used] = local_cp.launch_ns(active[used], self._clock_hz)
+                launch[:, used] = self._launch_ns(active[used])
             at = np.zeros(dies, np.int64)
             at[used] = np.arange(len(used))
             of = (at[on] + len(used) * np.arange(machines)[:, None]).ravel()
@@ -122,6 +125,10 @@ class GroupedGemm:
                 column[:, others] = values
         compute_ns, drain_ns, multiply_ns, alone_ns = columns
         return ManyTimes(compute_ns, drain_ns, multiply_ns, alone_ns, launch)
+
+    def _launch_ns(self, active: np.ndarray) -> np.ndarray:
+        """Of dies that are no GPUs, by their active experts."""
+        return local_cp.launch_ns(active, self._clock_hz) + self._own_ns
 
     def _of_shared(self, shared: CalibratedGemm, tokens, read_bytes, die) -> GemmTimes:
         """Times of shared experts; from step to step they often have the same tokens."""
@@ -146,7 +153,7 @@ class GroupedGemm:
         times = self._law.times(pairs, active[used].astype(float), received, used)
         self.calibrated_ns += times.ns.sum()
         self.extrapolated_ns += times.ns[times.extrapolated].sum()
-        launch[used] = times.launch_ns if self._gpu else local_cp.launch_ns(active[used], self._clock_hz)
+        launch[used] = times.launch_ns if self._gpu else self._launch_ns(active[used])
         at = np.zeros(dies, np.int64)
         at[used] = np.arange(len(used))
         of = at[die]  # of each entry: its row in ``times``

@@ -135,6 +135,8 @@ def _of(
     if kind is not None:
         by_kind = _instead if kind == SRAM else _times
         found["hbm_pj_per_bit"] = by_kind(energy["hbm_pj_per_bit"], memory.energy, bound)
+        if kind == SRAM and of_node is not None:
+            found["hbm_pj_per_bit"] = _times(found["hbm_pj_per_bit"], NODES[of_node].energy, bound)
         found["hbm_usd_per_gb"] = _instead(cost["hbm_usd_per_gb"], memory.usd_per_gb, bound)
         found["hbm_mm2_per_tb_per_s"] = _times(area["hbm_mm2_per_tb_per_s"], memory.phy, bound)
     for name, given in (("hbm_pj_per_bit", pj), ("hbm_usd_per_gb", usd)):

@@ -1,6 +1,7 @@
 """From a file to the groups of ranks that share its experts: their machine, their scenario, and their tokens."""
 
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -225,6 +226,9 @@ def part_of(system: SystemSpec, ranks: int) -> SystemSpec:
     if system.dies == ranks:
         return system
     levels = system.fabric.levels if system.fabric is not None else ()
+    for whole in range(1, len(levels)):
+        if prod(level.size for level in levels[:whole]) == ranks:
+            return _with_levels(system, levels[:whole])
     sizes = [level.switch or 0 for level in levels]
     if sizes and all(sizes):
         if ranks <= sizes[0]:

@@ -4,12 +4,14 @@ An iteration reads the weights of every rank, the experts that its tokens hit, t
 its activations; it multiplies its tokens, in the dtype of each product, in whole tiles. Beside that every GPU waits,
 and while its kernels multiply little, they draw power that rises with their rows (``microarch.silicon.energy`` has the
 coefficients, their ranges and sources; docs/economics.md holds them against whole GPUs). Links between GPUs are left
-out (below 1 % of the energy of a token), and so are hosts and cooling.
+out (below 1 % of the energy of a token), and so are hosts and cooling. Dies that are no GPUs have the same account,
+without the power of busy kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -33,6 +35,7 @@ from archsim.serving.engine import ServingEngine
 from archsim.serving.simulate import Served
 from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import CROWDED_ROWS, SIXTEEN_BIT, TILE_ROWS, Activity, multiplying, run_energy
+from microarch.silicon.memories import SRAM
 
 # W of a board at its limit: datasheets of H100 and H200 SXM (700), HGX B200 (1,000), HGX B300 (1,100), GB200 and GB300
 # NVL72 (1,200 and 1,400), A100 SXM (400), MI300X (750), MI355X (1,400).
@@ -71,10 +74,12 @@ def upkeep(served: Served, engine: ServingEngine, system: SystemSpec, devices: i
     ``most_w``: what one may draw.
     """
     done, machine, watts = activity(served, engine, system, devices), build_costs(system), []
+    if engine.rates is not None:  # a Local CP starts work when its operands are there
+        done = replace(done, kernel_s=0.0, crowded_s=0.0)
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
         joule = run_energy(
             done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.powered_mm2, dies=devices, decision_w=0.0,
-            pieces=machine.pieces, estimates=coefficients.of(system).energy,
+            pieces=machine.pieces, estimates=coefficients.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
         watts.append(sum(joule.values()) / done.time_s / devices)
     bound = [min(each, most_w) for each in watts]

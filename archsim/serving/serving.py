@@ -333,10 +333,10 @@ LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
 def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, Any]:
-    """Fields of `Measures` on power; {} where engines are not identical, or run no kernels of a GPU."""
+    """Fields of `Measures` on power; {} where engines are not identical."""
     spec, system = serving.spec, serving.system
     apart = deployment.decode is not None or spec.experts_on is not None
-    if apart or system.launch != WITH_KERNELS or spec.parallel is None or not len(served.log):
+    if apart or spec.parallel is None or not len(served.log):
         return {}
     engine = engine_of(serving, spec.parallel)
     limit_w = system.power.die_limit_w if system.power is not None else None
@@ -768,10 +768,6 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
         (spec.speculation != "none", "speculation"),
         (spec.static_batch is not None, "a static batch"),
-        (
-            serving.system.launch != WITH_KERNELS and has_experts(serving.model),
-            f"experts on a wafer ({serving.system.name})",
-        ),
     ):
         if odd:
             raise SpecError(f"parallel.pp: {stages} stages: a pipeline with {what} is not modelled. Give pp: 1")

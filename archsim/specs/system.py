@@ -206,8 +206,8 @@ class ComputeSpec(Spec):
     kernel_factor: Annotated[float, number(0.05, 50)] = 1.0
     # The same by part, of a die that is no GPU.
     kernels: KernelsSpec = KernelsSpec()
-    # Of every kernel of attention and dense layers of a die that is no GPU (launch: local_cp), after which it takes its
-    # roofline at the efficiencies of compute and hbm; null: times of the calibration's kernels, scaled.
+    # Of every kernel of a die that is no GPU (launch: local_cp). After it, attention and dense layers take their
+    # roofline at the efficiencies of compute and hbm, and experts the calibration's times; null: all take these.
     kernel_latency_ns: Latency | None = Field(None, alias="kernel_latency")
     # Lanes of the vector units of the die, each an element a cycle, and their clock; null: not known. They bound what
     # permutes, quantises and finalises from below.

@@ -1,6 +1,7 @@
-"""Chips that exist beside what the hardware side says of them: area, pieces, price, and power at work.
+"""Chips that exist beside what archsim says of them: area, pieces, price, power at work, and tokens as they serve.
 
 Area is that of the rates alone, as if it were not known. Power is that of one chip at steady work, or as it serves.
+Tokens per second are those of one user, and the range is that of what the machine's file assumes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml
 from archsim.runs.energy import Coefficients, build_costs
-from archsim.specs.library import load_system
+from archsim.specs.library import load_experiment, load_system, tree_of
 from archsim.specs.system import SystemSpec
 from archsim.studies.validation.power_cases import gpu_power_w
 from microarch.silicon.energy import BOOST
@@ -23,6 +24,7 @@ from microarch.silicon.energy import BOOST
 TERA = 1e12
 ENDS = ("value", "low", "high")
 BARS: Mapping[str, float] = {"mm2": 0.15, "W": 0.15, "USD": 0.25, "": 0.0}  # by unit
+FACTOR = 2.0  # within which tokens per second and times of a layer are to be
 # As InferenceX served it: lengths uniform from 0.8 of these, ten requests a client.
 SERVED: Mapping[str, Any] = {
     "system": "b200_node", "model": "qwen3.5-397b-a17b", "engine": "sglang",
@@ -54,6 +56,8 @@ class KnownFigure(NamedTuple):
     @property
     def within(self) -> bool:
         """Whether the figure is within its bar, and a price within the range of its coefficients, too."""
+        if self.unit not in BARS:
+            return 1 / FACTOR <= self.found / self.public <= FACTOR
         inside = abs(self.error) <= BARS[self.unit] + 1e-9
         return inside and (self.unit != "USD" or self.low <= self.public <= self.high)
 
@@ -71,6 +75,43 @@ def known_figures(served: bool = True) -> Iterator[KnownFigure]:
                     chip["chip"], figure["what"], figure["unit"], float(figure["value"]), (ends[0], ends[1]), *found,
                     figure["source"], figure.get("why", ""),
                 )  # fmt: skip
+
+
+def served_figures() -> Iterator[KnownFigure]:
+    """Tokens per second of one user of machines that exist, and times of their layers."""
+    for each in read_yaml(Path(__file__).with_suffix(".yaml")).data["served"]:
+        found = _layer_ms(each["experiment"]) if "experiment" in each else _tokens_per_s(each)
+        ends = each.get("range", [each["value"]] * 2)
+        yield KnownFigure(
+            each["chip"], each["what"], each["unit"], float(each["value"]), (ends[0], ends[1]), *found, each["source"],
+            each.get("why", ""),
+        )  # fmt: skip
+
+
+def _tokens_per_s(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Of one user: as the machine's file says, and at both ends of the latency of its kernels."""
+    from archsim.serving.serving import serve
+    from archsim.specs.serving_files import load_serving
+
+    given = dict(tree_of(row["file"]).data) | row.get("set", {})
+    found = []
+    for latency in (None, *row["ends"]):
+        own = {"like": given["system"], "name": "at_an_end", "compute": {"kernel_latency": latency}}
+        served = serve(load_serving(given | ({"system": own} if latency else {})))
+        found.append(1e3 / served.measures.tpot.mean)
+    return found[0], found[1], found[2]
+
+
+def _layer_ms(experiment: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Of an MoE layer in the decode step of an experiment's first run: the mean, and at the residuals of its GEMMs."""
+    from archsim.runs.plan import choose, select
+    from archsim.runs.simulator import Simulator
+
+    (run,) = select(choose(load_experiment(dict(experiment)))).runs()
+    row = Simulator().record(run, details=False)["row"]
+    layers = len(run.model.moe_layer_ids)
+    found = [row[name] / layers / 1e6 for name in ("decode_ns", "decode_ns_low", "decode_ns_high")]
+    return found[0], found[1], found[2]
 
 
 @lru_cache(maxsize=16)

@@ -173,7 +173,8 @@ def run_energy(
 ) -> Mapping[str, float]:
     """Block → J of a run. ``decision_w``: power of the tables and cores that decide, of all dies together; ``pieces``:
     of one die. HBM is spread evenly over pieces, and so are those that read it: between two of n in a row lie
-    (n² − 1) / 3n cuts on average. ``cached``: whether what is read passes an LLC; memory of SRAM is one itself.
+    (n² − 1) / 3n cuts on average. ``cached``: whether what is read passes an LLC; memory of SRAM is one itself, and
+    cores read what is beside them, so that it crosses no cut.
 
     Also of many machines: numbers of the activity, ``die_mm2`` and ``pieces`` may be arrays.
     """
@@ -190,7 +191,7 @@ def run_energy(
         "llc": 8 * activity.llc_bytes * llc_pj * J_PER_PJ,
         "compute": flop_pj * dtype_bytes / SIXTEEN_BIT * J_PER_PJ,
         "decision": activity.decision_s * decision_w,
-        "pieces": 8 * activity.hbm_bytes * (pieces**2 - 1) / (3 * pieces) * known["d2d_pj_per_bit"] * J_PER_PJ,
+        "pieces": 8 * activity.hbm_bytes * cached * (pieces**2 - 1) / (3 * pieces) * known["d2d_pj_per_bit"] * J_PER_PJ,
         "busy": (known["busy_w_per_mm2"] * activity.kernel_s + known["crowded_w_per_mm2"] * activity.crowded_s)
         * die_mm2
         * activity.idle_factor,

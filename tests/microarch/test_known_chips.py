@@ -6,7 +6,7 @@ from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.runs.energy import Coefficients, build_costs, full_load_w, making_notes, refuse_unbuildable
 from archsim.specs.library import load_system
-from archsim.studies.known_chips import known_figures
+from archsim.studies.known_chips import known_figures, served_figures
 from archsim.studies.validation.power_cases import gpu_power_w
 from microarch.silicon.cost import CARRIER_MM2, dies_per_wafer
 from microarch.silicon.energy import EnergyEstimates
@@ -41,6 +41,21 @@ def test_chips_that_exist_are_within_their_bars_or_say_why():
     assert len(found) == 31 and len(outside) <= 5 and all(each.why and each.source for each in outside)
     prices = [each for each in found if each.unit == "USD"]
     assert len(prices) == 4 and all(each.within for each in prices)
+
+
+@pytest.mark.nightly
+def test_machines_that_exist_serve_within_a_factor_of_two_or_say_why():
+    found = list(served_figures())
+    outside = [each for each in found if not each.within]
+    assert len(found) == 7 and len(outside) <= 2 and all(each.why and each.source for each in outside)
+    assert all(each.low < each.found < each.high for each in found)
+
+
+def test_a_read_of_sram_crosses_no_cut_between_pieces(tmp_path):
+    """21 PB/s of 46,000 mm² at 0.109 pJ a bit; the same wafer of one piece a die draws no less."""
+    sram = "kind: sram, bandwidth: 656 TB/s, capacity: 1.375 GB"
+    one, five = (system(tmp_path, sram, 8, 4, f"made: {{carrier: wafer, area: 800 mm2, pieces: {n}}}") for n in (1, 5))
+    assert full_load_w(build_costs(five)) == pytest.approx(full_load_w(build_costs(one)), rel=1e-6)
 
 
 def test_a_package_pays_for_its_share_of_a_wafer_and_loses_alone(tmp_path):
@@ -136,11 +151,15 @@ def test_what_cannot_be_made_is_refused_with_its_key(tmp_path, hbm, more, key):
 WRITTEN = {
     "": "node process tdp die_area chiplets package io_dies reticle stitching yield defect_density redundancy stacks "
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
-        "security",
-    "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation",
-    "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit",
-    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher",
-    "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd",
+        "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
+        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width",
+    "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
+        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
+    "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "
+        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count",
+    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size",
+    "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
+        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop",
 }  # fmt: skip
 
 
