@@ -1,4 +1,4 @@
-"""``archsim check --trust``: by part, the error of the nearest machine that was measured, and the time that it is of."""
+"""``archsim check --trust``: by part, the error of the nearest machine that was measured, and its share of the time."""
 
 import argparse
 

@@ -54,7 +54,7 @@ def sentences(report: Report) -> list[str]:
     rest = _won(by_system, report.ranges.get("samples", 0)) if len(report.policies) > 1 else _alone(by_system)
     whole = [said for place in last.values() if (said := iteration_sentence(place))]
     return [
-        " ".join([*whole, *_faster_systems(by_system), *rest])
+        " ".join([*filter(None, [report.ranges.get("damage", "")]), *whole, *_faster_systems(by_system), *rest])
         + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),

@@ -80,6 +80,6 @@ def test_a_random_draw_is_never_the_best(answered, key, values):
     rates = [max(row["tokens_per_s"] for row in rows if row["point"] // 2 == at) for at in range(3)]
     assert answer.startswith("Defects cost") and "median and the central 90" in answer
     middle = 100 * (1 - sorted(rates)[1] / best)
-    said = float(re.search(r"([−\d.]+) % \(", answer)[1].replace("−", "-"))
+    said = float(re.search(r"([−\d.]+)\u00a0% \(", answer)[1].replace("−", "-"))
     assert said == pytest.approx(abs(middle), abs=0.06 + 0.1 * abs(middle))
     assert "Best throughput" not in page
