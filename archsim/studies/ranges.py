@@ -78,10 +78,15 @@ def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], 
     found = quick_worlds([worst, perfect], [rows[worst.key], record], selection.maker.traces, samples, 1)
     lost = interval(1 - found[0].tokens_per_s / found[1].tokens_per_s)
     value = 1 - rows[worst.key]["throughput_tokens_per_s"] / record["throughput_tokens_per_s"]
+    ends = Interval(min(lost.p05, value), value, max(lost.p95, value))
+    dead = len(worst.system.built.dead) if worst.system.built is not None else 0
+    what = f"The {dead} dead {'die' if dead == 1 else 'dies'}" if dead else "The defects and spare dies"
+    effect = f"{percents_text(ends)} of the throughput"
+    if value < 0:
+        effect = f"nothing and add {percents_text((-ends.p95, -value, -ends.p05))} to the throughput"
     return (
-        f"What {worst.system.name} is not as built perfectly costs "
-        f"{percents_text(Interval(min(lost.p05, value), value, max(lost.p95, value)))} of the throughput of "
-        f"{worst.model.name} at batch {worst.batch:,} under {worst.policy.name}, against the perfect machine."
+        f"{what} of {worst.system.name} cost{'s' if dead == 1 else ''} {effect} of {worst.model.name} at batch "
+        f"{worst.batch:,} under {worst.policy.name}, against the perfect machine."
     )
 
 

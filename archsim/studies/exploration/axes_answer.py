@@ -9,7 +9,7 @@ are keys of a design. Each design counts with its fastest policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,8 +53,6 @@ class AxesAnswer:
     """What a sweep with axes says first."""
 
     sentences: tuple[str, ...] = ()  # the first is the answer
-    tokens_per_s: Mapping[int, Interval] = field(default_factory=dict)  # of the points that were sampled
-    samples: int = 0  # 0: no ranges
     notes: tuple[str, ...] = ()  # why there are no ranges
 
 
@@ -128,11 +126,7 @@ def answer_axes(selection: Selection, rows: Sequence[Row], samples: int, jobs: i
     first = "; ".join(said)
     left = len(cases) - MOST_CASES
     more = [f"The table has {left} more {'case' if left == 1 else 'cases'}."] if left > 0 else []
-    ends = {
-        at: interval(each.row["tokens_per_s"] * each.value_ns / each.ns)
-        for at, each in found.items() if each.row["tokens_per_s"]
-    }  # fmt: skip
-    return AxesAnswer((f"{capital(first)}.", *more) if first else (), ends, drawn.samples, notes)
+    return AxesAnswer((f"{capital(first)}.", *more) if first else (), notes)
 
 
 @dataclass(frozen=True)
@@ -309,8 +303,8 @@ Label = Callable[[tuple[int, ...]], str]
 def _for_the_price(
     able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...], over: tuple[int, ...]
 ) -> str:
-    """``; for its price most is gained with switch: 1.16 × (1.05–1.25) at 1.00 × the price of mesh``; '' where the best
-    costs hardly more than what it is compared with, or where nothing gains more for its price.
+    """``; it costs 5.2 × as much, and switch gains 1.16 × (1.05–1.25) at 1.0 × the price``; '' where the best costs
+    hardly more than what it is compared with.
     """
 
     def price(design: tuple[int, ...]) -> float:
@@ -485,8 +479,7 @@ def _policies_sentence(case: Case, drawn: Drawn) -> str:
         return ""
     ends = _ends(ratio_of(rates, others), _rate(run) / _rate(other))
     tie = ", a tie" if 1 in best_value([rates, others]).equal else ""
-    theirs = other.policy
-    return f"{best} decodes {case.model} on {case.system} {times_text(*ends)} as fast as {theirs}{tie}"
+    return f"{best} decodes {case.model} on {case.system} {times_text(*ends)} as fast as {other.policy}{tie}"
 
 
 # Draws: a distribution, and no best one.
