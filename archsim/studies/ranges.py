@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,9 @@ def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], 
         return ""
     most = max(run.batch for run in damaged)
     worst = max((run for run in damaged if run.batch == most), key=lambda run: rows[run.key]["tokens_per_s"])
-    perfect = replace(worst, system=worst.system.as_made)
+    number = next(at for at, run in zip(selection.kept, selection.runs(), strict=True) if run.key == worst.key)
+    point = selection.plan.point(number)
+    (perfect,) = selection.maker.runs([point._replace(system=worst.system.as_made)])  # tokens live on all of its dies
     record = Simulator(selection.maker.traces).record(perfect, details=False)["row"]
     found = quick_worlds([worst, perfect], [rows[worst.key], record], selection.maker.traces, samples, 1)
     lost = interval(1 - found[0].tokens_per_s / found[1].tokens_per_s)

@@ -98,4 +98,4 @@ def test_dead_dies_are_held_against_the_perfect_machine(answered):
         for each in re.search(r"([−\d.]+)\u00a0% \(([−\d.]+)–([−\d.]+)", answer).groups()
     )
     assert answer.startswith("The 2 dead dies of hurt cost") and min(low, high) <= said <= max(low, high)
-    assert said == pytest.approx(lost, abs=0.06 + 0.1 * abs(lost)) and "perfect machine" in page
+    assert said == pytest.approx(lost, abs=0.06 + 0.1 * abs(lost)) and "perfect machine" in page, answer
