@@ -30,7 +30,8 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vary", action="append", default=[], metavar="KEY=[VALUES]",
         help="Compare values of a key of each side, such as d2d.bandwidth=[1,2,4]TB/s, or "
-        "scheduler.chunked_prefill=[true,false] of a deployment. May be repeated for deployments.",
+        "scheduler.chunked_prefill=[true,false] of a deployment. May be repeated: of one machine, it says which of the "
+        "keys is worth more for the same budget.",
         **arguments.below(parser, OPTIONS),
     )  # fmt: skip
     for name, what in (("input", "prompt"), ("output", "output")):

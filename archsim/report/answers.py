@@ -62,7 +62,8 @@ def sentences(report: Report) -> list[str]:
     else:
         rest = [*whole, *_alone(by_system)]
     return [
-        " ".join([*first, *rest]) + f" These numbers hold under the assumption set {label}.",
+        " ".join([*filter(None, [report.ranges.get("damage", "")]), *first, *rest])
+        + f" These numbers hold under the assumption set {label}.",
         " ".join(_limits(last, several)),
         " ".join(_distances(last, several)),
     ]

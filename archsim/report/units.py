@@ -65,6 +65,17 @@ def times_text(value: float, low: float, high: float, within: str = "") -> str:
     return f"{texts[0]}{NO_BREAK}× ({texts[1]}–{texts[2]}{within})"
 
 
+def percents_text(shares: tuple[float, float, float]) -> str:
+    """``4.1 % (1.2–9.0 %)``: a share and its range (low, middle, high), with the digits that the range carries."""
+    low, middle, high = (100 * each for each in shares)
+    if max(abs(low), abs(high)) < 0.05:
+        return f"less than 0.1{NO_BREAK}%"
+    if high - low < 0.005:
+        return f"{middle:.1f}{NO_BREAK}%".replace("-", "−")
+    texts = [carried_digits(each, low, high).replace("-", "−") for each in (middle, low, high)]
+    return f"{texts[0]}{NO_BREAK}% ({texts[1]}–{texts[2]}{NO_BREAK}%)"
+
+
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)

@@ -12,6 +12,7 @@ from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import listing, percent, significant, with_prefix
 from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
+from archsim.search.keys import keys_sentence
 from archsim.search.machines import MOST_BATCH
 from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.plateau import best_value
@@ -24,7 +25,7 @@ def answer(found: OptionComparison) -> str:
     """Ratio with range at the limit, for the machines and for a dollar, and where the order turns."""
     sides, limits = found.sides, found.limits
     if found.varied is not None:
-        return _over_key(found)
+        return keys_sentence(found) if found.varied.keys else _over_key(found)
     able = [each for each in sides if each.rates[0] > NEVER]
     if len(sides) == 1 or len(able) == 1:
         alone = able[0]

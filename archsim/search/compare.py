@@ -40,6 +40,7 @@ class Varied:
     key: str  # of the system
     values: tuple[Any, ...]  # as given
     numbers: tuple[float, ...]  # in base units; (): no numbers
+    keys: tuple[str, ...] = ()  # of every value its key, where several vary; '' of the machine as it is, the first
 
 
 @dataclass(frozen=True, eq=False)

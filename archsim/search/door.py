@@ -9,6 +9,7 @@ from typing import Any
 
 from archsim.base import errors
 from archsim.base.quantities import as_written
+from archsim.report.units import listing
 from archsim.search import options
 from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
@@ -80,14 +81,21 @@ def compare_options(
     )
     varied, designs, every = None, [side.system for side in sides], list(sides)
     if vary:
-        if len(vary) > 1:
-            raise errors.SpecError("--vary: give one key of a machine; others are chosen")
-        ((key, values),) = vary.items()
         if any(side.system is None for side in sides):
-            raise errors.SpecError(f"--vary {key}: give machines (systems), or a file with sweep: to archsim sweep")
-        every = [variant for side in sides for variant in _variants(side, key, values)]
-        designs = [side.system for side in sides for _ in values]
-        varied = Varied(key.removeprefix("system."), values, tuple(_numbers(values)))
+            raise errors.SpecError(
+                f"--vary {next(iter(vary))}: give machines (systems), or a file with sweep: to archsim sweep"
+            )
+        if len(vary) > 1 and len(sides) > 1:
+            raise errors.SpecError("--vary: give one machine with several keys, or one key of several machines")
+        every = [variant for side in sides for key, values in vary.items() for variant in _variants(side, key, values)]
+        values = tuple(value for own in vary.values() for value in own)
+        keys = tuple(key.removeprefix("system.") for key, own in vary.items() for _ in own)
+        if len(vary) > 1:  # each beside the machine as it is
+            every, equal = [sides[0], *every], "usd" if equal == "machines" else equal
+            varied = Varied(listing(dict.fromkeys(keys)), ("as it is", *values), (), ("", *keys))
+        else:
+            varied = Varied(keys[0], values, tuple(_numbers(values)))
+        designs = [side.system for side in sides for _ in varied.values]
     elif len(sides) < 2 and not limits.given:
         raise errors.SpecError(f"{sides[0].name}: one side has nothing beside it. Give another, a limit, or --vary")
     samples = WORLDS if question.samples is None else question.samples

@@ -20,10 +20,13 @@ from archsim.base.tables import REAL, Table
 from archsim.report.answers import in_question
 from archsim.report.own_answers import system_pairs
 from archsim.report.report import RANGES, Report
+from archsim.report.units import percents_text
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, Results, Row, seal
+from archsim.runs.run import Run
+from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import Watcher
-from archsim.uncertainty.estimate import interval, pair
+from archsim.uncertainty.estimate import Interval, interval, pair
 from archsim.uncertainty.ranges import quick_worlds, tie
 
 MOST_RUNS = 18  # that get a range: with short runs of three layers, 10 s of a core
@@ -55,10 +58,40 @@ def write_ranges(
     ns = {each.run.key: each.ns for each in found}
     compared = [(group[0], other) for group in asked for other in group[1:]] + list(system_pairs(asked))
     pairs = [_pair(faster, slower, ns, samples) for faster, slower in compared]
-    text = json.dumps({"samples": samples, "pairs": pairs}, ensure_ascii=False, indent=1, allow_nan=False)
+    facts = {"samples": samples, "pairs": pairs, "damage": _damage(selection, runs, rows, samples)}
+    kept = {name: each for name, each in facts.items() if each != ""}
+    text = json.dumps(kept, ensure_ascii=False, indent=1, allow_nan=False)
     write_text(folder / RANGES, text + "\n")
     _write_columns(folder, {key: cells for group in asked for key, cells in _cells(group, ns).items()})
     return ()
+
+
+def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], samples: int) -> str:
+    """What dead dies and other defects of a machine cost its fastest run at the largest batch, against the perfect
+    machine; '' without any. Machines that are drawn have an axis (`archsim.studies.exploration.axes_answer`).
+    """
+    damaged = [run for run in runs if run.system.as_made != run.system and rows[run.key]["tokens_per_s"]]
+    if not damaged:
+        return ""
+    most = max(run.batch for run in damaged)
+    worst = max((run for run in damaged if run.batch == most), key=lambda run: rows[run.key]["tokens_per_s"])
+    number = next(at for at, run in zip(selection.kept, selection.runs(), strict=True) if run.key == worst.key)
+    point = selection.plan.point(number)
+    (perfect,) = selection.maker.runs([point._replace(system=worst.system.as_made)])  # tokens live on all of its dies
+    record = Simulator(selection.maker.traces).record(perfect, details=False)["row"]
+    found = quick_worlds([worst, perfect], [rows[worst.key], record], selection.maker.traces, samples, 1)
+    lost = interval(1 - found[0].tokens_per_s / found[1].tokens_per_s)
+    value = 1 - rows[worst.key]["throughput_tokens_per_s"] / record["throughput_tokens_per_s"]
+    ends = Interval(min(lost.p05, value), value, max(lost.p95, value))
+    dead = len(worst.system.built.dead) if worst.system.built is not None else 0
+    what = f"The {dead} dead {'die' if dead == 1 else 'dies'}" if dead else "The defects and spare dies"
+    effect = f"{percents_text(ends)} of the throughput"
+    if value < 0:
+        effect = f"nothing and add {percents_text((-ends.p95, -value, -ends.p05))} to the throughput"
+    return (
+        f"{what} of {worst.system.name} cost{'s' if dead == 1 else ''} {effect} of {worst.model.name} at batch "
+        f"{worst.batch:,} under {worst.policy.name}, against the perfect machine."
+    )
 
 
 def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from archsim.cli.main import main
 from archsim.search.beside import deployment_on
 from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
+from archsim.search.keys import worths
 from archsim.search.options import Side, side_of, vary_of
 from archsim.search.worlds import off_of
 from archsim.specs.file_kinds import SERVE
@@ -125,6 +126,17 @@ def test_another_product_has_draws_of_its_own(files):
 def test_a_key_from_which_nothing_is_gained_names_the_cheapest(files):
     found = compare("die4.yaml", vary={"hbm.bandwidth": ["1 TB/s", "1.001 TB/s"]}, samples=0)
     assert "1 TB/s is the cheapest" in found.sentence
+
+
+def test_of_two_keys_that_is_worth_more_whose_gain_over_its_budget_is_larger(files):
+    vary = {"llc.capacity": ["64 MiB", "256 MiB"], "hbm.bandwidth": ["1 TB/s", "1.2 TB/s"]}
+    found = compare("die4.yaml", vary=vary, samples=0, equal="mm2")
+    base, hbm = found.sides[0], found.sides[-1]
+    first, second = worths(found)
+    growth = hbm.amount("mm2") / base.amount("mm2") - 1
+    assert (first.key, second.key) == ("hbm.bandwidth", "llc.capacity")
+    assert first.worth[0] == pytest.approx((hbm.rates[0] / base.rates[0] - 1) / growth)
+    assert "more hbm.bandwidth is worth more than more llc.capacity" in found.sentence.partition(". ")[0]
 
 
 def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys):

@@ -30,7 +30,8 @@ def answered(tmp_path):
 
     def run(grid, samples=16, **changes):
         file = tmp_path / "axes.yaml"
-        file.write_text(yaml.safe_dump(BASE | changes | {"sweep": {"grid": grid}}), encoding="utf-8")
+        axes = {"sweep": {"grid": grid}} if grid else {}
+        file.write_text(yaml.safe_dump(BASE | changes | axes), encoding="utf-8")
         selection = select(plan_of(ar.load(file)))
         results = sweep_selected(selection, tmp_path / "out", 1, Unwatched())
         report = write_sweep_report(selection, tmp_path / "out", samples, 1)
@@ -80,6 +81,21 @@ def test_a_random_draw_is_never_the_best(answered, key, values):
     rates = [max(row["tokens_per_s"] for row in rows if row["point"] // 2 == at) for at in range(3)]
     assert answer.startswith("Defects cost") and "median and the central 90" in answer
     middle = 100 * (1 - sorted(rates)[1] / best)
-    said = float(re.search(r"([−\d.]+) % \(", answer)[1].replace("−", "-"))
+    said = float(re.search(r"([−\d.]+)\u00a0% \(", answer)[1].replace("−", "-"))
     assert said == pytest.approx(abs(middle), abs=0.06 + 0.1 * abs(middle))
     assert "Best throughput" not in page
+
+
+def test_dead_dies_are_held_against_the_perfect_machine(answered):
+    made = {"like": "dojo", "name": "hurt", "dies_as_built": {"dead": [6, 18]}}
+    answer, page, rows = answered({}, systems=[made], policies=["ep", "base"])
+    policy = re.search(r"under (\w+), against", answer)[1]
+    whole = ar.sweep(BASE | {"policies": ["ep", "base"]}, jobs=1).runs.rows
+    best, perfect = (next(row["tokens_per_s"] for row in of if row["policy"] == policy) for of in (rows, whole))
+    lost = 100 * (1 - best / perfect)
+    said, low, high = (
+        float(each.replace("−", "-")) * (-1 if "cost nothing" in answer else 1)
+        for each in re.search(r"([−\d.]+)\u00a0% \(([−\d.]+)–([−\d.]+)", answer).groups()
+    )
+    assert answer.startswith("The 2 dead dies of hurt cost") and min(low, high) <= said <= max(low, high)
+    assert said == pytest.approx(lost, abs=0.06 + 0.1 * abs(lost)) and "perfect machine" in page, answer

@@ -9,13 +9,13 @@ are keys of a design. Each design counts with its fastest policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError, capital
-from archsim.report.units import carried_digits, listing, percent, significant, times_text
+from archsim.report.units import listing, percent, percents_text, significant, times_text
 from archsim.runs import pool
 from archsim.runs.plan import Selection
 from archsim.runs.run import Workspace
@@ -53,8 +53,6 @@ class AxesAnswer:
     """What a sweep with axes says first."""
 
     sentences: tuple[str, ...] = ()  # the first is the answer
-    tokens_per_s: Mapping[int, Interval] = field(default_factory=dict)  # of the points that were sampled
-    samples: int = 0  # 0: no ranges
     notes: tuple[str, ...] = ()  # why there are no ranges
 
 
@@ -128,11 +126,7 @@ def answer_axes(selection: Selection, rows: Sequence[Row], samples: int, jobs: i
     first = "; ".join(said)
     left = len(cases) - MOST_CASES
     more = [f"The table has {left} more {'case' if left == 1 else 'cases'}."] if left > 0 else []
-    ends = {
-        at: interval(each.row["tokens_per_s"] * each.value_ns / each.ns)
-        for at, each in found.items() if each.row["tokens_per_s"]
-    }  # fmt: skip
-    return AxesAnswer((f"{capital(first)}.", *more) if first else (), ends, drawn.samples, notes)
+    return AxesAnswer((f"{capital(first)}.", *more) if first else (), notes)
 
 
 @dataclass(frozen=True)
@@ -309,8 +303,8 @@ Label = Callable[[tuple[int, ...]], str]
 def _for_the_price(
     able: Mapping[tuple[int, ...], tuple[Ran, np.ndarray]], label: Label, chosen: tuple[int, ...], over: tuple[int, ...]
 ) -> str:
-    """``; for its price most is gained with switch: 1.16 × (1.05–1.25) at 1.00 × the price of mesh``; '' where the best
-    costs hardly more than what it is compared with, or where nothing gains more for its price.
+    """``; it costs 5.2 × as much, and switch gains 1.16 × (1.05–1.25) at 1.0 × the price``; '' where the best costs
+    hardly more than what it is compared with.
     """
 
     def price(design: tuple[int, ...]) -> float:
@@ -429,11 +423,8 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
     nothing = [1 in best_value([row, np.ones(len(row))]).equal for row in table]
     least = min(at for at in range(len(order) + 1) if all(nothing[at:]))
     if least == len(order):
-        last = interval(table[-1] - 1)
-        return (
-            f"{pair[2]} still adds {_percents(last)} at {key}{label(order[-1])}, the largest that was tried ({which}), "
-            "and "
-        )
+        last = f"{percents_text(interval(table[-1] - 1))} at {key}{label(order[-1])}"
+        return f"{pair[2]} still adds {last}, the largest that was tried ({which}), and "
     starts = np.array([_start(table[:, sample]) for sample in range(table.shape[1])])
     low, high = (int(np.quantile(starts, end, method="inverted_cdf")) for end in (0.05, 0.95))
     ends = [label(order[at]) if at < len(order) else f"more than {label(order[-1])}" for at in (low, high)]
@@ -445,7 +436,7 @@ def _pair_clause(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn) -> str:
     most = interval(table[least] - 1)
     return (
         f"{pair[2]} adds less than the noise from {key}{label(order[least])}{spread} on{smallest} ({which}: "
-        f"{_percents(most)}), and "
+        f"{percents_text(most)}), and "
     )
 
 
@@ -453,21 +444,6 @@ def _start(gains: np.ndarray) -> int:
     """Position from which on no gain is above PLATEAU; the number of gains where the last one is."""
     above = np.flatnonzero(gains > 1 + PLATEAU)
     return int(above[-1]) + 1 if len(above) else 0
-
-
-def _percents(found: Interval) -> str:
-    """``4.1 % (1.2–9.0 %)``: shares with the digits of their range."""
-    low, middle, high = (100 * each for each in found)
-    if max(abs(low), abs(high)) < 0.05:
-        return "less than 0.1 %"
-    texts = [_signed(each, low, high) for each in (middle, low, high)]
-    return f"{texts[0]} % ({texts[1]}–{texts[2]} %)"
-
-
-def _signed(value: float, low: float, high: float) -> str:
-    text = carried_digits(value, low, high) if high - low > 0.05 else f"{value:.1f}"
-    text = "0" if not float(text.replace(",", "")) else text
-    return text.replace("-", "−")
 
 
 # Sweeps whose axes are work alone: the policies over it.
@@ -503,8 +479,7 @@ def _policies_sentence(case: Case, drawn: Drawn) -> str:
         return ""
     ends = _ends(ratio_of(rates, others), _rate(run) / _rate(other))
     tie = ", a tie" if 1 in best_value([rates, others]).equal else ""
-    theirs = other.policy
-    return f"{best} decodes {case.model} on {case.system} {times_text(*ends)} as fast as {theirs}{tie}"
+    return f"{best} decodes {case.model} on {case.system} {times_text(*ends)} as fast as {other.policy}{tie}"
 
 
 # Draws: a distribution, and no best one.
@@ -536,10 +511,10 @@ def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
     lost = interval(1 - rates / perfect[1])
     among = f" with {_labels(plan, axes, case)(design)}, the best of {len(case.runs)} designs," if axes.keys else ""
     theirs = "" if perfect[0] == policy else f" under {perfect[0]}"
-    effect = f"defects cost {_percents(lost)} of the throughput"
+    effect = f"defects cost {percents_text(lost)} of the throughput"
     if lost.p50 <= 0:
         gained = Interval(-lost.p95, -lost.p50, -lost.p05)
-        effect = f"defects cost nothing and add {_percents(gained)} to the throughput"
+        effect = f"defects cost nothing and add {percents_text(gained)} to the throughput"
     scrapped = f" of {made} that were made" if made > len(rates) else ""
     return (
         f"{effect} of {case.model} on {case.system}{among} {case.where} under "
@@ -580,7 +555,7 @@ def _seeds_sentence(plan: SweepPlan, axes: Axes, case: Case) -> str:
     over = f"over {count} draws of {listing(_draw_names(plan, axes))}"
     if len(names) < 2:
         found = interval(rates[names[0]] / float(np.median(rates[names[0]])) - 1)
-        return f"{over}, the throughput of {case.model} on {case.system} {case.where} changes by {_percents(found)}"
+        return f"{over}, the throughput of {case.model} on {case.system} {case.where} changes by {percents_text(found)}"
     best = best_value([rates[name] for name in names])
     base = "ep" if "ep" in names else names[0]
     one, other = names[best.cheapest], base if names[best.cheapest] != base else names[best.worst]
