@@ -120,7 +120,7 @@ def held_when_all_ended(cluster) -> dict[int, int]:
 
 def test_nobody_there_is_said_within_ten_seconds(tmp_path, monkeypatch):
     assert PATIENCE_S < 10
-    monkeypatch.setattr(archsim.runs.cluster, "PATIENCE_S", 0.5)
+    monkeypatch.setattr("archsim.runs.cluster.PATIENCE_S", 0.5)
     address = f"tcp://127.0.0.1:{free_port()}"
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
