@@ -27,9 +27,9 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
-from archsim.runs.energy import Coefficients
 from archsim.runs.engine_comparison import Compared
 from archsim.runs.plan import RunMaker
+from archsim.runs.prices import Coefficients
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_assumptions, load_model, load_planned, load_system
 from archsim.specs.policies import PRESETS, PolicySpec

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from measured_command import archsim, take
 
-from archsim.runs.feasibility import cost_of
 from archsim.runs.plan import plan_of
+from archsim.runs.run_cost import cost_of
 from archsim.specs.library import load_experiment
 from microarch.fabric.extent import EDGES as TOPOLOGIES
 

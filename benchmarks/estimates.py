@@ -12,8 +12,8 @@ import time
 import pandas as pd
 
 import archsim as ar
-from archsim.runs.feasibility import SPREAD, cost_of
 from archsim.runs.plan import select
+from archsim.runs.run_cost import SPREAD, cost_of
 from archsim.runs.simulator import Simulator
 
 SIDES, MEMORY_SIDES = (3, 5, 9), (16, 24)

@@ -246,8 +246,9 @@ def dask_overhead(runs: int = 120) -> Iterator[Point]:
         return
     from support.dask_processes import Cluster
 
+    from archsim.runs.cluster import simulate_on_cluster
     from archsim.runs.plan import select
-    from archsim.runs.pool import simulate_all, simulate_on_cluster
+    from archsim.runs.pool import simulate_all
     from archsim.runs.run import Workspace
     from archsim.specs.library import load_planned
 

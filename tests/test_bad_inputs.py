@@ -15,7 +15,7 @@ from support.tables import table_of
 
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
-from archsim.runs.pool import simulate_on_cluster
+from archsim.runs.cluster import simulate_on_cluster
 
 INPUTS = shared_path() / "reference" / "bad_inputs"
 pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason=f"needs {INPUTS} (or $ARCHSIM_SHARED)")

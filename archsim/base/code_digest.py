@@ -33,15 +33,16 @@ DECIDING = (
     "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/sums.py", "archsim/base/units.py",
     "archsim/base/validation.py", "archsim/base/yaml.py",
     "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
-    "archsim/runs/run.py", "archsim/runs/simulator.py", "archsim/runs/columns.py", "archsim/runs/energy.py",
+    "archsim/runs/clocks.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/prices.py",
+    "archsim/runs/run.py", "archsim/runs/simulator.py",
     "archsim/runs/finished.py", "archsim/runs/measure_machine.py", "archsim/runs/measure_run.py",
     "archsim/runs/measure_units.py", "archsim/runs/packed_steps.py", "archsim/runs/physical_laws.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.
 INERT = (
-    "archsim/base/code_digest.py", "archsim/base/errors.py", "archsim/base/evidence.py",
-    "archsim/base/files.py", "archsim/base/libraries.py",
+    "archsim/base/code_digest.py", "archsim/base/csv_lines.py", "archsim/base/errors.py", "archsim/base/evidence.py",
+    "archsim/base/files.py", "archsim/base/libraries.py", "archsim/base/packed_files.py",
     "archsim/base/own_code.py", "archsim/base/tables.py", "archsim/extend.py", "archsim/runs/results.py",
     "archsim/uncertainty",
 )  # fmt: skip

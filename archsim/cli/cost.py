@@ -9,15 +9,14 @@ from archsim.base.sums import sum
 from archsim.cli import arguments
 from archsim.cli.printing import console, grid, print_notes
 from archsim.engine.fabrics import dies_together
-from archsim.runs.energy import NOMINAL as HEAT
-from archsim.runs.energy import (
+from archsim.runs.clocks import NOMINAL as HEAT
+from archsim.runs.clocks import full_load_told, heat_with
+from archsim.runs.energy import full_load_blocks_w
+from archsim.runs.prices import (
     Coefficients,
     SystemHardware,
     build_costs,
     carrier_note,
-    full_load_blocks_w,
-    full_load_told,
-    heat_with,
     making_notes,
     price_ranges,
     refuse_unbuildable,

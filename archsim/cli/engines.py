@@ -59,7 +59,8 @@ def run_engines(args: argparse.Namespace) -> int:
 
 def _interpret(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
     """Print the column that differs most in each run; fails if one does by more than the order of floats explains."""
-    from archsim.runs.engine_comparison import AGREES, compare_interpreted, sample, shorten
+    from archsim.runs.engine_comparison import AGREES, sample, shorten
+    from archsim.runs.interpreted_comparison import compare_interpreted
     from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 

@@ -70,7 +70,8 @@ def _plain(value: Any) -> Any:
 
 def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
     """Caveats of these rows of results, on stderr. systems: their specs."""
-    from archsim.runs.notes import die_of, result_notes, system_notes
+    from archsim.runs.calibration_notes import die_of
+    from archsim.runs.notes import result_notes, system_notes
 
     print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + system_notes(systems))
 

@@ -49,8 +49,9 @@ def run_run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.report.answers import iteration_sentence
     from archsim.report.timeline import refuse_part_of_timeline
-    from archsim.runs.feasibility import cost_sentence, kv_rooms_told
+    from archsim.runs.feasibility import kv_rooms_told
     from archsim.runs.plan import choose, plan_of, select
+    from archsim.runs.run_cost import cost_sentence
 
     refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})
     experiment = ar.load_experiment(args.file, args.overrides)
@@ -115,7 +116,7 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     from archsim.cli.printing import console, grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import amount, estimate_texts, percent, usd
-    from archsim.runs.energy import price_range
+    from archsim.runs.prices import price_range
     from archsim.specs.explore import OBJECTIVES
 
     table = grid("", "", "")

@@ -70,8 +70,8 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
 
     with study(folder) as watching:
         watching.phase("loading the simulator")
-        from archsim.runs.feasibility import cost_sentence
         from archsim.runs.plan import select
+        from archsim.runs.run_cost import cost_sentence
         from archsim.runs.sweep import sweep_selected
 
         selection = select(plan, watching.phase)
@@ -133,8 +133,8 @@ def _print_report(report: SweepReport, folder: Path | None) -> None:
 def _dry_run(plan: SweepPlan, args: argparse.Namespace) -> int:
     """Print every run of an experiment and how it fits in memory; of a sweep with axes, the first points."""
     from archsim.cli.sweep_tables import print_dropped, print_points, print_rooms
-    from archsim.runs.feasibility import cost_sentence
     from archsim.runs.plan import drawn, select
+    from archsim.runs.run_cost import cost_sentence
 
     print(cost_sentence(plan, available_cores()), flush=True)
     if not plan.sweep.axes:

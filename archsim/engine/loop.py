@@ -55,7 +55,7 @@ class RunOutcome:
     ceilings: np.ndarray  # float64[step, layer, 3]: fields of `Ceilings`; 0 where nothing ran
     counts: step_counts.StepCounts  # what every step counted
     gemm_law: str = ""  # measured kernels behind GEMMs
-    power: Any = None  # of a system with limits: archsim.runs.energy.PowerState
+    power: Any = None  # of a system with limits: archsim.runs.clocks.PowerState
     counted: Mapping[str, float] = field(default_factory=dict)  # columns of a user's own execution
 
 

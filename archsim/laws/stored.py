@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.files import UNREADABLE, read_npz
+from archsim.base.packed_files import UNREADABLE, read_npz
 from archsim.laws.tables import TableOrigin
 
 STORED = "stored"  # key of a table in YAML

@@ -13,14 +13,10 @@ from archsim.base.errors import SpecError
 from archsim.models.config_fields import (
     VALUE_BYTES,
     Fields,
-    after_dense,
-    at_kind,
     common_fields,
-    every_full,
     expert_fields,
     grouped_heads,
     latent_heads,
-    layer_kinds,
     one_expert,
     refuse_window,
     shared_experts,
@@ -28,6 +24,7 @@ from archsim.models.config_fields import (
     with_window,
 )
 from archsim.models.config_keys import ConfigKeys, squeeze_name
+from archsim.models.layer_kinds import after_dense, at_kind, every_full, layer_kinds
 
 
 def _deepseek(c: ConfigKeys) -> Fields:

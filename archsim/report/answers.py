@@ -92,7 +92,8 @@ def winners(report: Report, place: Panel) -> list[Winner]:
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
         ties = tuple(
             pair for pair in report.ranges.get("pairs", ())
-            if pair["tie"] and pair["faster_run"] == best["run"] and pair["slower_system"] == best["system"]
+            if pair["tie"] and pair["faster_run"] == best["run"]
+            and pair.get("slower_system", place.system) == place.system
         )  # fmt: skip
         found.append(Winner(batch, best, best["speedup_vs_ep"], ties))
     return found

@@ -27,7 +27,7 @@ from archsim.report.plots import MatrixFigure, PlotAxis, Points
 from archsim.report.report import Panel, Report
 from archsim.report.tables import BOUNDS
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, unit_of, with_unit
-from archsim.runs import notes, plan
+from archsim.runs import calibration_notes, plan
 from archsim.runs.results import Row
 from archsim.specs.built import AsBuilt, places_of
 from archsim.specs.system import SystemSpec
@@ -148,7 +148,7 @@ def roofline(report: Report) -> Points | None:
         own = [mark for run in _largest(report, place) for mark in _marks(report, run)]
         if not own:
             continue
-        die = notes.die_of(report.systems[place.system])
+        die = calibration_notes.die_of(report.systems[place.system])
         ridge = die.peak_flop_per_s / die.hbm_bytes_per_s
         xs = [ridge, *(mark["flop_per_byte"] for mark in own)]
         ends = min(xs) / 1.5, max(xs) * 1.5

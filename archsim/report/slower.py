@@ -13,7 +13,7 @@ from archsim.base.causes import CAUSES
 from archsim.base.sums import sum
 from archsim.report.balancers import PLACE, REFERENCE, gain, places_with_reference
 from archsim.report.units import percent
-from archsim.runs.notes import SLOWER, grown
+from archsim.runs.policy_notes import SLOWER, grown
 from archsim.runs.results import Row
 from archsim.specs import policies
 from archsim.specs.assumptions import AssumptionsSpec

@@ -1,7 +1,7 @@
 """What comes of one run, and of a sweep: rows, energy, prices and notes?
 
 Front: `run.Run`, `run.Job`, `run.Record`, `run.Workspace`, `plan.select`, `plan.Selection`, `simulator.Simulator`,
-    `sweep.complete`, `sweep.Watcher`, `results.Results`, `energy.Coefficients`, `columns.BY_NAME`.
+    `sweep.complete`, `sweep.Watcher`, `results.Results`, `prices.Coefficients`, `columns.BY_NAME`.
 Units and errors: Rows are in ns, bytes, J, W and USD, as `columns` says. Runs that fail are rows with a reason,
     never gaps.
 Laws:

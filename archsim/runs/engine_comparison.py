@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ FILE = "comparison.json"
 OUTSIDE = 0.15
 SEED = 0  # of the sample
 ENGINES = ("event", "analytical")
-NOT_OF_RESULTS = ("events",)  # how an engine worked, not what it found
 AGREES = 1e-9  # the same, but for the order in which floats are added
 
 
@@ -93,39 +92,6 @@ def compare_engines(
                 _bounds(event),
                 _bounds(analytical),
             )
-
-
-class Largest(NamedTuple):
-    """The column in which the compiled kernels and the interpreter differ most."""
-
-    run: str  # its name
-    column: str  # its name
-    event: float  # value by the compiled kernels
-    interpreted: float  # value by the interpreter
-    share: float  # difference over the first
-
-
-def compare_interpreted(runs: Iterable[Run], simulator: Simulator) -> Iterable[Largest]:
-    """Each run with the compiled kernels and in the interpreter, over all columns of numbers, as they finish."""
-    for run in runs:
-        event, interpreted = (
-            simulator.record(replace(run, engine=engine))["row"] for engine in ("event", "interpreted")
-        )
-        numbers = [
-            (name, value, interpreted[name])
-            for name, value in event.items()
-            if isinstance(value, int | float) and name not in NOT_OF_RESULTS
-        ]
-        yield max(
-            (Largest(run.name, name, one, other, _share(one, other)) for name, one, other in numbers),
-            key=lambda each: each.share,
-        )
-
-
-def _share(one: float, other: float) -> float:
-    if one == other or (one != one and other != other):
-        return 0.0
-    return abs(other - one) / max(abs(one), 1e-3)
 
 
 def _told_row(run: Run, simulator: Simulator, report: Callable[[Run, Record], None]) -> Mapping[str, Any]:

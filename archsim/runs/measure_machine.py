@@ -299,7 +299,8 @@ ENERGY: tuple[Column, ...] = (
 
 def energy(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     """Energy, power, area and price, by the work and the times in ``row``."""
-    from archsim.runs.energy import activity_of, build_costs, economics, iteration_energy
+    from archsim.runs.energy import activity_of, economics, iteration_energy
+    from archsim.runs.prices import build_costs
 
     activity, costs = activity_of(run.run.model, row), build_costs(run.run.system)
     return economics(activity, costs) | iteration_energy(run.run, activity, costs, row["iteration_ns"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.files import decompress as unpacked_bytes
+from archsim.base.packed_files import decompress as unpacked_bytes
 
 NO_LINK = -1  # in the columns OF_LINKS: no link was busy
 OF_LINKS = ("link", "link_src", "link_dst")

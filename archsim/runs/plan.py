@@ -18,7 +18,7 @@ from archsim.base.errors import ArchsimError, CapacityError, did_you_mean, spoke
 from archsim.base.fields import Spec
 from archsim.base.sums import sum
 from archsim.engine import fabrics, gemm, own_objects
-from archsim.runs import energy, feasibility
+from archsim.runs import clocks, fabric_checks, feasibility, point_measures, prices, run_cost
 from archsim.runs.run import (
     DemandSpec,
     Run,
@@ -56,7 +56,7 @@ def with_areas(system: SystemSpec) -> SystemSpec:
     drawn = system.drawn
     if drawn is None or not drawn.needs_area:
         return system
-    machine = energy.build_costs(system.as_made)
+    machine = prices.build_costs(system.as_made)
     blocks = machine.area_mm2
     die_mm2 = drawn.die_area_mm2 or sum(blocks.values())
     core_mm2 = drawn.core_area_mm2 or min(die_mm2, die_mm2 * blocks["compute"] / sum(blocks.values()))
@@ -151,7 +151,7 @@ class RunMaker:
     def __init__(
         self, tell: Tell = lambda text: None, columns: tuple[str, ...] = (), plan: SweepPlan | None = None
     ) -> None:
-        self.contexts = feasibility.Contexts()
+        self.contexts = point_measures.Contexts()
         self.traces = self.contexts.traces  # those that are open
         self._tell, self._columns, self._plan = tell, columns, plan
         self._routing: dict[tuple[int, int], tuple[str, str]] = {}
@@ -312,7 +312,7 @@ def select(
     """
     plan = plan_of(planned)
     dropped, maker = Dropped(), RunMaker(tell, plan.experiment.all_columns, plan if plan.sweep.axes else None)
-    measures = feasibility.PartMeasures(maker.contexts)
+    measures = point_measures.PartMeasures(maker.contexts)
     kept: list[int] = []
     misfits: list[Point] = []
     asked = plan.combinations if among is None else len(among)
@@ -332,7 +332,7 @@ def select(
         if refuse and point.assumptions.capacity == "finite" and not measures.fits(point):
             misfits.append(point)
         if (machine := (id(point.system), id(point.assumptions), point.engine)) not in routes:
-            feasibility.refuse_unheld(point)
+            run_cost.refuse_unheld(point)
             gemm.refuse_unmeasured(point.system, point.assumptions)
             routes[machine] = point
     if not kept:
@@ -342,14 +342,14 @@ def select(
         raise CapacityError(_misfits_told(plan, misfits, len(kept), maker))
     if refuse:
         for point in routes.values():
-            energy.refuse_unpowered(point.system, plan.experiment.limits_at)
-        feasibility.refuse_links(plan, [point.system for point in routes.values()])
+            clocks.refuse_unpowered(point.system, plan.experiment.limits_at)
+        fabric_checks.refuse_links(plan, [point.system for point in routes.values()])
         unlike: dict[tuple, Point] = {}  # one point of each group with equal routes
         for point in routes.values():
             system = point.system
             like = system.mesh, str(system.topology), str(system.fabric), point.assumptions.label
             unlike.setdefault(like, point)
-        feasibility.refuse_misroutes(maker.runs(unlike.values()))
+        fabric_checks.refuse_misroutes(maker.runs(unlike.values()))
     executed = {own + plan.experiment.all_columns for own in functions.values()}
     return Selection(
         plan,
@@ -390,7 +390,7 @@ class PreparedRuns:
     """The runs of an experiment in the order of the results, and its open traces."""
 
     runs: tuple[Run, ...]
-    traces: feasibility.Traces
+    traces: point_measures.Traces
 
 
 def axes_told(plan: SweepPlan, point: Point) -> str:

@@ -8,27 +8,24 @@ import json
 import os
 import pickle
 import queue
-import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar
 
 from archsim.base.errors import ArchsimError
-from archsim.runs.run import Job, Record, Workspace
+from archsim.runs.run import Record, Workspace
+from archsim.runs.run_queue import AnyJob, RunQueue
 
 # A worker process does the jobs that it is asked for, one after the other. What it reads are pickles of (method, job,
 # further arguments); what it writes are pickles of results and, before these, of `Told`.
@@ -40,7 +37,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 STARTS = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from archsim.runs.pool import main; main()"
 COPIES = sys.platform == "linux"  # elsewhere, libraries of the system may not survive in a copy of a process
 
-AnyJob = TypeVar("AnyJob", bound=Job)
 Result = TypeVar("Result")
 
 
@@ -184,134 +180,6 @@ def _be_a_copy() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-
-
-# Which job a worker does next: no kernel is compiled twice, what is shared is built rarely, and no worker idles
-# needlessly.
-
-_Line = deque[tuple[int, AnyJob]]  # jobs of one kernel, with their place among all
-_Waiting = dict[Hashable, _Line[AnyJob]]  # of one group, by kernel
-
-
-MOST_TOGETHER = 4  # groups that are built in one pass: each has counts of its own in memory
-LEAST_TOGETHER = 10**8  # selections of the largest: more than a second; faster ones are not cached, so not shared
-
-
-class Task(NamedTuple, Generic[AnyJob]):
-    """A job to do. cold: no worker has run its kernel yet; compile it first, then call ``RunQueue.note_compiled``.
-    together: one job of each group, its own among them, whose shared parts are built in one pass first
-    (``Job.gather``); then call ``RunQueue.note_gathered``.
-    """
-
-    job: AnyJob
-    cold: bool
-    together: tuple[AnyJob, ...] = ()
-
-
-class RunQueue(Generic[AnyJob]):
-    """Jobs that wait, by the group that shares what takes long to build. Thread-safe.
-
-    A kernel is compiled by the first worker that needs it, while the others do other jobs. A worker stays with its
-    group; then it takes one that no worker has begun, of its own traffic, else of a traffic that is not begun, the
-    largest first; then it helps with the one that has most jobs left. The first worker with one of a family builds
-    those of others, too; the others take none of these meanwhile.
-    """
-
-    def __init__(self, jobs: Iterable[AnyJob]) -> None:
-        self._waiting: dict[Hashable, _Waiting[AnyJob]] = {}
-        self._first: dict[Hashable, AnyJob] = {}  # of each group
-        for number, job in enumerate(sorted(jobs, key=lambda each: each.size, reverse=True)):
-            lines = self._waiting.setdefault(job.group, {})
-            lines.setdefault(job.kernel, deque()).append((number, job))
-            self._first.setdefault(job.group, job)
-        self._begun: set[Hashable] = set()
-        self._gathered: set[Hashable] = set()
-        self._gathering: set[Hashable] = set()
-        self._compiling: set[Hashable] = set()
-        self._compiled: set[Hashable] = set()
-        self._last: dict[int, Hashable] = {}
-        self._changed = threading.Condition()
-
-    def next(self, worker: int) -> Task[AnyJob] | None:
-        """The next job of a worker (0, 1, …), or None when none waits.
-
-        Blocks while all waiting jobs need a kernel that is being compiled, or groups that are being gathered.
-        """
-        with self._changed:
-            while self._waiting:
-                group = self._last.get(worker)
-                if group in self._waiting and (ready := self._ready(group)):
-                    return self._take(worker, group, ready)
-                free = (group for group in self._waiting if group not in self._gathering)
-                possible = {group: ready for group in free if (ready := self._ready(group))}
-                if possible:
-                    return self._take(worker, *self._choose(worker, possible))
-                self._changed.wait()
-            return None
-
-    def note_compiled(self, job: AnyJob) -> None:
-        """The kernel of a job is compiled: every worker may use it."""
-        with self._changed:
-            self._compiling.discard(job.kernel)
-            self._compiled.add(job.kernel)
-            self._changed.notify_all()
-
-    def note_gathered(self, together: Iterable[AnyJob]) -> None:
-        """Groups have been built, or cannot be: other workers wait for them no longer."""
-        with self._changed:
-            self._gathering.difference_update(job.group for job in together)
-            self._changed.notify_all()
-
-    def _ready(self, group: Hashable) -> list[_Line[AnyJob]]:
-        return [line for kernel, line in self._waiting[group].items() if kernel not in self._compiling]
-
-    def _choose(
-        self, worker: int, possible: dict[Hashable, list[_Line[AnyJob]]]
-    ) -> tuple[Hashable, list[_Line[AnyJob]]]:
-        fresh = {each: self._first[each].traffic for each in possible if each not in self._begun}
-        if not fresh:
-            group = max(possible, key=lambda each: sum(map(len, possible[each])))
-        else:
-            begun = {self._first[each].traffic for each in self._begun}
-            own = self._first[self._last[worker]].traffic if worker in self._last else None
-
-            def rank(each: Hashable) -> int:  # the first of the least: groups are ordered by size
-                return 0 if own is not None and fresh[each] == own else 1 + (fresh[each] in begun)
-
-            group = min(fresh, key=rank)
-        return group, possible[group]
-
-    def _take(self, worker: int, group: Hashable, ready: list[_Line[AnyJob]]) -> Task[AnyJob]:
-        together = () if group in self._begun else self._together(group)
-        line = min(ready, key=lambda each: each[0][0])
-        job = line.popleft()[1]
-        kernel = job.kernel
-        if not line:
-            del self._waiting[group][kernel]
-        if not self._waiting[group]:
-            del self._waiting[group]
-        self._begun.add(group)
-        self._last[worker] = group
-        cold = kernel not in self._compiled
-        if cold:
-            self._compiling.add(kernel)
-        self._changed.notify_all()
-        return Task(job, cold, together)
-
-    def _together(self, group: Hashable) -> tuple[AnyJob, ...]:
-        """The first job of the group, with those of smaller groups of its family that nobody has begun; none if there
-        are no others.
-        """
-        first, done = self._first[group], self._begun | self._gathered
-        if first.family is None or first.size < LEAST_TOGETHER or group in self._gathered:
-            return ()
-        waiting = (self._first[each] for each in self._waiting if each not in done)
-        found = tuple(each for each in waiting if each.family == first.family)[:MOST_TOGETHER]
-        if len(found) < 2 or found[0] is not first:
-            return ()
-        self._gathered.update(each.group for each in found)
-        self._gathering.update(each.group for each in found)
-        return found
 
 
 def simulate_all(
@@ -483,163 +351,3 @@ def _do_tasks(work: Callable[[Any], Any], tasks: BinaryIO, replies: BinaryIO) ->
             reply = True, error
         pickle.dump(reply, replies)
         replies.flush()
-
-
-# Jobs done on a Dask cluster: the same records as from processes of this machine.
-#
-# Workers need the same archsim (compared by the digest of its code) and see recorded traces under the same path. A task
-# is a batch of jobs of one group. Of a group with several batches the first is one job, and the others are
-# submitted when it has ended: by then a demand that takes long to build is in the cache on disk, and no worker with the
-# same cache builds it again. Records leave the cluster as they are read. The tasks of a worker that dies are
-# rescheduled by Dask on another one, ``RETRIES`` times; then their runs are tasks of their own, so that the one at
-# fault fails alone. Each thread of a worker has a workspace of its own; one thread per worker (``dask worker
-# --nthreads 1``) shares demands best.
-
-PATIENCE_S = 6.0  # for the scheduler to answer
-RETRIES = 3  # of a run whose worker died
-ADDRESS = re.compile(r"tcp://(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
-DASK_MOST_TOGETHER, TURNS = 16, 8  # runs of a task; tasks of a thread, so that none is idle for long at the end
-OTHER = Failure("the worker has another version of archsim than this client; its results could differ")
-Batch = tuple[AnyJob, ...]
-MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
-
-
-def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[AnyJob, Record | Failure]]:
-    """Every job with its record or failure, in the order in which they finish.
-
-    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
-    scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
-    """
-    distributed = _import_distributed()
-    with _client(distributed, address) as client, client.as_current():
-        here = (os.getcwd(), tuple(each for each in sys.path if each))
-
-        def submit(batch: Batch[AnyJob]) -> Any:
-            codes, name = tuple(job.code for job in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"
-            return client.submit(simulate_here, batch, codes, *here, key=name, pure=False, retries=RETRIES)
-
-        threads = max(1, sum(client.nthreads().values()))
-        futures = {submit(grouped[0]): grouped for grouped in batches(jobs, threads)}
-        ended = distributed.as_completed(futures)
-        try:
-            for future in ended:
-                (batch, *following), replies = futures.pop(future), _replies(future)
-                alone = len(batch) == 1
-                if isinstance(replies, Failure) and not alone:  # one of them may be at fault
-                    following += [(job,) for job in batch]
-                submitted = {submit(each): [each] for each in following}
-                futures |= submitted
-                ended.update(submitted)
-                if not isinstance(replies, Failure):
-                    yield from zip(batch, replies, strict=True)
-                elif alone:
-                    yield batch[0], replies
-        finally:
-            client.cancel(list(futures))
-
-
-def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
-    """The batches of every group: all jobs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
-    The first of several is one job.
-    """
-    most = max(1, min(DASK_MOST_TOGETHER, len(jobs) // (TURNS * threads)))
-    grouped: dict[Hashable, list[AnyJob]] = {}
-    for job in jobs:
-        grouped.setdefault(job.group, []).append(job)
-    found = []
-    for each in grouped.values():
-        first = 1 if len(each) > most else most
-        found.append([tuple(each[:first]), *(tuple(each[at : at + most]) for at in range(first, len(each), most))])
-    return found
-
-
-def simulate_here(
-    batch: Batch[AnyJob], codes: Sequence[str], folder: str, path: Sequence[str]
-) -> list[Record | Failure]:
-    """On a worker: the record of each job, simulated in the folder and with the modules of the client."""
-    _settle(folder, path)
-    workspace = _workspace(threading.get_ident())
-    return [
-        attempt(partial(job.simulate, workspace)) if job.code == code else OTHER
-        for job, code in zip(batch, codes, strict=True)
-    ]
-
-
-@lru_cache
-def _settle(folder: str, path: Sequence[str]) -> None:
-    """Once per process: change to the folder of the sweep, if visible here; make the user's own functions
-    importable.
-    """
-    if os.path.isdir(folder):
-        os.chdir(folder)
-    sys.path.extend(each for each in path if each not in sys.path)
-
-
-@lru_cache
-def _workspace(thread: int) -> Workspace:
-    return Workspace()
-
-
-def _replies(future: Any) -> list[Record | Failure] | Failure:
-    """The results of a batch, or why there are none: its worker died too often."""
-    try:
-        found: list[Record | Failure] = future.result()
-        return found
-    except Exception as error:  # Dask raises whatever stopped the transport or the scheduler
-        return Failure(f"the cluster gave up on it: {type(error).__name__}: {error}")
-
-
-def _import_distributed() -> Any:
-    try:
-        import distributed
-    except ImportError:
-        raise ArchsimError("--scheduler needs Dask: pip install 'archsim[cluster]'") from None
-    return distributed
-
-
-def _refuse_others(address: str) -> None:
-    """Raise ValueError for what is no address of TCP, and where something listens that does not speak first, as Dask
-    does with 8 bytes that say how many frames follow; OSError where nothing answers.
-    """
-    found = ADDRESS.fullmatch(address)
-    if found is None:
-        raise ValueError("not an address of TCP")
-    with _connect(found["host"].strip("[]"), int(found["port"])) as stream:
-        first = b""
-        while len(first) < 8 and (more := stream.recv(8 - len(first))):
-            first += more
-    if len(first) < 8 or int.from_bytes(first, "little") > MOST_FRAMES:
-        raise ValueError("something else listens there")
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    """A connection to what listens there, waited for. Raises OSError after PATIENCE_S."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return socket.create_connection((host, port), PATIENCE_S)
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-
-
-@contextmanager
-def _client(distributed: Any, address: str) -> Iterator[Any]:
-    """A client that is closed at the end. Raises ArchsimError if no scheduler answers."""
-    import logging
-
-    for name in ("distributed", "distributed.client"):  # the error below reports what went wrong
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        _refuse_others(address)
-        client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ArchsimError(
-            f"--scheduler {address}: no Dask scheduler answers there ({reason}); expected such as tcp://host:8786"
-        ) from None
-    try:
-        yield client
-    finally:
-        client.close()

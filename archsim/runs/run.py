@@ -106,7 +106,7 @@ class Job(Protocol):
         """The result in one line."""
         ...
 
-    # What says which worker does a job next (`archsim.runs.pool.RunQueue`). A job may leave it all as it is here.
+    # What says which worker does a job next (`archsim.runs.run_queue.RunQueue`). A job may leave it all as it is here.
 
     @property
     def group(self) -> Hashable:

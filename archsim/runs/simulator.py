@@ -18,7 +18,8 @@ from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
 from archsim.policies import allocation, heatmap, registry
-from archsim.runs import columns, energy, measure_units, packed_steps
+from archsim.runs import columns, measure_units, packed_steps
+from archsim.runs.clocks import FULL, Clocks, has_limits, set_clocks, within_limits
 from archsim.runs.finished import Finished
 from archsim.runs.physical_laws import broken_laws, find_broken
 from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
@@ -120,7 +121,7 @@ class Simulator:
         self._traffic: tuple[Any, trace.TokenSource] | None = None
         self._streams: dict[tuple, Drawn] = {}  # of `Remembered`
         self._outcomes: dict[str, tuple[RunOutcome, float]] = {}  # by Run.simulation, with its wall time
-        self._clocks: dict[str, energy.Clocks] = {}  # by Run.key, of systems with limits
+        self._clocks: dict[str, Clocks] = {}  # by Run.key, of systems with limits
         self._plans: dict[tuple, dict[tuple[int, int], allocation.Plan]] = {}
 
     def record(self, run: Run, details: bool = True) -> Record:
@@ -154,7 +155,7 @@ class Simulator:
         if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
         begin = time.perf_counter()
-        outcome = self._within_limits(run) if energy.has_limits(run.system) else self._replay(run, energy.FULL).run()
+        outcome = self._within_limits(run) if has_limits(run.system) else self._replay(run, FULL).run()
         found = outcome, time.perf_counter() - begin
         if run.cacheable:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
@@ -164,10 +165,10 @@ class Simulator:
 
     def times(self, run: Run) -> tuple[float, float]:
         """ns of decode and of prefill; nothing else is measured, and nothing kept."""
-        if energy.has_limits(run.system):
+        if has_limits(run.system):
             outcome = self._within_limits(run)
         else:
-            outcome = self._replay(run, energy.FULL).run()
+            outcome = self._replay(run, FULL).run()
         return outcome.decode_ns, outcome.prefill_ns
 
     def warm_up(self, run: Run) -> None:
@@ -183,23 +184,23 @@ class Simulator:
 
     def _within_limits(self, run: Run) -> RunOutcome:
         """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
-        outcome, clocks, state = energy.within_limits(run, lambda clocks: self._replay(run, clocks).run())
+        outcome, clocks, state = within_limits(run, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks
         return replace(outcome, power=state)
 
     def replay(self, run: Run) -> Replay:
         """The run, not yet started; its ``demands`` are a ``RunDemand``."""
-        if energy.has_limits(run.system) and run.key not in self._clocks:
+        if has_limits(run.system) and run.key not in self._clocks:
             self._within_limits(run)
-        return self._replay(run, self._clocks.get(run.key, energy.FULL))
+        return self._replay(run, self._clocks.get(run.key, FULL))
 
-    def _replay(self, run: Run, clocks: energy.Clocks) -> Replay:
+    def _replay(self, run: Run, clocks: Clocks) -> Replay:
         demand, routing = self._demand_of(run.demand), None
         if run.limits_heatmap:
             routing = self._routing_of(run)
         engine = engine_of(run.engine)(run, demand.layer_ids.tolist())
-        if clocks != energy.FULL:
-            energy.set_clocks(engine, clocks)
+        if clocks != FULL:
+            set_clocks(engine, clocks)
         elif run.system.drawn is not None:
             engine.plans = self._plans_of(run)
         return Replay(engine, demand, routing)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archsim.base import errors, files, host
-from archsim.runs import plan, pool, results
+from archsim.runs import cluster, plan, pool, results
 from archsim.runs import store as cache
 from archsim.runs.run import ROW, Job, Record, Run, Workspace
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
@@ -149,7 +149,7 @@ def complete(
     replies = (
         pool.simulate_all(waiting, processes, workspace or Workspace(watcher.at))
         if scheduler is None
-        else pool.simulate_on_cluster(waiting, scheduler)
+        else cluster.simulate_on_cluster(waiting, scheduler)
     )
     for job, reply in replies:
         if isinstance(reply, pool.Failure):

@@ -14,7 +14,7 @@ from archsim.base.quantities import TIME, format_quantity
 from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.report.units import listing, percent
-from archsim.runs.energy import build_costs
+from archsim.runs.prices import build_costs
 from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of

@@ -17,14 +17,15 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
-from archsim.runs.energy import Coefficients, build_costs
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.worlds import SystemQuantity, drawn, draws_of, economics_of, quantities_of, value_of
+from archsim.uncertainty.system_quantities import SystemQuantity, economics_of, quantities_of
+from archsim.uncertainty.worlds import drawn, draws_of, value_of
 
 # Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
 _REST: Mapping[str, tuple[str, ...]] = {

@@ -30,7 +30,7 @@ from archsim.iteration.layers import (
     program,
     row_flop,
 )
-from archsim.runs.energy import Coefficients, build_costs
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.serving.engine import ServingEngine
 from archsim.serving.simulate import Served
 from archsim.specs.system import SystemSpec

@@ -21,7 +21,7 @@ from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.run_iteration import rates_of
 from archsim.iteration.speculation import NO_DRAFTS, Speculation
 from archsim.iteration.speculation import of as drafts_of
-from archsim.runs.notes import datasheet_note
+from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.physical_laws import law_sentence
 from archsim.serving import requests as drawn
 from archsim.serving.constants import ANY, DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of

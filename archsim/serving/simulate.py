@@ -10,7 +10,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.speculation import NO_DRAFTS, Speculation, draws
-from archsim.serving import clock, kv, loop, schedulers
+from archsim.serving import clock, compiled_scheduler, kv, loop, schedulers
 from archsim.serving.groups import DECODES, ExpertGroup, Fixed, MigrationCost, Say
 from archsim.serving.records import (
     ARRIVAL,
@@ -275,7 +275,7 @@ def simulate(
         _put(state, i, group)
         state.instances[i]["pause_at"] = group.next_pause
     moved = transfer or KvTransfer(np.float64(0), np.float64(0))
-    schedule = schedulers.compile_scheduler(scheduler.name, scheduler.params, state, limits)
+    schedule = compiled_scheduler.compile_scheduler(scheduler.name, scheduler.params, state, limits)
     ended = loop.PAUSED
     while ended == loop.PAUSED:
         ended = loop.run(state, pool.table, (decode or pool).table, limits, moved, schedule)

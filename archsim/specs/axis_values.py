@@ -227,9 +227,6 @@ def _kind(dimension: Dimension | None) -> str:
     return "a pure number" if dimension is None else dimension.article_name
 
 
-METHODS = ("latin_hypercube", "sobol", "random")
-
-
 class RangeValues(Sequence):
     """Values of a range with a count, by their numbers in the base unit."""
 
@@ -284,41 +281,3 @@ class Drawn(Sequence):
         first = np.full(len(self._of), -1)
         first[drawn[::-1]] = np.arange(len(drawn) - 1, -1, -1, dtype=np.int32)  # the last that is written stays
         return sorted(first[first >= 0].tolist())
-
-
-def draw_shares(method: str, dimensions: int, count: int, seed: int):
-    """float64[count, axis] in [0, 1) by a method of ``METHODS``; Sobol points (scipy.stats.qmc) are scrambled."""
-    import numpy as np
-
-    generator = np.random.default_rng(seed)
-    if method == "sobol":
-        return _sobol(dimensions, count, generator)
-    if method == "random":
-        return generator.random((count, dimensions))
-    return _latin_hypercube(dimensions, count, *generator.spawn(1))
-
-
-def _latin_hypercube(dimensions: int, count: int, generator):
-    """One share in every stratum of 1 / count of every axis (McKay, Beckman and Conover, Technometrics 1979).
-
-    The numbers of scipy.stats.qmc.LatinHypercube, which takes a second to import and three times the memory.
-    """
-    import numpy as np
-
-    shares = generator.random((count, dimensions))
-    for column in shares.T:
-        strata = np.arange(1, count + 1, dtype=np.int32)
-        generator.shuffle(strata)
-        np.subtract(strata, column, out=column)
-    shares /= count
-    return shares
-
-
-def _sobol(dimensions: int, count: int, generator):
-    import warnings
-
-    from scipy.stats import qmc
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a count that is not a power of 2 is merely less balanced
-        return qmc.Sobol(dimensions, seed=generator).random(count)

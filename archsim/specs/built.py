@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from archsim.specs.as_built import DiesAsBuiltSpec, LinksAsBuiltSpec
     from archsim.specs.fabric import FabricSpec, MeshSpec, TopologySpec
-from archsim.specs.as_built import GRIDS, LISTED, DrawnSpec, SparesSpec
+from archsim.specs.as_built import GRIDS, LISTED
+from archsim.specs.drawn_dies import DrawnSpec, SparesSpec
 
 
 class AsBuilt(NamedTuple):

@@ -32,12 +32,14 @@ from archsim.base.quantities import (
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
 from archsim.specs import config_files, measured
-from archsim.specs.as_built import DiesAsBuiltSpec, DrawnSpec, LinksAsBuiltSpec, SparesSpec
+from archsim.specs.as_built import DiesAsBuiltSpec, LinksAsBuiltSpec
 from archsim.specs.blocks import BlockSpec
 from archsim.specs.built import AsBuilt, as_built, places_of, refuse_impossible
 from archsim.specs.decision import DecisionSpec
+from archsim.specs.drawn_dies import DrawnSpec, SparesSpec
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
-from archsim.specs.made import MadeSpec, MemoryKind, MemorySpec, with_owner
+from archsim.specs.made import MadeSpec, MemoryKind, MemorySpec
+from archsim.specs.memory_owner import with_owner
 from archsim.specs.terms import TERMS
 
 if TYPE_CHECKING:
@@ -240,7 +242,7 @@ AS_BUILT = ("dies_as_built", "links_as_built", "spares", "drawn")  # keys
 
 class PowerSpec(Spec):
     """What a machine and each of its dies may draw, HBM included; at a limit clock and voltage fall
-    (``archsim.runs.energy``). A decode iteration and a prefill each have their own clock, which all dies share, or with
+    (``archsim.runs.clocks``). A decode iteration and a prefill each have their own clock, which all dies share, or with
     ``clocks: each`` a clock for each die.
     """
 

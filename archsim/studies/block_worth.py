@@ -27,7 +27,8 @@ from archsim.report.units import (
     significant,
     with_unit,
 )
-from archsim.runs.energy import MW_PER_W, Coefficients, build_costs
+from archsim.runs.energy import MW_PER_W
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.policies import NEEDS, PolicySpec
 from archsim.specs.system import SystemSpec

@@ -50,8 +50,9 @@ def check(
         takes, details = _points(found, of, overrides, say)
     except CodeNotImported as error:
         takes, details = f". Points were not checked: {error}", []
-    from archsim.runs.energy import build_costs, carrier_note, full_load_told, making_notes
+    from archsim.runs.clocks import full_load_told
     from archsim.runs.plan import told_as_built
+    from archsim.runs.prices import build_costs, carrier_note, making_notes
 
     def of_carrier(system: SystemSpec) -> Iterable[str]:
         machine = build_costs(system)
@@ -75,9 +76,9 @@ def systems_of(found: Any) -> list[SystemSpec]:
 
 def _ranges(systems: list[SystemSpec]) -> Iterator[str]:
     """What numbers of a file's machines may be, and which count as exact, as `archsim sure` takes them."""
-    from archsim.runs.energy import Coefficients
+    from archsim.runs.prices import Coefficients
     from archsim.specs.uncertainty import load_widths
-    from archsim.uncertainty.worlds import economics_of, exact_of, ranges_of
+    from archsim.uncertainty.system_quantities import economics_of, exact_of, ranges_of
 
     for system in systems[:MOST_SYSTEMS]:
         of = f"{system.name}: " if len(systems) > 1 else ""
@@ -140,8 +141,8 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
         of_requests = check_serving(found)
         return "", [*found.recipe, *rooms_told(found), *of_requests]
     if isinstance(found, SystemSpec):
-        from archsim.runs.energy import refuse_unpowered
-        from archsim.runs.feasibility import refuse_own_fabric
+        from archsim.runs.clocks import refuse_unpowered
+        from archsim.runs.fabric_checks import refuse_own_fabric
 
         refuse_own_fabric(found)
         refuse_unpowered(found)
@@ -150,8 +151,9 @@ def _points(found: Any, of: Source, overrides: Sequence[str], say: Callable[[str
     if not isinstance(planned, ExperimentSpec | SweepPlan):
         return "", []
     from archsim.base.host import available_cores
-    from archsim.runs.feasibility import cost_sentence, doubts_told, kv_rooms_told
+    from archsim.runs.feasibility import doubts_told, kv_rooms_told
     from archsim.runs.plan import plan_of, select
+    from archsim.runs.run_cost import cost_sentence
 
     plan = plan_of(planned)
     takes = f". To simulate: {cost_sentence(plan, available_cores())}"

@@ -17,6 +17,7 @@ from archsim.report.page import PAGES, write_report
 from archsim.report.rendering import render
 from archsim.report.report import Report
 from archsim.runs import columns, results, simulator, store, sweep
+from archsim.runs.calibration_notes import die_of
 from archsim.runs.engine_comparison import (
     ENGINES,
     OUTSIDE,
@@ -28,7 +29,7 @@ from archsim.runs.engine_comparison import (
     shorten,
     write_comparison,
 )
-from archsim.runs.notes import die_of, result_notes, traffic_notes
+from archsim.runs.notes import result_notes, traffic_notes
 from archsim.runs.plan import Selection
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.axes_answer import answer_axes

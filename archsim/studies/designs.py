@@ -12,6 +12,7 @@ from archsim.runs import energy, plan
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
 from archsim.runs.packed_steps import unpack
+from archsim.runs.prices import build_costs, price_range
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 
@@ -130,7 +131,7 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
         (run,) = plan.select(side).runs()
         records.append(simulator.record(run))
     rows = [{**record["row"], "speedup_vs_base": None, "speedup_vs_ep": None} for record in records]
-    from archsim.runs.notes import die_of
+    from archsim.runs.calibration_notes import die_of
 
     notes = result_notes(rows, [(side.systems[0].name, die_of(side.systems[0])) for side in sides])
     notes += [sentence for side in sides for sentence in side.unread]
@@ -160,7 +161,7 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
 def as_quantities(
     sides: Sequence[ExperimentSpec], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> Iterator[DesignFigure]:
-    prices = tuple(energy.price_range(side.systems[0]) for side in sides)
+    prices = tuple(price_range(side.systems[0]) for side in sides)
     for group, columns in GROUPS.items():
         for name, sense in columns.items():
             column, values = BY_NAME[name], (first[name], second[name])
@@ -209,7 +210,7 @@ def _energies(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]
     parts = []
     for side, row in zip(sides, rows, strict=True):
         activity = energy.activity_of(side.models[0], row)
-        joule = energy.energy_of(activity, energy.build_costs(side.systems[0]))
+        joule = energy.energy_of(activity, build_costs(side.systems[0]))
         parts.append({name: each / activity.tokens for name, each in joule.items()} if activity.tokens else {})
     for name in dict.fromkeys((*parts[0], *parts[1])):
         a, b = (part.get(name) for part in parts)

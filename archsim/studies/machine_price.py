@@ -18,10 +18,12 @@ from archsim.base.sums import sum
 from archsim.engine.fabrics import dies_together
 from archsim.laws.wafer import harvested_yield
 from archsim.report.units import carried_digits, percent
-from archsim.runs.energy import Coefficients, SystemHardware, build_costs, full_load_w
+from archsim.runs.energy import full_load_w
+from archsim.runs.prices import Coefficients, SystemHardware, build_costs
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.estimate import SURE, Interval, interval
-from archsim.uncertainty.worlds import draws_of, economics_of
+from archsim.uncertainty.system_quantities import economics_of
+from archsim.uncertainty.worlds import draws_of
 from microarch.silicon.cost import CARRIER_MM2
 
 SAMPLES = 64  # of the coefficients: a machine is priced in a few ms

@@ -17,10 +17,11 @@ import numpy as np
 
 from archsim.base import errors, files, sums
 from archsim.report.units import TIME_UNITS, percent, significant, with_unit
-from archsim.runs.energy import Coefficients, activity_of, build_costs, energy_of
-from archsim.runs.feasibility import cost_of
+from archsim.runs.energy import activity_of, energy_of
 from archsim.runs.plan import Selection, select
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.runs.run import Run
+from archsim.runs.run_cost import cost_of
 from archsim.runs.sweep import Unwatched, Watcher
 from archsim.specs import experiment, plan, uncertainty
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
@@ -39,19 +40,10 @@ from archsim.uncertainty.estimate import (
     refuse_shares,
     worth_knowing,
 )
+from archsim.uncertainty.propagation import FAST, InWorlds, plan_runs, propagate
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import (
-    FAST,
-    TRAFFIC,
-    InWorlds,
-    Worlds,
-    draws_of,
-    economics_of,
-    exact_of,
-    plan_runs,
-    propagate,
-    refuse_few,
-)
+from archsim.uncertainty.system_quantities import economics_of, exact_of
+from archsim.uncertainty.worlds import TRAFFIC, Worlds, draws_of, refuse_few
 
 SAMPLES = 256
 _FOLDER = "worlds"
@@ -311,7 +303,8 @@ def _option(name: str, found: InWorlds, fastest: float, worlds: Worlds) -> sure_
 
 def _economics(found: InWorlds, worlds: Worlds) -> dict[str, tuple[float, Interval]]:
     """Energy of a token and price of the machine, in all worlds: bytes and FLOP are those of the run, its time that of
-    the world, coefficients are drawn beside (`archsim.uncertainty.worlds.economics_of`), and so is the machine.
+    the world, coefficients are drawn beside (`archsim.uncertainty.system_quantities.economics_of`), and so is the
+    machine.
     """
     run, row = found.run, found.row
     if any(row.get(name) is None for name in sure_answer.ECONOMICS):

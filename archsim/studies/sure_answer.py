@@ -15,8 +15,9 @@ from archsim.report.units import interval as interval_text
 from archsim.runs.run import Run
 from archsim.specs import uncertainty
 from archsim.uncertainty.estimate import NO_DIFFERENCE, Index, Interval, OptionPair
+from archsim.uncertainty.propagation import InWorlds
 from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.worlds import InWorlds, Worlds
+from archsim.uncertainty.worlds import Worlds
 
 if TYPE_CHECKING:
     import pandas

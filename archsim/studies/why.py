@@ -27,7 +27,7 @@ from archsim.report.units import (
     significant,
     with_unit,
 )
-from archsim.runs.notes import calibration_notes, die_of
+from archsim.runs.calibration_notes import calibration_notes, die_of
 from archsim.runs.plan import Selection, choose, select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator

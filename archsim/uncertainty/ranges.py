@@ -17,7 +17,8 @@ from archsim.base.errors import FailedRuns
 from archsim.runs import pool
 from archsim.runs.run import Job, Record, Run, Workspace
 from archsim.uncertainty.estimate import SURE, OptionPair
-from archsim.uncertainty.worlds import FAST, InWorlds, Worlds, layers_of, over_layers, over_traffic, runs_of_traffic
+from archsim.uncertainty.propagation import FAST, InWorlds, layers_of, over_layers, over_traffic, runs_of_traffic
+from archsim.uncertainty.worlds import Worlds
 from archsim.workload import Trace
 
 WORLDS = 32

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.files import Bomb, refuse_bomb, write_draft
+from archsim.base.files import write_draft
+from archsim.base.packed_files import Bomb, refuse_bomb
 
 MAGIC = b"ARCHCOL1"
 LEVEL = 3

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from archsim.base import files
+from archsim.base import packed_files
 from archsim.workload.traffic_heads import TrafficTables
 
 KIND_COMPONENTS = ("popularity", "task", "taste", "keep", "kind")
@@ -122,7 +122,7 @@ def read_tables(head: TrafficTables, path: Path) -> TrafficModel:
     """The model of a .yaml file (`head`, read from `path`) that names tables. Raises what reading the tables raises,
     and ValueError, KeyError, TypeError or IndexError if they do not fit.
     """
-    read = files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
+    read = packed_files.read_npz(path.parent / head.tables, most_bytes=MOST_BYTES)
     arrays = _complete({name: _decode(name, array) for name, array in read.items()})
     model = TrafficModel(
         name=head.name,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import TraceError, did_you_mean
-from archsim.base.files import UNREADABLE, read_npz
+from archsim.base.packed_files import UNREADABLE, read_npz
 from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
 from archsim.workload import traffic_heads, traffic_model

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from archsim.base.files import UNREADABLE, decompress
+from archsim.base.packed_files import UNREADABLE, decompress
 from calibration.measurements.layouts import UNKNOWN_VERSION
 from calibration.measurements.schema import MeasurementProblem
 

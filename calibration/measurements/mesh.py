@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.base.tables import CsvLine, csv_rows
+from archsim.base.csv_lines import CsvLine, csv_rows
 from archsim.laws.mesh import COMBINE, DISPATCH, FULL, LINEAR, MESH, RING
 from archsim.workload.formats.source_destination import COLUMNS as MATRICES
 from archsim.workload.formats.source_destination import matrices_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archsim.base.files import decompress
+from archsim.base.packed_files import decompress
 from archsim.base.sums import sum
 
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.\[\]]*|[-+]?[\d.]+(?:[eE][-+]?\d+)?|[(){};:,]')

@@ -17,7 +17,7 @@ from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
 from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
 from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
-from archsim.runs.notes import GemmSource, calibration_notes
+from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
 from archsim.studies.validation.engine_copies import copy_cases

@@ -32,7 +32,7 @@ from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import law_of as fitted_law
 from archsim.laws.transfers import link_table
 from archsim.report.page import write_report
-from archsim.runs.notes import GemmSource, calibration_notes
+from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 from archsim.specs.measured import CopyLaw

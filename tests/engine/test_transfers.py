@@ -55,7 +55,7 @@ from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import nodes_away
 from archsim.policies.allocation import Plan
 from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
-from archsim.runs.notes import policy_notes
+from archsim.runs.policy_notes import policy_notes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.library import load_assumptions, load_model, load_system
 from archsim.specs.model import ModelSpec
@@ -63,7 +63,7 @@ from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.uncertainty.worlds import quantities_of, ranges_of
+from archsim.uncertainty.system_quantities import quantities_of, ranges_of
 from archsim.workload.step_demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
 from microarch.fabric.topology import build_topology

@@ -4,7 +4,8 @@ import pytest
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
-from archsim.runs.energy import Coefficients, build_costs, full_load_w, making_notes, refuse_unbuildable
+from archsim.runs.energy import full_load_w
+from archsim.runs.prices import Coefficients, build_costs, making_notes, refuse_unbuildable
 from archsim.specs.library import load_system
 from archsim.studies.known_chips import known_figures, served_figures
 from archsim.studies.validation.power_cases import gpu_power_w

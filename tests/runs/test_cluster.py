@@ -15,8 +15,8 @@ from support.waiting import wait_for
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
 import archsim as ar
-from archsim.runs import pool
-from archsim.runs.pool import DASK_MOST_TOGETHER, PATIENCE_S, TURNS, Failure, batches, simulate_on_cluster
+from archsim.runs.cluster import DASK_MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
+from archsim.runs.pool import Failure
 from archsim.runs.sweep import Unwatched, sweep
 
 BYTES = ("results.csv", "results.parquet", "dies.csv", "links.csv")
@@ -120,7 +120,7 @@ def held_when_all_ended(cluster) -> dict[int, int]:
 
 def test_nobody_there_is_said_within_ten_seconds(tmp_path, monkeypatch):
     assert PATIENCE_S < 10
-    monkeypatch.setattr(pool, "PATIENCE_S", 0.5)
+    monkeypatch.setattr("archsim.runs.cluster.PATIENCE_S", 0.5)
     address = f"tcp://127.0.0.1:{free_port()}"
     done = archsim(tmp_path, "sweep", tiny_file(tmp_path), "--scheduler", address)
     assert done.returncode == 2 and f"--scheduler {address}: no Dask scheduler answers there" in done.stderr
@@ -191,8 +191,8 @@ def test_a_run_that_ends_its_workers_fails_alone(monkeypatch):
     def client(distributed, address):
         yield cluster
 
-    monkeypatch.setattr(pool, "_client", client)
-    monkeypatch.setattr(pool, "_import_distributed", lambda: cluster)
+    monkeypatch.setattr("archsim.runs.cluster._client", client)
+    monkeypatch.setattr("archsim.runs.cluster._import_distributed", lambda: cluster)
     replies = {run.key: reply for run, reply in simulate_on_cluster(runs_of(*"a" * 64), "tcp://nobody:1")}
     failed = [key for key, reply in replies.items() if isinstance(reply, Failure)]
     assert len(replies) == 64 and failed == ["21"] and "worker lost" in replies["21"].message

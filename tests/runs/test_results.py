@@ -23,6 +23,7 @@ from archsim.engine import step_counts
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
 from archsim.runs import finished, measure_machine, simulator
+from archsim.runs.calibration_notes import calibration_notes, die_of
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -39,7 +40,7 @@ from archsim.runs.columns import (
 )
 from archsim.runs.energy import work_of
 from archsim.runs.feasibility import rooms, uncounted_notes
-from archsim.runs.notes import calibration_notes, die_of, memory_notes, result_notes
+from archsim.runs.notes import memory_notes, result_notes
 from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator

@@ -25,13 +25,13 @@ from archsim.base.files import read_sealed, sole_writer, write_draft, write_seal
 from archsim.cli.main import main
 from archsim.engine.fabrics import build_fabric, extent_of
 from archsim.engine.loop import Replay
-from archsim.runs import pool as schedule_module
+from archsim.runs import run_queue
 from archsim.runs import simulator as simulator_module
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.feasibility import cost_of, cost_sentence, refuse_unheld
 from archsim.runs.plan import plan_of, prepare
-from archsim.runs.pool import RunQueue
 from archsim.runs.run import ROW
+from archsim.runs.run_cost import cost_of, cost_sentence, refuse_unheld
+from archsim.runs.run_queue import RunQueue
 from archsim.runs.simulator import Remembered, Simulator
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, sweep
@@ -249,7 +249,7 @@ def test_a_worker_stays_with_its_demand_then_helps(tmp_path):
 
 
 def test_the_first_worker_builds_the_demands_of_all_batches_and_others_go_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule_module, "LEAST_TOGETHER", 0)
+    monkeypatch.setattr(run_queue, "LEAST_TOGETHER", 0)
     runs = expanded(tiny(tmp_path, "workload.batch=[40, 12, 25]"))
     other = tiny(tmp_path, "workload.batch=[40, 12, 25]", "models.0.name=other")
     schedule = RunQueue([*runs, *expanded(other)])

@@ -20,11 +20,12 @@ from archsim.cli.main import main
 from archsim.runs import plan as planning
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.runs.feasibility import PartMeasures
 from archsim.runs.plan import RunMaker, prepare, select
+from archsim.runs.point_measures import PartMeasures
 from archsim.runs.sweep import Unwatched, sweep
-from archsim.specs.axis_values import counted_values, draw_shares
+from archsim.specs.axis_values import counted_values
 from archsim.specs.constraints import parse_constraint
+from archsim.specs.drawn_shares import draw_shares
 from archsim.specs.library import load_experiment, load_planned
 from archsim.specs.plan import CONSTRAINT_MEASURES, Dropped, SweepPlan
 from archsim.specs.variants import in_words

@@ -11,7 +11,8 @@ from archsim.base.yaml import read_yaml
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
 from archsim.iteration.machine import scaled_report
 from archsim.laws.tables import MachineCalibration
-from archsim.runs.energy import build_costs, full_load_w
+from archsim.runs.energy import full_load_w
+from archsim.runs.prices import build_costs
 from archsim.serving.constants import engines, host_of
 from archsim.serving.deployment import build, laws_of, offloaded_ns
 from archsim.serving.overlap import pipeline_of

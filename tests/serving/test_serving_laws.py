@@ -15,11 +15,11 @@ from archsim.base.errors import ArchsimError, TraceError
 from archsim.iteration.speculation import NO_DRAFTS, of
 from archsim.serving import loop
 from archsim.serving import simulate as simulation
+from archsim.serving.compiled_scheduler import compile_scheduler
 from archsim.serving.kv import with_outputs
 from archsim.serving.measures import Slo, few_told, in_step_told, measure, saturation, times_ns, unsteadiness
 from archsim.serving.records import KvTransfer
 from archsim.serving.requests import Requests, gamma_arrivals, in_sessions, lengths, without_hashes
-from archsim.serving.schedulers import compile_scheduler
 from archsim.serving.simulate import CHOICES, Fault, KvUnits, Scheduler, simulate
 from archsim.specs.schedulers import SCHEDULERS
 

@@ -339,8 +339,8 @@ def test_clusters_of_defects_across_dies_have_the_variance_of_their_closed_form(
 def test_failed_bonds_are_dead_dies_that_routes_live_with():
     """As many as (1 - failing)^bonds says; more that fail kill more of the same draw, and no carrier is lost."""
     from archsim.laws.wafer import Draw, unbonded
-    from archsim.runs.energy import build_costs
     from archsim.runs.plan import with_areas
+    from archsim.runs.prices import build_costs
 
     assert unbonded(Draw(0, 0), 20_000, 5, 0.02).mean() == pytest.approx(1 - 0.98**5, abs=0.01)
     few, many = (system(drawn={"bond_failure": share, "seed": 3}) for share in ("1 %", "6 %"))

@@ -19,7 +19,7 @@ from archsim.base.tables import INTEGER, read_parquet
 from archsim.cli.main import main
 from archsim.report.units import amount, unit_of_objective
 from archsim.runs.columns import RUN_COLUMNS
-from archsim.runs.energy import Coefficients, build_costs
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.runs.sweep import sweep
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of, with_expressions

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from archsim.runs.energy import Coefficients, build_costs, full_load_w
+from archsim.runs.energy import full_load_w
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.search.options import load_system
 from archsim.studies.machine_price import price_machine
 

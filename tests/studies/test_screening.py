@@ -21,8 +21,8 @@ from archsim.engine.analytic.recorded_steps import record
 from archsim.engine.analytic.walk import walk_strategy
 from archsim.engine.loop import Replay
 from archsim.engine.state import UNITS
-from archsim.runs.energy import Coefficients
 from archsim.runs.plan import RunMaker, select
+from archsim.runs.prices import Coefficients
 from archsim.runs.simulator import Simulator
 from archsim.specs.fabric import TopologySpec
 from archsim.specs.library import load_assumptions, load_exploration

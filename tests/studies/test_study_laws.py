@@ -19,7 +19,7 @@ from support.watching import Heard
 import archsim as ar
 from archsim.runs import store
 from archsim.runs import sweep as sweeping
-from archsim.uncertainty import worlds
+from archsim.uncertainty import propagation
 
 SWEPT = yaml.safe_load(TINY) | {"policies": ["ep", "allo+pred"]}
 SWEPT["workload"] = SWEPT["workload"] | {"batch": [12], "context": 8, "seed": 3}
@@ -96,7 +96,7 @@ def alone(cache: Path):
         patch.setenv("ARCHSIM_CACHE", str(cache))
         patch.setattr(store, "WORTH_S", float("inf"))
         patch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
-        patch.setattr(worlds, "KEPT_FROM_S", 0.0)
+        patch.setattr(propagation, "KEPT_FROM_S", 0.0)
         yield
 
 

@@ -19,10 +19,11 @@ from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
 from archsim.studies.sure import _off_centre, measurements
 from archsim.studies.sure_answer import advice_sentences, measurement_sentence, order_of_options, share_told
-from archsim.uncertainty import worlds
+from archsim.uncertainty import propagation
 from archsim.uncertainty.estimate import Interval, OptionPair, expand, indices, interval
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import Worlds, quantities_of
+from archsim.uncertainty.system_quantities import quantities_of
+from archsim.uncertainty.worlds import Worlds
 
 TRAFFIC = "traffic: 8"  # of the shipped widths
 
@@ -126,7 +127,7 @@ def test_energy_and_price_have_intervals(found):
 
 
 def test_the_mean_of_two_engines_is_that_of_the_event_engine(found, monkeypatch):
-    monkeypatch.setattr(worlds, "CORRECTING", 32)
+    monkeypatch.setattr(propagation, "CORRECTING", 32)
     every = ar.sure(TOY, 32, jobs=1).places[0].samples
     for name, ns in found.places[0].samples.items():
         error = np.std(every[name]) / math.sqrt(16)

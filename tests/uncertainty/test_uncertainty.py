@@ -9,8 +9,8 @@ from archsim.base.validation import validate
 from archsim.base.yaml import dump_yaml, parse_yaml
 from archsim.runs.run import plain_text
 from archsim.specs.system import SystemSpec
+from archsim.uncertainty.correction import correct
 from archsim.uncertainty.estimate import (
-    correct,
     expand,
     fastest_shares,
     indices,

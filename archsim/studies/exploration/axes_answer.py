@@ -26,8 +26,8 @@ from archsim.specs.variants import in_words
 from archsim.studies.exploration.levels import as_quantities
 from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.plateau import PLATEAU, best_value, ratio_of
+from archsim.uncertainty.propagation import InWorlds
 from archsim.uncertainty.ranges import quick_worlds
-from archsim.uncertainty.worlds import InWorlds
 
 MOST_RUNS = 18  # that are sampled, as on pages without axes
 MOST_CASES = 3  # that the first sentence names

@@ -14,9 +14,9 @@ import numpy as np
 
 from archsim.base import errors, files, host, sums
 from archsim.report.page import write_report
-from archsim.runs import energy, results, sweep
-from archsim.runs.feasibility import PartMeasures
+from archsim.runs import energy, prices, results, sweep
 from archsim.runs.plan import RunMaker, plan_of, select
+from archsim.runs.point_measures import PartMeasures
 from archsim.runs.run import Workspace
 from archsim.runs.store import RecordStore
 from archsim.specs import axes, experiment
@@ -33,7 +33,8 @@ from archsim.studies.exploration.screening import PointBlock, Screen
 from archsim.studies.exploration.search import search_each
 from archsim.studies.exploration.sweep_view import candidate_of, layers_of, notes_of
 from archsim.studies.wafers import is_drawn
-from archsim.uncertainty.worlds import Worlds, propagate
+from archsim.uncertainty.propagation import propagate
+from archsim.uncertainty.worlds import Worlds
 
 ANALYTICAL, EVENT, WORLDS = "analytical", "event", "worlds"
 
@@ -47,7 +48,7 @@ def explore(
     Finished runs are kept in ``folder`` and reused.
     """
     plan = plan_of(plan)
-    judge = Judge(spec, energy.Coefficients().change(spec.coefficients))
+    judge = Judge(spec, prices.Coefficients().change(spec.coefficients))
     jobs = jobs or host.available_cores()
     with watching() as watcher:
         watcher.phase(f"1 of 2: points on the analytical engine, of {plan.combinations:,}")
@@ -109,7 +110,7 @@ class Judge:
     """Values and costs of a run, by an exploration's objectives and coefficients."""
 
     spec: ExploreSpec
-    coefficients: energy.Coefficients
+    coefficients: prices.Coefficients
     slower: dict[int, np.ndarray] = field(default_factory=dict)
     """Number of a point → float64[sample], time of every world over that of the point itself."""
 
@@ -126,7 +127,7 @@ class Judge:
     def estimate(self, point: Point, row: Row) -> Row:
         """The row with energy, area and price by these coefficients."""
         own = energy.economics(
-            energy.activity_of(point.model, row), energy.build_costs(point.system, self.coefficients), self.coefficients
+            energy.activity_of(point.model, row), prices.build_costs(point.system, self.coefficients), self.coefficients
         )
         return {**row, **own}
 

@@ -15,7 +15,7 @@ from archsim.base.yaml import dump_yaml
 from archsim.report import balancers, sections
 from archsim.report.rendering import render as rendered
 from archsim.report.units import NO_BREAK, amount, between, listing, unit_of_objective
-from archsim.runs.energy import Coefficients, build_costs
+from archsim.runs.prices import Coefficients, build_costs
 from archsim.runs.results import in_part, layers_told
 from archsim.specs import constraints, explore
 from archsim.specs.plan import SweepPlan

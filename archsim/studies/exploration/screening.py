@@ -26,7 +26,7 @@ from archsim.engine.demand import RunDemand
 from archsim.engine.fabrics import build_fabric, carriers_of
 from archsim.engine.loop import RunOutcome
 from archsim.engine.pair_traffic import statistics_bytes
-from archsim.runs import energy, feasibility, measure_run, measure_units
+from archsim.runs import energy, measure_run, measure_units, point_measures, prices
 from archsim.runs.finished import Finished
 from archsim.runs.plan import RunMaker
 from archsim.runs.run import Run
@@ -54,14 +54,14 @@ class PointBlock(NamedTuple):
 class Screen:
     """The families of a plan. Raises as `archsim.runs.plan.RunMaker.runs`."""
 
-    def __init__(self, plan: SweepPlan, coefficients: energy.Coefficients) -> None:
+    def __init__(self, plan: SweepPlan, coefficients: prices.Coefficients) -> None:
         self.plan, self._coefficients = plan, coefficients
         sizes, groups = plan.sizes, plan.sweep.groups
         self._strides = [prod(sizes[at + 1 :]) for at in range(len(sizes))]
         self._rated = [at for at, group in enumerate(groups) if all(axis.path[1:] in RATES for axis in group.axes)]
         self._others = [at for at in range(len(sizes)) if at not in self._rated]
         self._maker = RunMaker(plan=plan)
-        self._measures = feasibility.PartMeasures(self._maker.contexts)
+        self._measures = point_measures.PartMeasures(self._maker.contexts)
 
     @cached_property
     def applies(self) -> bool:
@@ -124,7 +124,7 @@ class _Family:
         demand = simulator.replay(run).demands
         assert isinstance(demand, RunDemand)
         self._base, self._demand = run.point, demand
-        self._costs = energy.build_costs(run.system, screen._coefficients)
+        self._costs = prices.build_costs(run.system, screen._coefficients)
         self._link_class = build_fabric(run.system, ROW_MAJOR).link_class
 
     def blocks(self) -> Iterator[PointBlock]:
@@ -161,10 +161,10 @@ class _Family:
         rates = {(path[1], path[2]): values[digits[at]] for path, (at, values) in self._screen.values.items()}
         return with_rates(self._run.system, rates, count)
 
-    def _price(self, system: SystemSpec) -> energy.SystemHardware:
-        return energy.costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
+    def _price(self, system: SystemSpec) -> prices.SystemHardware:
+        return prices.costs_of_many(system, self._costs, self._link_class, self._screen._coefficients)
 
-    def _keeps(self, machine: energy.SystemHardware, digits: Mapping[int, np.ndarray]) -> Any:
+    def _keeps(self, machine: prices.SystemHardware, digits: Mapping[int, np.ndarray]) -> Any:
         point, screen = self._plan.point(self._base), self._screen
         own = {"die_mm2": machine.die_mm2, "silicon_mm2": machine.silicon_mm2, "cost_usd": sum(machine.usd.values())}
         measures = dict(screen._measures.functions()) | {name: _always(value) for name, value in own.items()}
@@ -178,7 +178,7 @@ class _Family:
         return self._plan.keeps(point, measures, value)
 
     def _columns(
-        self, outcome: RunOutcome, walked: machines.ManyWalked, machine: energy.SystemHardware
+        self, outcome: RunOutcome, walked: machines.ManyWalked, machine: prices.SystemHardware
     ) -> dict[str, Any]:
         """Columns of objectives, and those that say which point it is."""
         run = self._run

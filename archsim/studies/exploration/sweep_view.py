@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from archsim.runs.notes import die_of, result_notes
+from archsim.runs.calibration_notes import die_of
+from archsim.runs.notes import result_notes
 from archsim.runs.results import Layers, layers_that_ran
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.plan import Point, SweepPlan

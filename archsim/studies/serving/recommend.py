@@ -19,7 +19,7 @@ from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
-from archsim.runs.notes import datasheet_note
+from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.pool import in_copies
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep

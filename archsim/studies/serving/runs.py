@@ -18,7 +18,7 @@ import numpy as np
 
 from archsim.base import code_digest, errors, fields, tables
 from archsim.runs import physical_laws, results
-from archsim.runs.notes import datasheet_note
+from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
 from archsim.serving.groups import MigrationCost
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number

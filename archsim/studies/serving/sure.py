@@ -68,17 +68,10 @@ from archsim.uncertainty.estimate import (
     pair,
     refuse_shares,
 )
+from archsim.uncertainty.propagation import SharedProgress
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.worlds import (
-    SharedProgress,
-    SystemQuantity,
-    drawn,
-    draws_of,
-    measurable,
-    quantities_of,
-    refuse_few,
-    value_of,
-)
+from archsim.uncertainty.system_quantities import SystemQuantity, measurable, quantities_of
+from archsim.uncertainty.worlds import drawn, draws_of, refuse_few, value_of
 
 if TYPE_CHECKING:
     import pandas

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from archsim.base.errors import TraceError
-from archsim.base.files import LEAST_SUSPECT_BYTES, MOST_TIMES
+from archsim.base.packed_files import LEAST_SUSPECT_BYTES, MOST_TIMES
 from archsim.workload import trace_checks
 from archsim.workload.formats.json_request import Origin, read_request
 from archsim.workload.formats.requests import Item

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.files import read_npy
+from archsim.base.packed_files import read_npy
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
 from archsim.workload.formats import npz
-from archsim.workload.loads import MOST_BYTES, Loads, made_loads, number_in_name, numbers, phase_of, series_of
+from archsim.workload.loads import MOST_BYTES, Loads, made_loads, number_in_name, phase_of, series_of
+from archsim.workload.logical_counts import numbers
 
 MEMBERS = {"counts", "layer_ids", "workload", "phase", "model"}
 _LONG = ({"layer", "layer_id", "model_layer"}, {"expert", "expert_id", "logical_expert"}, {"count", "load", "tokens"})

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.files import npz_names
-from archsim.base.files import read_npz as read_npz_archives
+from archsim.base.packed_files import npz_names
+from archsim.base.packed_files import read_npz as read_npz_archives
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
 from archsim.workload.formats.requests import Item, RequestRows

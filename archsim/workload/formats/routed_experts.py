@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.base import evidence, files
+from archsim.base import evidence, packed_files
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
@@ -136,8 +136,8 @@ def _decode(where: str, text: str) -> np.ndarray:
         raise TraceError(f"{where}: {NAME} is not base64 ({error})") from None
     if content.startswith(_NPY):
         try:
-            found = files.read_npy(content)
-        except files.UNREADABLE as error:
+            found = packed_files.read_npy(content)
+        except packed_files.UNREADABLE as error:
             raise TraceError(f"{where}: {NAME} is not a readable .npy file ({error})") from None
         if found.ndim != 3:
             raise TraceError(f"{where}: {NAME} has shape {list(found.shape)}; expected [token, layer, k]")

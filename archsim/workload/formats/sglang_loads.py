@@ -21,7 +21,8 @@ from archsim.specs.model import ModelSpec
 from archsim.workload.formats.load_matrices import loads_of_matrices
 from archsim.workload.formats.pt import MOST_BYTES as MOST_PT_BYTES
 from archsim.workload.formats.pt import read_pt
-from archsim.workload.loads import UNKNOWN_PHASE, Loads, logical_counts, made_loads, numbers, series_of
+from archsim.workload.loads import UNKNOWN_PHASE, Loads, made_loads, series_of
+from archsim.workload.logical_counts import logical_counts, numbers
 
 MAP = "last_physical_to_logical_map"
 _PHASE_OF_MODE = {1: 0, 2: 1}

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.csv_lines import CsvLine, csv_rows
 from archsim.base.errors import TraceError
-from archsim.base.tables import CsvLine, csv_rows
 from archsim.specs.model import ModelSpec
 from archsim.workload.formats.requests import Item, RequestRows, request_rows
 

@@ -15,7 +15,8 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
-from archsim.workload.loads import MOST_BYTES, UNKNOWN_PHASE, Loads, made_loads, numbers
+from archsim.workload.loads import MOST_BYTES, UNKNOWN_PHASE, Loads, made_loads
+from archsim.workload.logical_counts import numbers
 
 # ``.safetensors`` files: the length of a JSON header (uint64), the header, then raw little-endian tensors.
 #

@@ -13,7 +13,8 @@ import numpy as np
 from archsim.base.errors import TraceError
 from archsim.specs.model import ModelSpec
 from archsim.workload import trace_checks
-from archsim.workload.loads import MOST_BYTES, UNKNOWN_PHASE, Loads, logical_counts, made_loads, numbers
+from archsim.workload.loads import MOST_BYTES, UNKNOWN_PHASE, Loads, made_loads
+from archsim.workload.logical_counts import logical_counts, numbers
 
 STATS, VLLM_META = "eplb_load_stats", "eplb_load_meta"
 _PEEK_BYTES = 1 << 16
