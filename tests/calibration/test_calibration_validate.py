@@ -488,7 +488,7 @@ def test_the_command_names_every_section_and_writes_the_page(tmp_path, capsys):
     assert main(["validate", "--audit", "--with", "a100", "--out", str(tmp_path / "audit.md")]) == 0
     said, page = capsys.readouterr().out, (tmp_path / "audit.md").read_text(encoding="utf-8")
     assert "a100 moe: 53 tables with " in said and "a100 collectives: 30 tables" in said
-    assert page == page_of([calibration_named("a100")]) and "| a100 | moe | 53 | 13,821 | " in page
+    assert page == page_of([calibration_named("a100")]) and "| a100 | moe | 53 | 9,771 | " in page
     assert main(["validate"]) == 2
     assert "missing DIR and --with (or --audit)" in capsys.readouterr().err
 

@@ -84,10 +84,11 @@ def test_how_a_number_is_written_changes_no_result(tmp_path, key, form):
         if form not in ("axis", "ranges"):
             assert found == plain, command
         elif command == "sweep":
-            alike = set(found[0]) & set(plain[0]) - {"run", "system"}
-            firsts = [row for row in found if row["point"] in (0, 1)]  # one for each policy
+            rows, all_rows = plain["rows"], found["rows"]
+            alike = set(all_rows[0]) & set(rows[0]) - {"run", "system"}
+            firsts = [row for row in all_rows if row["point"] in (0, 1)]  # one for each policy
             assert [{name: row[name] for name in alike} for row in firsts] == [
-                {name: row[name] for name in alike} for row in plain
+                {name: row[name] for name in alike} for row in rows
             ]
 
 

@@ -476,7 +476,7 @@ def test_a_users_column_is_in_the_manifest_and_the_command(own):
     again = tiny_archsim(own, "sweep", "out/manifest.yaml", "--jobs", "1", "--out", "again")
     assert again.returncode == 0, again.stderr
     assert (own / "out" / "results.csv").read_text() == (own / "again" / "results.csv").read_text()
-    assert (own / "out" / "results.csv").read_text().splitlines()[0].endswith(",broken_laws,longest_step_ns")
+    assert (own / "out" / "results.csv").read_text().splitlines()[0].count(",broken_laws,longest_step_ns") == 1
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,8 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     assert members[0] == found[0].choice
     best = next(best_sentences(serving, found))
     assert best.startswith("Serve qwen3-30b-a3b with ") and " engines on 2 devices (2 x TP 1)" in best
-    assert f"It answers up to {found[0].highest_rate:.2f} requests per second" in best
-    assert best.endswith(", of which 90% stay within TTFT 2 s and TPOT 50 ms.")
+    assert f": it answers up to {found[0].highest_rate:.0f} requests per second (" in best
+    assert ", of which 90\xa0% stay within TTFT 2 s and TPOT 50 ms." in best
     monkeypatch.setattr("archsim.studies.serving.search.search", lambda *given, **more: found)  # once is enough
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out

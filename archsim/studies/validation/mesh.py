@@ -553,8 +553,7 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
         "`archsim/laws/mesh.py` has the curves, and `configs/fabrics/` their constants with residuals. For your own",
         "machine, run `archsim calibrate FOLDER` and `archsim calibrate --validate --mesh FOLDER` on CSV files with",
         "the columns [below](#files).", "",
-        "The network of no wafer was measured: for Dojo and SoW-X these errors are the nearest evidence. What is",
-        "assumed there, [`contention`](assumptions.md#contention) and [`endpoint`](assumptions.md#endpoint) say.", "",
+        "For wafers, whose networks nobody measured, these errors are the nearest evidence.", "",
         "## Fitted curves against null models", "",
         "| kernel | version | cases | error % | left out % | " + " | ".join(f"{each} %" for each in NULLS)
         + " | not better than |",
