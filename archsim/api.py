@@ -695,8 +695,8 @@ def why(
     `ServedWhy`: what its time goes to by cause, and what doubling each rate would change.
 
     Returns a `Why`: ``.rows`` has the slowest steps (columns of ``steps.parquet``), ``.lines()`` five lines of the
-    first: cause, link, die, expert, and what would help by how much. The last is simulated if ``step`` or ``layer`` is
-    given: the step with twice of what it waits for, and under the other policies of the experiment.
+    first: cause, link, die, expert, and what would help by how much. The last is simulated:
+    the step with twice of what it waits for, and under the other policies of the experiment.
 
     experiment: also the folder of a report. step: iteration (0: prefill); layer: as the model numbers it; either alone:
     the slowest of it. report: gets what is tried next, in words. chosen: ``policy``, ``system``, ``model``, ``batch``,

@@ -5,7 +5,7 @@ that an operation takes f² of its energy), then steps take longer, and power fa
 decode and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the
 simulated run exceeds no limit. So a higher limit and better cooling never lower a clock. With ``clocks: each`` a die
 that exceeds a limit lowers its own clock (`_SearchEach`). Power is the mean over a class of steps, as regulators of
-GPUs average over milliseconds; it follows from the energy account above, die by die. Without
+GPUs average over milliseconds; it follows from the account of `archsim.runs.energy`, die by die. Without
 ``power`` and ``cooling`` in a system nothing here runs.
 """
 

@@ -1,4 +1,4 @@
-"""Checks before anything runs: models fit into the HBM of systems, fabrics match the assumptions."""
+"""Checks before anything runs: models fit into the HBM of systems."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Jobs done here, by worker processes or on a cluster, returned as they finish."""
+"""Jobs done here or by worker processes, returned as they finish."""
 
 from __future__ import annotations
 

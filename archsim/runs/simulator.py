@@ -183,7 +183,7 @@ class Simulator:
         Replay(engine, demand, routing).run()
 
     def _within_limits(self, run: Run) -> RunOutcome:
-        """The outcome at the clocks of the limits of the system; see ``archsim.runs.energy``."""
+        """The outcome at the clocks of the limits of the system; see ``archsim.runs.clocks``."""
         outcome, clocks, state = within_limits(run, lambda clocks: self._replay(run, clocks).run())
         self._clocks[run.key] = clocks
         return replace(outcome, power=state)

@@ -90,7 +90,7 @@ def compare_options(
         every = [variant for side in sides for key, values in vary.items() for variant in _variants(side, key, values)]
         values = tuple(value for own in vary.values() for value in own)
         keys = tuple(key.removeprefix("system.") for key, own in vary.items() for _ in own)
-        if len(vary) > 1:  # each beside the machine as it is
+        if len(set(keys)) > 1:  # each beside the machine as it is
             every, equal = [sides[0], *every], "usd" if equal == "machines" else equal
             varied = Varied(listing(dict.fromkeys(keys)), ("as it is", *values), (), ("", *keys))
         else:

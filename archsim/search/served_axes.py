@@ -16,7 +16,7 @@ from archsim.report import units
 from archsim.runs import sweep
 from archsim.search import deployments
 from archsim.studies.serving import page
-from archsim.studies.serving.load_answer import load_sentence, sustains
+from archsim.studies.serving.load_answer import load_sentence, offered_requests, sustains
 from archsim.studies.serving.runs import ServePlan
 from archsim.studies.serving.sure import find_sure, judged_by, write_sure
 from archsim.studies.serving.sustained import sustained_rate
@@ -58,8 +58,8 @@ def serve_load(
     watcher: sweep.Watcher | None = None, around: bool = True,
 ) -> page.ServedPlan:  # fmt: skip
     """Serve a plan without axes, and its policies in worlds: ``samples`` of them, or None: `deployments.SAMPLES`, with
-    no more than MOST_TOKENS; 0: none. ``around``: as of `page.serve_into`. With a folder, its page begins with the
-    answer. Raises as `page.serve_into`.
+    no more than MOST_TOKENS where requests do not wait for each other (`sure.shorten`); 0: none. ``around``: as of
+    `page.serve_into`. With a folder, its page begins with the answer. Raises as `page.serve_into`.
     """
     watching, runs, found = watcher or sweep.Unwatched(), plan.runs(), None
     if samples != 0:
@@ -70,12 +70,13 @@ def serve_load(
         if len(runs) > 1:
             return deployments.policies_sentence(plan, found) if found is not None else ""
         row, run = table.rows[0], runs[0]
+        offered = offered_requests(run)
         rate = None
-        if not sustains(run.serving, row, run.offered):
+        if not sustains(run.serving, row, offered):
             cores = jobs or host.available_cores()
             rate = sustained_rate(run, found.samples if found is not None else 0, cores, watching.phase)
         ranges = {} if found is None else found.options[0].intervals
-        return load_sentence(run.serving, row, run.offered, ranges, found.samples if found is not None else 0, rate)
+        return load_sentence(run.serving, row, offered, ranges, found.samples if found is not None else 0, rate)
 
     told: list[str] = []
 

@@ -242,8 +242,8 @@ def residual_of(
 ) -> ResidualRow | None:
     """How far measurements of such an engine are from what is simulated: its own cell's, else the engine's on a GPU
     that is left out, else, of ``pools``, those of all. None where there are none. ``version``: of the engine; None, or
-    one that was not measured: those of a source that is left out, wider for a GPU that nobody measured; '': within a
-    source, as options are compared.
+    one that was not measured: those of a source that is left out, wider for a GPU or dtype that nobody measured; '':
+    within a source, as options are compared.
     """
     moe = has_experts(model)
     known = [row for row in host_file().residuals if row.experts == moe]

@@ -858,7 +858,11 @@ def range_of(serving: Serving, measures: Measures) -> str:
     ]
     come = f"{found.groups} groups of measurements of {spec.engine} on {whose}"
     if found.unseen:
-        what = "nobody measured this GPU" if found.unmeasured else "this version was not measured (engine_version)"
+        what = (
+            "nobody measured this GPU with this dtype"
+            if found.unmeasured
+            else "this version was not measured (engine_version)"
+        )
         come = f"{found.groups} pages of another lab: under {spec.engine}, {what}"
     return f"With 80 % probability, the measured {' and the measured '.join(ranges)}. These ranges come from {come}."
 

@@ -19,6 +19,7 @@ from archsim.engine.fabrics import dies_together
 from archsim.laws.wafer import harvested_yield
 from archsim.report.units import carried_digits, percent
 from archsim.runs.energy import full_load_w
+from archsim.runs.plan import with_areas
 from archsim.runs.prices import Coefficients, SystemHardware, build_costs
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.estimate import SURE, Interval, interval
@@ -27,6 +28,7 @@ from archsim.uncertainty.worlds import draws_of
 from microarch.silicon.cost import CARRIER_MM2
 
 SAMPLES = 64  # of the coefficients: a machine is priced in a few ms
+MOST_MADE = 1000.0  # machines for a good one, beyond which no price is said: nobody makes these
 MOST_SPARES = 64  # that are tried, on a carrier
 
 
@@ -38,6 +40,7 @@ class MachinePrice:
     spares: int  # dies of a carrier that its file keeps back
     usd: Sequence[float]  # of a good machine, by number of spare dies on a carrier; alone where spares take no place
     samples_usd: np.ndarray  # float64[sample, number of spares]
+    parts_usd: float  # of what one machine is made of, whether it is good or not
     watt: float  # at full load
     samples_watt: np.ndarray
     silicon_mm2: float
@@ -58,19 +61,23 @@ class MachinePrice:
         kept = _spare_dies(own)
         if len(self.usd) == 1:
             return f"A good {self.name} costs {now}, and its carriers or packages have no room for a spare die."
+        if float(np.median(self.samples_usd[:, best])) > MOST_MADE * self.parts_usd:
+            return (
+                f"Hardly any {self.name} is good: fewer than one of {MOST_MADE:,.0f} is, with any number of spare dies "
+                "for which its carriers have room. Lower drawn.defects_per_cm2, or make dies smaller."
+            )
         sure = float((self.samples_usd.argmin(axis=1) == best).mean())
         least = f"that number costs least in {percent(sure)} of samples"
         if best == own:
             other = own + 1 if own + 1 < len(self.usd) else own - 1
             beside = _range(self.usd[other], interval(self.samples_usd[:, other]), "USD")
             said = f"A good {self.name} costs {now} {kept}, and no other number of spare dies makes it cheaper"
-            return f"{said} ({_spare_dies(other)} {beside}; {least})."
+            return f"{said}: it costs least so in {percent(sure)} of samples, and {_spare_dies(other)} {beside}."
         cheapest = _range(self.usd[best], interval(self.samples_usd[:, best]), "USD", within)
-        as_it_is = _range(self.usd[own], interval(self.samples_usd[:, own]), "USD")
-        return (
-            f"A good {self.name} costs least {_spare_dies(best)} per carrier: {cheapest}, against {as_it_is} {kept}; "
-            f"{least}."
-        )
+        as_it_is = f"against {_range(self.usd[own], interval(self.samples_usd[:, own]), 'USD')} {kept}"
+        if float(np.median(self.samples_usd[:, own])) > MOST_MADE * self.parts_usd:
+            as_it_is = f"and hardly any is good {kept}"
+        return f"A good {self.name} costs least {_spare_dies(best)} per carrier: {cheapest}, {as_it_is}; {least}."
 
     @property
     def power_sentence(self) -> str:
@@ -98,13 +105,16 @@ class MachinePrice:
 def price_machine(system: SystemSpec, middle: Coefficients | None = None, samples: int = SAMPLES) -> MachinePrice:
     """``middle``: coefficients, of which those that a user set are exact."""
     middle = middle or Coefficients()
-    found = [_priced(system, each) for each in [middle, *_drawn(system, middle, samples)]]
-    room, limits = _with_room(build_costs(system, middle), len(found[0][0])), []
+    machine = build_costs(system, middle)
+    alone = (dies_together(system) or 1) == 1 or machine.packages  # in every sample, as it is without a draw
+    found = [_priced(system, each, alone) for each in [middle, *_drawn(system, middle, samples)]]
+    room, limits = _with_room(machine, len(found[0][0])), []
     if system.power is not None:
         limits = [system.power.limit_w, system.power.die_limit_w and system.power.die_limit_w * system.dies]
     return MachinePrice(
-        name=system.name, spares=_kept(system) // max(1, build_costs(system, middle).carriers),
+        name=system.name, spares=_kept(system) // max(1, machine.carriers),
         usd=tuple(found[0][0][room]), samples_usd=np.array([usd[room] for usd, _, _ in found[1:]]),
+        parts_usd=sum(machine.usd.values()),
         watt=found[0][1], samples_watt=np.array([watt for _, watt, _ in found[1:]]),
         silicon_mm2=found[0][2], samples_mm2=np.array([mm2 for _, _, mm2 in found[1:]]),
         limit_w=min((each for each in limits if each), default=None),
@@ -119,18 +129,16 @@ def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coeff
     return [middle.change({name: float(each[at]) for name, each in values.items()}) for at in range(samples)]
 
 
-def _priced(system: SystemSpec, coefficients: Coefficients) -> tuple[np.ndarray, float, float]:
+def _priced(system: SystemSpec, coefficients: Coefficients, alone: bool) -> tuple[np.ndarray, float, float]:
+    """Price by number of spare dies, or alone; W at full load; mm² of silicon."""
     machine = build_costs(system, coefficients)
-    return _by_spares(machine), full_load_w(machine, coefficients), machine.silicon_mm2
+    usd = np.array([sum(machine.usd.values())]) if alone else _by_spares(machine)
+    return usd, full_load_w(machine, coefficients), machine.silicon_mm2
 
 
 def _by_spares(machine: SystemHardware) -> np.ndarray:
-    """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs. Of packages of one
-    die, the price alone.
-    """
+    """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs."""
     system, usd = machine.system, machine.usd
-    if (dies_together(system) or 1) == 1 or machine.packages:
-        return np.array([sum(usd.values())])
     from scipy.special import bdtr
 
     lost_usd = usd.get("bonding", 0.0)
@@ -138,14 +146,15 @@ def _by_spares(machine: SystemHardware) -> np.ndarray:
     carriers = machine.carriers
     on_one, needed = system.sites / carriers, (system.sites - _kept(system)) / carriers
     good = np.exp(-np.log1p(lost_usd / tested_usd) / on_one)  # share of dies whose bonds all hold
-    drawn = system.drawn
+    drawn = with_areas(system).drawn
     if drawn is not None:
-        bonds = drawn.bonds or machine.pieces + machine.stacks_per_die
-        good *= (1 - drawn.bond_failure) ** bonds
+        good *= (1 - drawn.bond_failure) ** (drawn.bonds or 0)
         harvest = system.dies_as_built.harvest if system.dies_as_built is not None else None
         cores = (harvest.cores, harvest.needed) if harvest is not None else (1, 1)
-        cores_mm2 = machine.area_mm2["compute"] if harvest is not None else 0.0
-        good *= harvested_yield(machine.die_mm2, cores_mm2, drawn.defects_per_cm2, drawn.cluster, *cores)
+        cores_mm2 = (drawn.core_area_mm2 or 0.0) if harvest is not None else 0.0
+        good *= harvested_yield(
+            drawn.die_area_mm2 or machine.die_mm2, cores_mm2, drawn.defects_per_cm2, drawn.cluster, *cores
+        )
     die_usd = (tested_usd - usd["carrier"] - usd.get("cables", 0.0)) / system.sites
     spares = np.arange(MOST_SPARES + 1)
     share = bdtr(spares, ceil(needed) + spares, 1 - good)

@@ -58,12 +58,17 @@ def write_ranges(
     ns = {each.run.key: each.ns for each in found}
     compared = [(group[0], other) for group in asked for other in group[1:]] + list(system_pairs(asked))
     pairs = [_pair(faster, slower, ns, samples) for faster, slower in compared]
-    facts = {"samples": samples, "pairs": pairs, "damage": _damage(selection, runs, rows, samples)}
+    left_out: tuple[str, ...] = ()
+    try:
+        damage = _damage(selection, runs, rows, samples)
+    except ArchsimError as error:
+        damage, left_out = "", (f"What defects cost is not known, as the perfect machine cannot run: {error}",)
+    facts = {"samples": samples, "pairs": pairs, "damage": damage}
     kept = {name: each for name, each in facts.items() if each != ""}
     text = json.dumps(kept, ensure_ascii=False, indent=1, allow_nan=False)
     write_text(folder / RANGES, text + "\n")
     _write_columns(folder, {key: cells for group in asked for key, cells in _cells(group, ns).items()})
-    return ()
+    return left_out
 
 
 def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], samples: int) -> str:
@@ -87,7 +92,8 @@ def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], 
     what = f"The {dead} dead {'die' if dead == 1 else 'dies'}" if dead else "The defects and spare dies"
     effect = f"{percents_text(ends)} of the throughput"
     if value < 0:
-        effect = f"nothing and add {percents_text((-ends.p95, -value, -ends.p05))} to the throughput"
+        gained = percents_text((-ends.p95, -value, -ends.p05))
+        effect = f"nothing and add{'s' if dead == 1 else ''} {gained} to the throughput"
     return (
         f"{what} of {worst.system.name} cost{'s' if dead == 1 else ''} {effect} of {worst.model.name} at batch "
         f"{worst.batch:,} under {worst.policy.name}, against the perfect machine."

@@ -144,14 +144,17 @@ def _trust_run(run: Run, row: Mapping[str, Any]) -> Trust:
     draws = draws_of([f"{name} {level}" for name, _, _ in shares for level in ("common", "shape")], SAMPLES)
     parts = []
     for name, share, table in shares:
-        if table == "links" and system.launch != "gpu":
-            errors = _mesh_errors(system)
+        if table == "links" and system.launch != "gpu" and (errors := _mesh_errors(system)):
             sign = np.where(draws[f"{name} shape"] < 0.5, -1.0, 1.0)
             factors = 1 + sign * np.quantile(errors, draws[f"{name} common"])
-            source = f"curves of {len(errors)} kernels on a {MESH.capitalize()}, cases left out"
+            mesh = system.endpoint.rpartition("/")[0] if system.endpoint else MESH
+            source = f"curves of {len(errors)} kernels on {mesh}, cases left out"
             parts.append(TrustedPart(name, share, source, interval(factors - 1), factors))
             continue
-        table = "collectives" if table == "links" else table
+        if table == "links":
+            table = "collectives" if system.launch == "gpu" else ""
+        if table in ("gemm", "attention") and system.compute.kernel_latency_ns is not None:
+            table = ""  # a roofline and a latency, of no measured curve
         if table not in widths:
             parts.append(TrustedPart(name, share, "which nobody measured", None, np.ones(SAMPLES)))
             continue
@@ -194,8 +197,8 @@ def _ways(run: Run) -> dict[str, str]:
 
 
 def _mesh_errors(system: Any) -> Sequence[float]:
-    """Errors of fitted curves of dispatch and combine on cases left out, as shares: of the machine's own kernels where
-    it names some, else of all of the measured mesh.
+    """Errors of fitted curves of dispatch and combine on cases left out, as shares: of all kernels of the mesh that the
+    machine names, else of the one that was measured.
     """
     machine = Path(system.endpoint.rpartition("/")[0]) if system.endpoint else MESH
     laws = fabric_calibration(machine).endpoint

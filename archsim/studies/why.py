@@ -165,7 +165,8 @@ def explain(
     chosen: Mapping[str, Any],
     report: Callable[[str], None],
 ) -> Why:
-    """The slowest steps, of iteration ``step`` or of ``layer`` where these are given; with both, what would help.
+    """The slowest steps, of iteration ``step`` or of ``layer`` where these are given, and what would make the first
+    shorter.
 
     ``report``: what is tried next. Raises ArchsimError for a run whose steps are not kept, and for a step that it does
     not have.

@@ -12,7 +12,7 @@ block             area
 ``decision``      the die's share of the tables and cores that decide (``microarch.silicon.area``)
 ================  =====================================================================================
 
-Coefficients are those of 5 nm and HBM3; `archsim.runs.energy` brings them to a die's node and memory. Where the area
+Coefficients are those of 5 nm and HBM3; `archsim.runs.prices` brings them to a die's node and memory. Where the area
 of a die is known (``made: {area: ...}``), all blocks are scaled to it.
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,8 @@ def answer_axes(selection: Selection, rows: Sequence[Row], samples: int, jobs: i
         return AxesAnswer()
     if axes.draws:
         return _over_draws(selection, axes, cases)
+    if axes.keys:  # of one design alone, nothing is said
+        cases = sorted(cases, key=lambda case: len(case.runs) < 2)
     asked = _asked(plan, axes, cases)
     found: dict[int, InWorlds] = {}
     notes: tuple[str, ...] = ()
@@ -242,10 +245,12 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
     if len(able) < 2:
         return ""
     designs = list(able)
-    values = as_quantities([label(each) for each in designs]) if len(axes.keys) == 1 else None
+    values = as_quantities([label(each) for each in case.runs]) if len(axes.keys) == 1 else None
     numbers = [] if values is None else [values[label(each)].number * values[label(each)].worth for each in designs]
     prices = [float(run.row["cost_usd"]) for run, _ in able.values()]
     best = best_value([rates for _, rates in able.values()], prices, numbers)
+    every = [each.number * each.worth for each in (values or {}).values()]  # also of designs without samples
+    end_of = best.end if numbers and numbers[best.best] in (min(every), max(every)) else ""
     chosen, at_first = designs[best.cheapest], designs[0]
     over = designs[best.worst] if 0 in best.equal else at_first
     (run, rates), (other, others) = able[chosen], able[over]
@@ -262,7 +267,11 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
             values_told = f"from {label(designs[order[0]])} to {label(designs[order[-1]])}"
             said = f"{values_told}, {key}has no effect beyond the noise on {of}"
         else:
-            named = listing(map(label, designs)) if len(designs) <= _MOST_KEYS + 1 else f"all {len(designs)} designs"
+            named = (
+                listing(map(label, designs))
+                if len(designs) <= _MOST_KEYS + 1
+                else f"{len(designs)} of {len(case.runs)} designs"
+            )
             said = f"{named} are a tie for {of}"
         said += f" (best over worst {ratio})"
         cheapest = f", and {label(chosen)} is the cheapest ({_usd(min(prices))})" if min(prices) < max(prices) else ""
@@ -288,7 +297,7 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
     said = f"{begin}{by_whole} as with {label(over)} {case.where}{under}"
     tied = _for_the_price(able, label, chosen, over)
     tied += _tied(label, designs, numbers, best.equal, best.cheapest, prices)
-    end = f"; it is the {best.end} value that was tried, and beyond it more may be gained" if best.end else ""
+    end = f"; it is the {end_of} value that was tried, and beyond it more may be gained" if end_of else ""
     return f"{pair}{said}{tied}{end}"
 
 
@@ -377,7 +386,7 @@ def _tied(
 
 
 def _pair_of(plan: SweepPlan, axes: Axes, case: Case) -> tuple[str, str, str] | None:
-    """(policy with a part, the same without it, the part): of prediction first, then of the fastest without it; None
+    """(policy with a part, the same without it, the part): of prediction, where the policy without it is fastest; None
     without a key of numbers, or without such policies.
     """
     if len(axes.keys) != 1 or len(plan.sweep.groups[axes.keys[0]].axes) != 1 or len(case.runs) < 2:
@@ -450,7 +459,7 @@ def _start(gains: np.ndarray) -> int:
 
 
 def _beside(case: Case, design: tuple[int, ...]) -> Ran:
-    """What the fastest policy is compared with: ep, or the slowest."""
+    """What the fastest policy is compared with: ep, or the fastest of the others."""
     policies, best = case.runs[design], case.best(design)
     if "ep" in policies and best != "ep":
         return policies["ep"][0]
@@ -491,13 +500,17 @@ def _over_draws(selection: Selection, axes: Axes, cases: Sequence[Case]) -> Axes
         axis.path[0] == "system" and axis.path[-1] != "seed" or axis.path[:2] == WAFER[:2]
         for at in axes.draws for axis in plan.sweep.groups[at].axes
     )  # fmt: skip
-    said = [_damage_sentence(selection, axes, case) if damaged else _seeds_sentence(plan, axes, case) for case in cases]
-    said = [each for each in said if each][:MOST_CASES]
+    each_said = (
+        _damage_sentence(selection, axes, case) if damaged else _seeds_sentence(plan, axes, case) for case in cases
+    )
+    said = list(islice(filter(None, each_said), MOST_CASES))  # those of further cases are not simulated
     return AxesAnswer((f"{capital('; '.join(said))}.",) if said else ())
 
 
 def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
-    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the design with the highest median."""
+    """``defects cost 4.1 % (1.2–9.0 %) of the throughput …``, of the design with the most throughput over all
+    machines that were made.
+    """
     plan = selection.plan
     made = _draw_count(plan, axes)
     by_design = {
@@ -548,6 +561,8 @@ def _seeds_sentence(plan: SweepPlan, axes: Axes, case: Case) -> str:
         (design,) = list(case.runs)[:1]
         options = dict(case.runs[design])
     shared = set.intersection(*({_draw_of(axes, each) for each in runs} for runs in options.values()))
+    if not shared:
+        return ""
     rates = {}
     for name, runs in options.items():
         rates[name] = np.array([_rate(each) for each in runs if _draw_of(axes, each) in shared])

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import interval, listing, percent, significant
 from archsim.serving.measures import SATURATED
+from archsim.serving.serving import requests_of
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.runs import ServeRun
 from archsim.uncertainty.estimate import Interval
 
 P99, P99_NAMES = ("ttft_p99_ms", "tpot_p99_ms"), ("p99 of TTFT", "p99 of TPOT")
@@ -20,6 +22,12 @@ class SustainedRate(NamedTuple):
 
     per_s: float
     range: Interval | None
+
+
+def offered_requests(run: ServeRun) -> float:
+    """Clients, or requests per second with all turns of a session."""
+    given = run.serving.spec.requests
+    return run.offered if given.sessions is None or given.concurrency else requests_of(run.serving).offered_per_s
 
 
 def sustains(serving: Serving, row: Mapping[str, Any], offered: float) -> bool:
@@ -40,10 +48,12 @@ def load_sentence(
     load is not sustained, and the ``rate`` that is. ``row``: of `archsim.studies.serving.runs.table_of`; ``intervals``:
     of its columns, {} without samples.
     """
-    name = f"{serving.model.name} on {row['devices']} devices of {serving.system.name}"
+    devices = f"{row['devices']} device{'' if row['devices'] == 1 else 's'}"
+    name = f"{serving.model.name} on {devices} of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)
     one = "client" if is_loop else "request"
-    load = f"{offered:,g} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
+    number = f"{float(f'{offered:.4g}'):,}".removesuffix(".0")
+    load = f"{number} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
     limits = limits_text(serving)
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
     if is_loop:
@@ -64,7 +74,7 @@ def load_sentence(
 
 
 def limits_text(serving: Serving) -> str:
-    """``2 s to the first token and 50 ms per token``; '' without a limit, or where classes have limits of their own."""
+    """``2 s to the first token and 50 ms per token``; '' without a limit."""
     slo = serving.spec.slo
     words = ((slo.ttft_ns, "to the first token"), (slo.tpot_ns, "per token"), (slo.e2e_ns, "to the last token"))
     said = [f"{format_quantity(ns, TIME)} {text}" for ns, text in words if ns is not None]
@@ -84,7 +94,9 @@ def _value(row: Mapping[str, Any], column: str, intervals: Mapping[str, Interval
 def _share(row: Mapping[str, Any], intervals: Mapping[str, Interval]) -> str:
     ends = intervals.get("within_slo")
     spread = "" if ends is None else f" ({percent(ends.p05)} to {percent(ends.p95)})"
-    return f"{percent(row['within_slo'])}{'' if ends is not None and ends.width < 0.005 else spread}"
+    share = row["within_slo"]
+    text = percent(share, 1) if share < WITHIN and percent(share) == percent(WITHIN) else percent(share)
+    return f"{text}{'' if ends is not None and ends.width < 0.005 else spread}"
 
 
 def _rate(rate: SustainedRate) -> str:

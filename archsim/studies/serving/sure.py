@@ -326,7 +326,7 @@ def quantities_of_sides(off: Iterable[Mapping[str, Off]]) -> dict[str, Quantity]
 
 def shorten(run: ServeRun, most_tokens: float) -> ServeRun:
     """The run with its first requests alone, of at most so many tokens; itself where it has no more, and where its
-    requests depend on each other: those of clients, of a batch, and of classes.
+    requests depend on each other: those of clients, of a batch, and of classes. Sessions are cut.
     """
     given = run.serving.spec.requests
     if most_tokens == np.inf or given.concurrency or given.classes or run.serving.spec.static_batch is not None:
@@ -335,11 +335,11 @@ def shorten(run: ServeRun, most_tokens: float) -> ServeRun:
         requests = requests_of(run.serving)
     except errors.ArchsimError:  # its run says so
         return run
-    count = int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens))
+    count = max(int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens)), FEWEST_REQUESTS)
     if count >= len(requests.input):
         return run
     spec = run.serving.spec
-    few = spec.model_copy(update={"requests": given.model_copy(update={"total": max(count, FEWEST_REQUESTS)})})
+    few = spec.model_copy(update={"requests": given.model_copy(update={"total": count})})
     return replace(run, serving=run.serving._replace(spec=few))
 
 
@@ -356,6 +356,8 @@ def _of_all(row: Mapping[str, Any], few: Mapping[str, Any], whole: Mapping[str, 
             found[column] = min(max(every + now - before, 0.0), 1.0)
         elif now is not None and before and every is not None:
             found[column] = every * now / before
+        else:
+            found[column] = every
     return found
 
 

@@ -18,14 +18,14 @@ from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import sure
 from archsim.studies.serving.highest_rate import WITHIN, draw_requests, raised_rate, share_within
-from archsim.studies.serving.load_answer import SustainedRate
+from archsim.studies.serving.load_answer import SustainedRate, offered_requests
 from archsim.studies.serving.race import TIMES, Curve, limits_of
 from archsim.studies.serving.runs import ServeRun
 from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.worlds import draws_of, value_of
 
-MOST_TOKENS, MOST_OF_SAMPLE = 3e6, 5e5  # of a run by which the rate is found, and by which it is in a sample
+MOST_TOKENS, MOST_OF_SAMPLE = 1e7, 5e5  # of a run by which the rate is found, and by which it is in a sample
 CLOSE, CLOSE_IN_SAMPLE = 1.03, 1.1  # to which it is found
 GRID = (0.15, 0.3, 0.45, 0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7, 2.5)  # of the rate, of which times are kept
 
@@ -40,14 +40,20 @@ def sustained_rate(
     say("finding the rate that is sustained")
     deployment = deploy(serving)
     requests = _requests(serving, deployment, MOST_TOKENS)
-    rate = _highest(serving, deployment, requests, run.offered, CLOSE) if known is None else known
+    rate = _highest(serving, deployment, requests, offered_requests(run), CLOSE) if known is None else known
     if not rate or not samples:
         return SustainedRate(rate, None)
     off = {side: sure.off_of(serving.on(side), uncertainty.load_widths()) for side in serving.spec.sides}
     draws = draws_of(sorted({each.draws_as for each in sure.quantities_of_sides([off]).values()}), samples)
     factors = next((dict(each.factors) for each in off.values() if FIRST in dict(each.factors)), None)
+    if factors is not None and any(dict(each.factors).get("decodes") != factors["decodes"] for each in off.values()):
+        factors = None  # pools of several kinds: the rate is found anew in each sample
     if factors is not None:
         return SustainedRate(rate, _by_factors(serving, deployment, requests, rate, factors, draws, samples))
+    few = _requests(serving, deployment, MOST_OF_SAMPLE)
+    plain = _highest(serving, deployment, few, rate, CLOSE_IN_SAMPLE)
+    if not plain:
+        return SustainedRate(rate, None)
     say(f"finding the rate that is sustained in {samples} samples")
 
     def in_sample(at: int) -> float:
@@ -56,7 +62,7 @@ def sustained_rate(
         return _highest(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE), rate, CLOSE_IN_SAMPLE)
 
     rates = np.array([each for _, each in in_copies(in_sample, range(samples), jobs)])
-    return SustainedRate(rate, interval(rates))
+    return SustainedRate(rate, interval(rates * rate / plain))  # few requests wait less, in a sample and without
 
 
 def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess: float, close: float) -> float:
@@ -71,7 +77,8 @@ def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess
 def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> Requests:
     """As many as show a queue that grows, and no more than so many tokens."""
     requests = draw_requests(serving, requests_on(serving, deployment), ENOUGH)
-    return first(requests, max(2, int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens))))
+    count = int(np.searchsorted(np.cumsum(requests.input + requests.output), most_tokens))
+    return first(requests, max(sure.FEWEST_REQUESTS, count))
 
 
 def _by_factors(
@@ -79,6 +86,8 @@ def _by_factors(
     draws: Mapping[str, np.ndarray], samples: int,
 ) -> Interval | None:  # fmt: skip
     """Of the rate in samples, in which all times are those of the plain run times a factor."""
+    if any(each.ttft_ns or each.tpot_ns or each.e2e_ns for each in serving.spec.requests.classes):
+        return None  # the curve has one limit for all requests
     times, is_lost = [], False
     for share in GRID:
         served = simulate_requests(serving, deployment, scale_rate(requests, share * rate / requests.offered_per_s))
