@@ -14,7 +14,7 @@ from archsim.cli.main import main
 from archsim.search.beside import deployment_on
 from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
-from archsim.search.keys import worths
+from archsim.search.keys import KeyWorth, worths
 from archsim.search.options import Side, side_of, vary_of
 from archsim.search.worlds import off_of
 from archsim.specs.file_kinds import SERVE
@@ -227,3 +227,10 @@ def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():
     assert set(moved_limits(serving, serving).values()) == {1.0}
     low, high = (moved_limits(serving, tight)[each] for each in MOVED)
     assert low < high <= 1.0
+
+
+def test_of_keys_that_cost_nothing_the_one_that_gains_more_is_worth_more():
+    much, little, less = (KeyWorth(name, "1", np.full(4, gain), np.zeros(4)) for name, gain in (
+        ("much", 0.5), ("little", 0.01), ("less", -0.1),
+    ))  # fmt: skip
+    assert (much.worth > little.worth).all() and (little.worth > less.worth).all()
