@@ -360,7 +360,7 @@ LEAST_SKILLED = {
     "lina": 0,
     "remap_dup": 0,
     "wafer": 21,
-    "waterfill_lplb": 14,
+    "waterfill_lplb": 13,
 }
 
 
