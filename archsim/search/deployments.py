@@ -25,6 +25,7 @@ from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
 from archsim.serving.serving import Outcome, serve
 from archsim.specs import serving_files, uncertainty
+from archsim.specs.serving import SloSpec
 from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
 from archsim.studies.serving.sure import ServedOption, ServedSure, factors_of_laws, find_sure, write_sure
 from archsim.uncertainty.estimate import Interval, interval
@@ -148,12 +149,17 @@ def compare_deployments(
     return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
 
 
+def _limits_ms(slo: SloSpec) -> dict[str, float]:
+    """ttft, tpot → limit of a file, ms; those that it gives."""
+    return {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
+
+
 def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] = ()) -> str:
     """What is said of the policies of a file without axes. ``names``: theirs in ``found``, if not of the plan."""
     served, slo = {option.name for option in found.options}, plan.first.spec.slo
     names = [each for each in names or plan.names() if each in served]
     same = dict.fromkeys(names, 1.0)
-    limits = {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
+    limits = _limits_ms(slo)
     is_loop, runs = bool(plan.first.spec.requests.concurrency), plan.runs()
     near = len(names) == len(runs) == 2 and at_limits(found.options, limits)
     moved = moved_limits(runs[0].serving, runs[1].serving) if near else {}
@@ -174,7 +180,7 @@ def compare_points(
         refused=lambda name, why: refused.append((name, why)),
     )  # fmt: skip
     slo = points[0].spec.slo
-    limits = {name: ns / 1e6 for name, ns in {"ttft": slo.ttft_ns, "tpot": slo.tpot_ns}.items() if ns}
+    limits = _limits_ms(slo)
     edges = at_limits(found.options, limits)
     moved = moved_limits(points[0], points[1]) if edges and len(points) == 2 and not refused else {}
     return DeploymentComparison(

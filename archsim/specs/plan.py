@@ -178,6 +178,14 @@ class SweepPlan:
             index = index * size + at
         return index
 
+    def indices_of(self, index: int) -> tuple[int, ...]:
+        """What makes a point, by its number: one per entry of ``sizes``. The inverse of `index_of`."""
+        found = []
+        for size in reversed(self._sizes):
+            index, at = divmod(index, size)
+            found.append(at)
+        return tuple(reversed(found))
+
     def keeps(
         self,
         point: Point,
@@ -225,13 +233,8 @@ class SweepPlan:
         """A point by its number, regardless of constraints. Raises SpecError if it does not exist or is invalid."""
         if not 0 <= index < self.combinations:
             raise SpecError(f"point {index}: the sweep has {self.combinations:,}, numbered from 0")
-        rest, chosen = index, []
-        for size in reversed(self._sizes):
-            rest, at = divmod(rest, size)
-            chosen.append(at)
-        chosen.reverse()
-        groups = len(self.sweep.groups)
-        choice, (system, model, batch, assumptions, policy) = tuple(chosen[:groups]), chosen[groups:]
+        chosen, groups = self.indices_of(index), len(self.sweep.groups)
+        choice, (system, model, batch, assumptions, policy) = chosen[:groups], chosen[groups:]
         base = {"system": system, "model": model, "workload": 0, "policy": policy, "assumptions": assumptions}
         try:
             variants = {kind: self._makers[kind].make(at, choice) for kind, at in base.items()}

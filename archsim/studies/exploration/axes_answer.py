@@ -180,7 +180,7 @@ def _cases(plan: SweepPlan, rows: Sequence[Row]) -> list[Case]:
         if row["assumptions"] != label:
             continue
         number = int(row["point"])
-        *choice, system, _, _, _, policy = _digits(plan, number)
+        *choice, system, _, _, _, policy = plan.indices_of(number)
         work = tuple(f"{axis.name} {in_words(axis.values[choice[at]])}" for at, axis in of_work)
         name = "the machine" if WHOLE in paths else plan.experiment.systems[system].name
         own = row["policy"] if ("policy",) in paths else plan.experiment.policies[policy].name
@@ -192,15 +192,6 @@ def _cases(plan: SweepPlan, rows: Sequence[Row]) -> list[Case]:
         runs = {each: {policy: tuple(those) for policy, those in by.items()} for each, by in own.items()}
         made.append(Case(model, name, batch, work, runs))
     return sorted(made, key=lambda case: -case.batch)
-
-
-def _digits(plan: SweepPlan, number: int) -> list[int]:
-    """The indices that make a point, one per entry of `SweepPlan.sizes`."""
-    found = []
-    for size in reversed(plan.sizes):
-        number, at = divmod(number, size)
-        found.append(at)
-    return found[::-1]
 
 
 def _asked(plan: SweepPlan, axes: Axes, cases: Sequence[Case]) -> list[Ran]:
