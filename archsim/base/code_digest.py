@@ -35,8 +35,7 @@ DECIDING = (
     "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
     "archsim/runs/clocks.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/prices.py",
     "archsim/runs/run.py", "archsim/runs/simulator.py",
-    "archsim/runs/finished.py", "archsim/runs/measure_machine.py", "archsim/runs/measure_run.py",
-    "archsim/runs/measure_units.py", "archsim/runs/packed_steps.py", "archsim/runs/physical_laws.py",
+    "archsim/runs/finished.py", "archsim/runs/measures", "archsim/runs/packed_steps.py", "archsim/runs/physical_laws.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.

@@ -5,7 +5,7 @@ fixed.
 Expert parallelism counts what dispatch and combine put on links by itself (``Tally.phase_links``): a node forwards
 vectors that it received once, and a kernel gathers all of them, so pairs say who sent what for whom, not which way.
 Counts of loads (statistics) pass the fabric as latency and take part in no sharing, as a decision's messages do: the
-kernels do not see them, and they are added where links are measured (``archsim.runs.measure_units.measure_links``).
+kernels do not see them, and they are added where links are measured (``archsim.runs.measures.units.measure_links``).
 """
 
 from collections.abc import Mapping

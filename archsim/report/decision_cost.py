@@ -16,7 +16,8 @@ from archsim.report.published_overhead import (
 )
 from archsim.report.report import Report
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, with_unit
-from archsim.runs import measure_run, results
+from archsim.runs import results
+from archsim.runs.measures.decisions import HOST_PERCENTILES
 from archsim.specs.system import SystemSpec
 
 HIDDEN_PERCENT = 1.0  # a decision is hidden if it adds less to a step
@@ -98,7 +99,7 @@ def _decision_text(run: results.Row, system: SystemSpec) -> str:
         return with_unit(system.decision.host.time_ns, TIME_UNITS)
     if run["host_p50_ns"] is None:
         return NO_TIME
-    return ", ".join(with_unit(run[f"host_p{at}_ns"], TIME_UNITS) for at in measure_run.HOST_PERCENTILES)
+    return ", ".join(with_unit(run[f"host_p{at}_ns"], TIME_UNITS) for at in HOST_PERCENTILES)
 
 
 def _host_misses(hosts: list[dict[str, Any]]) -> list[tuple[str, str]]:

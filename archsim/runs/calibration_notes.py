@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from archsim.base.errors import SpecError
 from archsim.base.quantities import BANDWIDTH, COMPUTE, format_quantity
 from archsim.laws.tables import HBM, CalibrationSpec
-from archsim.runs.measure_machine import GEMMS_OF, STAND_INS_APART
+from archsim.runs.measures.laws import GEMMS_OF, STAND_INS_APART
 from archsim.runs.named_runs import count_runs, list_some, system_names
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_named
 from archsim.specs.system import SystemSpec

@@ -1,7 +1,7 @@
 """The columns of results: one row each, read by whoever measures, stores, shows or documents them.
 
-To add one, add a row to the table of its topic, its value to the function beside it (`MEASURES`), and its name to `ORDER`.
-A user's own is a function
+To add one, add a row to the table of its topic (a file of `archsim.runs.measures`), its value to the function below it, and its
+name to `ORDER`. A user's own is a function
 ``(outcome, scenario) -> value`` that the experiment names::
 
     columns: [my_columns:longest_step_ns]
@@ -24,17 +24,28 @@ from typing import Any
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.base.own_code import import_function
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs import measure_machine, measure_run
 from archsim.runs.finished import Column, Finished, plain
-from archsim.runs.measure_run import RUN
-from archsim.runs.measure_units import DIES, LINKS, PAIRS, STEPS, measure_dies, measure_links
+from archsim.runs.measures import (
+    decisions,
+    energy,
+    inputs,
+    iteration,
+    laws,
+    limits,
+    loads,
+    memory,
+    requests,
+    times,
+    traffic,
+)
+from archsim.runs.measures.units import DIES, LINKS, PAIRS, STEPS, measure_dies, measure_links
 from archsim.specs.assumptions import columns_of
 
-MEASURES = (
-    measure_run.inputs, measure_run.times, measure_run.traffic, measure_run.critical_path, measure_run.decisions,
-    measure_run.loads, measure_run.requests, measure_machine.laws, measure_machine.limits, measure_machine.memory,
-    measure_machine.whole_iteration,
+TOPICS = (
+    inputs.inputs, times.times, traffic.traffic, times.critical_path, decisions.decisions, loads.loads,
+    requests.requests, laws.laws, limits.limits, memory.memory, iteration.whole_iteration,
 )  # fmt: skip
+OF_ROWS = (loads.use, energy.energy)  # topics that measure by what others have found
 LAYOUT = 8  # of results: raised when columns are added or change meaning; stored in manifests
 # Of the columns, whichever topic's they are
 ORDER = """
@@ -76,27 +87,10 @@ DERIVED: tuple[Column, ...] = (
     Column("flop", REAL, "flop", "FLOP of expert GEMMs"),
     Column("padded_flop", REAL, "flop", "of rows that are empty in the tiles of 64 rows of expert GEMMs; energy counts them, times do not"),
     Column("broken_laws", TEXT, "", "laws of physics that the row, or its dies and links, disobey, by a defect of archsim; else empty", optional=True),
-    RUN,
+    inputs.RUN,
 )  # fmt: skip
 TABLED: Mapping[str, Column] = {
-    column.name: column
-    for table in (
-        measure_run.INPUTS,
-        measure_run.TIMES,
-        measure_run.TRAFFIC,
-        measure_run.CRITICAL_PATH,
-        measure_run.DECISIONS,
-        measure_run.LOADS,
-        measure_run.REQUESTS,
-        measure_machine.LAWS,
-        measure_machine.LIMITS,
-        measure_machine.MEMORY,
-        measure_machine.USE,
-        measure_machine.WHOLE_ITERATION,
-        measure_machine.ENERGY,
-        DERIVED,
-    )
-    for column in table
+    column.name: column for table in (*(topic.columns for topic in (*TOPICS, *OF_ROWS)), DERIVED) for column in table
 }
 if sorted(TABLED) != sorted(ORDER):
     raise ImportError(f"columns in a table or in ORDER alone: {', '.join(sorted(TABLED.keys() ^ set(ORDER)))}")
@@ -147,11 +141,10 @@ def row_of(run: Finished) -> tuple[dict[str, Any], dict[str, list], dict[str, li
     dies, links = measure_dies(run), measure_links(run.outcome)
     padded = int(run.outcome.counts.padded.sum())
     row: dict[str, Any] = {**work_of(run.run.model, run.run.assumptions, dies, links, padded)}
-    for measure in MEASURES:
-        row |= {name: plain(value) for name, value in measure(run).items()}
-    row |= {name: plain(value) for name, value in measure_machine.use(run, row).items()} | measure_machine.energy(
-        run, row
-    )
+    for topic in TOPICS:
+        row |= {name: plain(value) for name, value in topic(run).items()}
+    for topic in OF_ROWS:
+        row |= {name: plain(value) for name, value in topic(run, row).items()}
     columns = columns_with(run.run.columns)
     row |= {column.name: plain(column.measure(run)) for column in columns if column.measure is not None}
     return {column.name: row[column.name] for column in columns if column.name in row}, dies, links

@@ -43,8 +43,23 @@ class Column(NamedTuple):
     header: str = ""  # what tables of the page and the terminal call it; "": they leave it out
     optional: bool = False  # whether the cell may be empty
     after: str = ""  # name of the column behind which tables show it; "": in its place
-    # Of a user's own, its value for a finished run; the others' are in `columns.MEASURES`, or follow from other rows
+    # Of a user's own, its value for a finished run; the others' are in `columns.TOPICS`, or follow from other rows
     measure: Callable[[Finished], Any] | None = None
+
+
+class Topic(NamedTuple):
+    """Columns of one subject, and the function that measures them."""
+
+    columns: tuple[Column, ...]
+    measure: Callable[..., dict[str, Any]]  # of a finished run (some: and its row so far) → value of each column
+
+    def __call__(self, *of: Any) -> dict[str, Any]:
+        return self.measure(*of)
+
+
+def measured(columns: tuple[Column, ...]) -> Callable[[Callable[..., dict[str, Any]]], Topic]:
+    """Decorates the function that measures these columns."""
+    return lambda measure: Topic(columns, measure)
 
 
 LLC_PORTS, HBM, ARRAYS = range(3)  # archsim.engine.state.UNITS, which loads numba

@@ -49,7 +49,7 @@ _OF_RUN = ("run", "system", "model", "batch", "policy", "assumptions")  # of eac
 
 Row = Mapping[str, Any]
 Frames = Mapping[str, list[Any]]
-"""What dies and links did between iterations: see `archsim.runs.measure_units.measure_frames`."""
+"""What dies and links did between iterations: see `archsim.runs.measures.frames.measure_frames`."""
 
 
 class Results(Shown):

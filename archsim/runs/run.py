@@ -39,7 +39,7 @@ Record = Mapping[str, Any]
 """What is kept of a job: its key ``run``, ``row`` and ``host`` (where, when and how long it was simulated; columns of
 TIMING_COLUMNS but run). A job with details has more: a `Run` has ``dies``, ``links`` and ``pairs`` (name → list over
 dies, links, pairs of dies), ``steps`` (packed, see `archsim.runs.columns`) and ``frames`` (see
-``archsim.runs.measure_units.measure_frames``).
+``archsim.runs.measures.frames.measure_frames``).
 """
 ROW = ("run", "row", "host")  # of a record without details
 Kept = TypeVar("Kept")

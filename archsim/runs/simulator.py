@@ -18,9 +18,10 @@ from archsim.engine.engine import EventEngine, shares_plans
 from archsim.engine.loop import Replay, RunOutcome
 from archsim.engine.state import counted_in
 from archsim.policies import allocation, heatmap, registry
-from archsim.runs import columns, measure_units, packed_steps
+from archsim.runs import columns, packed_steps
 from archsim.runs.clocks import FULL, Clocks, has_limits, set_clocks, within_limits
 from archsim.runs.finished import Finished
+from archsim.runs.measures import frames, units
 from archsim.runs.physical_laws import broken_laws, find_broken
 from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
 from archsim.specs.engines import ENGINES
@@ -141,10 +142,10 @@ class Simulator:
         record = {"run": run.key, "row": row, "host": host, "dies": dies, "links": links}
         if details:
             record["pairs"], record["frames"] = (
-                measure_units.measure_pairs(outcome),
-                measure_units.measure_frames(outcome),
+                units.measure_pairs(outcome),
+                frames.measure_frames(outcome),
             )
-            record["steps"] = packed_steps.pack(measure_units.measure_steps(finished))
+            record["steps"] = packed_steps.pack(units.measure_steps(finished))
         row["broken_laws"] = find_broken(broken_laws(finished, record), run.name)
         return record if details else {name: record[name] for name in ROW}
 

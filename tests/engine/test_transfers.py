@@ -54,7 +54,7 @@ from archsim.laws.laws import Laws
 from archsim.laws.tables import LawMissing
 from archsim.laws.transfers import nodes_away
 from archsim.policies.allocation import Plan
-from archsim.runs.measure_units import MOST_DIES, measure_links, measure_pairs
+from archsim.runs.measures.units import MOST_DIES, measure_links, measure_pairs
 from archsim.runs.policy_notes import policy_notes
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.library import load_assumptions, load_model, load_system

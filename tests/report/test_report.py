@@ -47,7 +47,7 @@ from archsim.report.units import (
     with_unit,
 )
 from archsim.runs.columns import COLUMNS, LAYOUT, RUN_COLUMNS
-from archsim.runs.measure_run import HOST_PERCENTILES
+from archsim.runs.measures.decisions import HOST_PERCENTILES
 from archsim.runs.results import Results, layers_told, write_frames
 from archsim.specs.fabric import FabricSpec
 from archsim.specs.library import load_assumptions, load_experiment, load_system

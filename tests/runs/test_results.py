@@ -22,7 +22,7 @@ from archsim.base.tables import INTEGER, REAL, TEXT, Table, read_csv, read_parqu
 from archsim.engine import step_counts
 from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
-from archsim.runs import finished, measure_machine, simulator
+from archsim.runs import finished, simulator
 from archsim.runs.calibration_notes import calibration_notes, die_of
 from archsim.runs.columns import (
     BY_NAME,
@@ -40,6 +40,7 @@ from archsim.runs.columns import (
 )
 from archsim.runs.energy import work_of
 from archsim.runs.feasibility import rooms, uncounted_notes
+from archsim.runs.measures import energy, loads
 from archsim.runs.notes import memory_notes, result_notes
 from archsim.runs.plan import choose, prepare, select
 from archsim.runs.results import REFERENCES, Results
@@ -394,7 +395,7 @@ def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, 
     assert list(record["row"]) == [name for name in RUN_COLUMNS if name not in follow]
     work = work_of(run.model, run.assumptions, record["dies"], record["links"], 0)
     found = [name for measure in of_runs.MEASURES for name in measure(seen[0])]
-    found += [*work, *measure_machine.use(seen[0], record["row"]), *measure_machine.energy(seen[0], record["row"])]
+    found += [*work, *loads.use(seen[0], record["row"]), *energy.energy(seen[0], record["row"])]
     assert sorted([*found, "broken_laws"]) == sorted(record["row"])  # which is asked of all of them
 
 

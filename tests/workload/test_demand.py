@@ -28,7 +28,7 @@ from archsim.base.errors import ArchsimError, SpecError, TraceError
 from archsim.engine.demand import RunSum, build_run_demand
 from archsim.policies.heatmap import TopFraction, TopPositive
 from archsim.runs.feasibility import rooms
-from archsim.runs.measure_run import _first_steps
+from archsim.runs.measures.requests import _first_steps
 from archsim.runs.notes import result_notes
 from archsim.runs.plan import prepare, select
 from archsim.runs.simulator import Simulator

@@ -26,8 +26,10 @@ from archsim.engine.demand import RunDemand
 from archsim.engine.fabrics import build_fabric, carriers_of
 from archsim.engine.loop import RunOutcome
 from archsim.engine.pair_traffic import statistics_bytes
-from archsim.runs import energy, measure_run, measure_units, point_measures, prices
+from archsim.runs import energy, point_measures, prices
 from archsim.runs.finished import Finished
+from archsim.runs.measures.times import decode_rates
+from archsim.runs.measures.units import shown_links
 from archsim.runs.plan import RunMaker
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
@@ -188,7 +190,7 @@ class _Family:
         finished = Finished(run, self._demand, no_source, replace(outcome, **timed))
         tokens = int(outcome.load.sum())
         counted: dict[str, list[Any]] = {"tokens": [tokens], "hbm_bytes": [walked.counted[:, machines.HBM_BYTES]]}
-        shown, fabric = measure_units.shown_links(outcome), outcome.fabric
+        shown, fabric = shown_links(outcome), outcome.fabric
         statistics = statistics_bytes(outcome.machine, outcome.tally)[fabric.link_src[shown] != fabric.link_dst[shown]]
         crossed: dict[str, list[Any]] = {
             "bytes": [walked.counted[:, machines.LINK_BYTES] + statistics.sum()],
@@ -207,7 +209,7 @@ class _Family:
         return named | {
             "layers": self._demand.layers,
             "decode_ns": walked.decode_ns,
-            "tokens_per_s": measure_run.decode_rates(finished)["tokens_per_s"],
+            "tokens_per_s": decode_rates(finished)["tokens_per_s"],
             **energy.economics(
                 energy.activity_of(run.model, row | {"batch": run.batch}), machine, self._screen._coefficients
             ),
