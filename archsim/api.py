@@ -286,8 +286,9 @@ def run(
     """
     from archsim.base.files import refuse_unwritable
     from archsim.report.timeline import refuse_part_of_timeline, write_step_timeline
+    from archsim.runs.choice import choose
     from archsim.runs.columns import columns_with, kinds_of
-    from archsim.runs.plan import choose, select
+    from archsim.runs.plan import select
     from archsim.runs.results import collect
     from archsim.runs.simulator import Simulator
 
@@ -332,8 +333,9 @@ def run_phase(
     >>> ar.run_phase(ar.api.EXAMPLE, "dispatch", policy="ep").to_pandas().shape[0]  # iterations × MoE layers
     4
     """
+    from archsim.runs.choice import choose
     from archsim.runs.phase import time_phase
-    from archsim.runs.plan import choose, select
+    from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 
     whole = experiment_of(overridden(experiment, overrides))
@@ -526,7 +528,7 @@ def only_chosen(planned: ExperimentSpec | SweepPlan, chosen: Mapping[str, Any]) 
     """The experiment with the named parts alone; all of those without a name. Raises ArchsimError for an unknown name,
     and for names with a ``sweep:``.
     """
-    from archsim.runs.plan import choose
+    from archsim.runs.choice import choose
 
     wanted = {name: value for name, value in chosen.items() if value is not None}
     if not wanted:

@@ -30,12 +30,14 @@ from archsim.base.sums import sum
 # What affects numbers: rooms and files, relative to the checkout. A stored run depends on these.
 DECIDING = (
     "archsim/base/causes.py", "archsim/base/compiled.py", "archsim/base/fields.py", "archsim/base/host.py",
-    "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/sums.py", "archsim/base/units.py",
+    "archsim/base/packing.py", "archsim/base/quantities.py", "archsim/base/replication.py", "archsim/base/sums.py",
+    "archsim/base/units.py",
     "archsim/base/validation.py", "archsim/base/yaml.py",
     "archsim/specs", "archsim/workload", "archsim/policies", "archsim/engine", "archsim/iteration", "archsim/laws",
     "archsim/runs/clocks.py", "archsim/runs/columns.py", "archsim/runs/energy.py", "archsim/runs/prices.py",
     "archsim/runs/run.py", "archsim/runs/simulator.py",
-    "archsim/runs/finished.py", "archsim/runs/measures", "archsim/runs/packed_steps.py", "archsim/runs/physical_laws.py",
+    "archsim/runs/finished.py", "archsim/runs/measures", "archsim/runs/packed_steps.py",
+    "archsim/runs/physical_laws.py",
     "microarch/blocks", "microarch/fabric", "microarch/rtl", "microarch/silicon",
 )  # fmt: skip
 # Also imported by a run, but unable to change a number: messages, files, this module.
@@ -47,7 +49,7 @@ INERT = (
 )  # fmt: skip
 # Sources of compiled functions, and of constants compiled into them.
 COMPILED = (
-    "archsim/base/compiled.py", "archsim/base/packing.py", "archsim/base/units.py",
+    "archsim/base/compiled.py", "archsim/base/packing.py", "archsim/base/replication.py", "archsim/base/units.py",
     "archsim/specs/model.py", "archsim/workload", "archsim/policies", "archsim/engine",
     "archsim/iteration/overlap.py", "archsim/serving", "archsim/laws", "microarch/blocks", "microarch/fabric",
     "microarch/rtl/tables.py",

@@ -49,8 +49,9 @@ def run_run(args: argparse.Namespace) -> int:
     from archsim.cli.printing import print_compiling, print_notes, print_result_notes
     from archsim.report.answers import iteration_sentence
     from archsim.report.timeline import refuse_part_of_timeline
+    from archsim.runs.choice import choose
     from archsim.runs.feasibility import kv_rooms_told
-    from archsim.runs.plan import choose, plan_of, select
+    from archsim.runs.plan import plan_of, select
     from archsim.runs.run_cost import cost_sentence
 
     refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})
@@ -86,7 +87,7 @@ def _death(args: argparse.Namespace) -> int:
 
     import archsim as ar
     from archsim.cli.printing import print_compiling
-    from archsim.runs.plan import choose
+    from archsim.runs.choice import choose
     from archsim.studies.death import death_of
 
     chosen = choose(ar.load_experiment(args.file, args.overrides), **{name: getattr(args, name) for name in CHOSEN})

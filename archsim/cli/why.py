@@ -40,7 +40,7 @@ def run_why(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file, args.overrides)
     import archsim as ar
     from archsim.cli.printing import console, grid, print_compiling, print_notes
-    from archsim.runs.plan import choose
+    from archsim.runs.choice import choose
     from archsim.runs.results import damage_told
     from archsim.studies.why import HEADS, Why, run_that_matters, table_of
 

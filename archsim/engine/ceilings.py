@@ -56,7 +56,7 @@ def _sums(tokens, holders, loads):
 
 def _largest_instance(load: np.ndarray, slots: int) -> float:
     """The least that the largest load per instance can be with that many instances, more than experts."""
-    from archsim.base.packing import replicate
+    from archsim.base.replication import replicate
 
     return float(replicate(load[None], slots).load.max())
 

@@ -222,7 +222,8 @@ def greedy_placement(
             f"expected one expert or more, and {copies} slots or more"
         )
 
-    from archsim.base.packing import pack, replicate
+    from archsim.base.packing import pack
+    from archsim.base.replication import replicate
 
     given = replicate(load[None], copies)
     into, place = (each[0] for each in pack(given.load, capacity, speed))

@@ -52,7 +52,7 @@ def eplb(
     layers, experts = load.shape
     _check_sizes(experts, replicas, groups, nodes, gpus)
 
-    from archsim.base.packing import replicate
+    from archsim.base.replication import replicate
 
     expert = _experts_by_node(load, groups, nodes)
     by_node = layers * nodes, experts // nodes

@@ -13,14 +13,14 @@ from typing import Any
 from archsim.base.sums import sum
 from archsim.report.units import BYTE_UNITS, factor, percent, with_unit
 from archsim.runs.results import Row
-from archsim.specs import balancers
+from archsim.specs import balancer_presets
 
 PLACE = ("system", "model", "trace", "batch", "assumptions")
 MODEL, TRACE = PLACE.index("model"), PLACE.index("trace")
 PAYS = 0.01  # a change of throughput that counts
 IMBALANCES = (1.1, 1.3, 1.6)  # between them, places are shown together
 REFERENCE = "ep"
-_NAMES = frozenset(name for name, _, _ in balancers.BALANCER_PRESETS)
+_NAMES = frozenset(name for name, _, _ in balancer_presets.BALANCER_PRESETS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from archsim.report.rendering import render
 from archsim.report.report import Report
 from archsim.report.sections import beyond_memory, copy_runs
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, plain_factor, with_unit
-from archsim.runs import calibration_notes, notes, results
+from archsim.runs import calibration_notes, notes, results, traffic_notes
 from archsim.specs import fabric, policies, unread
 from archsim.specs.system import SystemSpec
 
@@ -60,7 +60,7 @@ def _context(report: Report) -> dict[str, Any]:
         "notes": notes.result_notes(
             report.runs, [(system.name, calibration_notes.die_of(system)) for system in systems]
         )
-        + notes.traffic_notes(report.experiment.workload)
+        + traffic_notes.traffic_notes(report.experiment.workload)
         + notes.system_notes(systems)
         + list(unread.recorded_unread(report.made)),
         "assumptions": tables.assumptions(report),

@@ -10,7 +10,6 @@ from archsim.runs.policy_notes import policy_notes
 from archsim.runs.roofline_notes import roofline_notes
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.system import SystemSpec
-from archsim.specs.workload import OF_MODEL, PROMPT_TOKENS, SyntheticSpec, WorkloadSpec
 from microarch.silicon.synthesised_area import clock_note
 
 # Notes on batches that are larger than their trace.
@@ -148,23 +147,6 @@ def result_notes(rows: Iterable[Mapping[str, Any]], dies: Iterable[tuple[str, Ge
 
 # Notes on traffic: what generated routing is not, the prefill that a preset brings, and layers that did not run.
 
-THREE_NUMBERS = (
-    "The routing is not that of these models. It is generated from three numbers (popularity, taste and stickiness), "
-    "which are medians over recorded traces of other models. Speed-ups come out too high: the busiest die has 1.6 to "
-    "1.8 times the mean load, where recorded routing gives 2.5 to 3.0 times. `like: model` takes the traffic preset of "
-    "each model instead."
-)
-
-
-def traffic_notes(workload: WorkloadSpec) -> list[str]:
-    """Sentences about the traffic of an experiment; none for recorded routing."""
-    if isinstance(workload.trace, str):
-        return []
-    synthetic = workload.trace.synthetic
-    if synthetic.like is None:
-        return [THREE_NUMBERS]
-    return [prefill_told(synthetic)] if synthetic.prompt_tokens is None else []
-
 
 _FEW_LAYERS = 4  # with fewer, the standard error is itself off by half (of normal values: 1 / √(2 (n − 1)))
 
@@ -200,20 +182,6 @@ def layer_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             note += f" It is itself uncertain, as only {ran} layers ran."
         notes.append(note)
     return notes
-
-
-def prefill_told(synthetic: SyntheticSpec) -> str:
-    """A sentence on the prefill that generated requests begin with."""
-    tokens, like = synthetic.prompt_tokens, synthetic.like
-    if tokens == 0:
-        return "There is no prefill (`prompt_tokens: 0`)."
-    if tokens is not None or like is None:
-        return f"Every request begins with a prefill of {PROMPT_TOKENS if tokens is None else tokens} prompt tokens."
-    whose = "each model's preset" if like == OF_MODEL else f"the preset {like}"
-    return (
-        f"Every request begins with a prefill, whose length is sampled from {whose}. `prompt_tokens: N` sets one "
-        "length, and `prompt_tokens: 0` leaves the prefill out."
-    )
 
 
 def system_notes(systems: Iterable[SystemSpec]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_serializer, model_validator
 
 from archsim.base import errors, fields, own_code, quantities
-from archsim.specs import balancers
+from archsim.specs import balancer_presets, balancers
 from archsim.specs.rules import NamedChoice, Parameter, Rule
 
 # ruff: noqa: E501  (one row a rule: a table is read across)
@@ -118,7 +118,7 @@ _PRESETS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         {"allocation": "first_seen", "prediction": "heatmap"},
     ),
     ("allo+pred", "allo, with the copies of pred", {"allocation": "isca26", "prediction": "heatmap"}),
-    *balancers.BALANCER_PRESETS,
+    *balancer_presets.BALANCER_PRESETS,
 )
 PRESETS: Mapping[str, Mapping[str, Any]] = {name: {**NEUTRAL, **parts} for name, _, parts in _PRESETS}
 PRESET_MEANINGS: Mapping[str, str] = {name: meaning for name, meaning, _ in _PRESETS}

@@ -31,7 +31,7 @@ from archsim.base.quantities import (
 )
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
-from archsim.specs import config_files, measured
+from archsim.specs import config_files, copy_law, measured
 from archsim.specs.as_built import DiesAsBuiltSpec, LinksAsBuiltSpec
 from archsim.specs.blocks import BlockSpec
 from archsim.specs.built import AsBuilt, as_built, places_of, refuse_impossible
@@ -116,7 +116,7 @@ class D2DSpec(Spec):
     # A name or path: copies are those measured on that GPU, and are stored as numbers.
     calibration: str | None = Field(None, exclude=True)
     # Measured copies: latency and efficiency are those at the model's slice size, and override given values.
-    copies: measured.CopyLaw | None = None
+    copies: copy_law.CopyLaw | None = None
     # Time of measured kernels of dispatch and combine, of collectives and of copies over that of their laws.
     measured_factor: Annotated[float, number(0.02, 50)] = 1.0
     source: str | None = None  # of these numbers

@@ -29,8 +29,9 @@ from archsim.runs.engine_comparison import (
     shorten,
     write_comparison,
 )
-from archsim.runs.notes import result_notes, traffic_notes
+from archsim.runs.notes import result_notes
 from archsim.runs.plan import Selection
+from archsim.runs.traffic_notes import traffic_notes
 from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.axes_answer import answer_axes
 from archsim.studies.exploration.page import write_points_page

@@ -57,7 +57,7 @@ class Death:
 
 
 def death_of(experiment: ExperimentSpec, die: int) -> Death:
-    """What the death of a die does to an experiment with one of each (``archsim.runs.plan.choose``), whose machine
+    """What the death of a die does to an experiment with one of each (``archsim.runs.choice.choose``), whose machine
     loses a die. Raises SpecError for a die that does not work already, or without which the machine does not.
     """
     system = experiment.systems[0]

@@ -104,7 +104,8 @@ def _tokens_per_s(row: Mapping[str, Any]) -> tuple[float, float, float]:
 
 def _layer_ms(experiment: Mapping[str, Any]) -> tuple[float, float, float]:
     """Of an MoE layer in the decode step of an experiment's first run: the mean, and at the residuals of its GEMMs."""
-    from archsim.runs.plan import choose, select
+    from archsim.runs.choice import choose
+    from archsim.runs.plan import select
     from archsim.runs.simulator import Simulator
 
     (run,) = select(choose(load_experiment(dict(experiment)))).runs()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archsim.base import errors
-from archsim.runs import plan
+from archsim.runs import choice
 from archsim.specs.config_files import named_files
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.library import Source, load_experiment, load_system
@@ -34,17 +34,17 @@ def side_of(
     """
     if inside is None:
         _refuse_parts(name)
-        return plan.choose(load_side(name, overrides), **chosen)
+        return choice.choose(load_side(name, overrides), **chosen)
     if not isinstance(name, str):
         raise errors.ArchsimError(f"{name!r}: inside an experiment, give the name of one of its policies, or a system")
     policies, systems = ([each.name for each in parts] for parts in (inside.policies, inside.systems))
     if name in policies:
-        return plan.choose(inside, **{**chosen, "policy": name})
+        return choice.choose(inside, **{**chosen, "policy": name})
     if name in systems:
-        return plan.choose(inside, **{**chosen, "system": name})
+        return choice.choose(inside, **{**chosen, "system": name})
     if name in named_files("systems") or name.endswith((".yaml", ".yml")):
         alone = inside.model_copy(update={"systems": (load_system(name),)})
-        return plan.choose(alone, **{**chosen, "system": None})
+        return choice.choose(alone, **{**chosen, "system": None})
     known = [*policies, *systems, *named_files("systems")]
     raise errors.ArchsimError(
         f"{name!r} is neither a policy of {inside.name} (it has {', '.join(policies)}) nor a system "

@@ -18,7 +18,8 @@ import numpy as np
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
 from archsim.report.units import listing, percent, significant
-from archsim.runs.plan import choose, select
+from archsim.runs.choice import choose
+from archsim.runs.plan import select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION

@@ -28,7 +28,8 @@ from archsim.report.units import (
     with_unit,
 )
 from archsim.runs.calibration_notes import calibration_notes, die_of
-from archsim.runs.plan import Selection, choose, select
+from archsim.runs.choice import choose
+from archsim.runs.plan import Selection, select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from archsim.base.errors import TraceError
-from archsim.base.packing import pack, replicate
+from archsim.base.packing import pack
+from archsim.base.replication import replicate
 from archsim.specs.workload import SyntheticSpec
 from archsim.workload.synthetic import PREFERRED, SyntheticTraffic, popularity, skew_of_layers
 

@@ -17,8 +17,9 @@ from archsim.workload.published import PublishedFile, PublishedStatistic, measur
 from archsim.workload.subjects import SeveralSubjects, collect, traffic_of
 from archsim.workload.trace import Trace
 from archsim.workload.trace_store import LOADS, is_store, open_store
+from archsim.workload.traffic_head import write_head
 from archsim.workload.traffic_presets import from_statistics, load_traffic, model_of, shape_of, traffic_file
-from archsim.workload.traffic_published import fit_published, sample_of, write_head
+from archsim.workload.traffic_published import fit_published, sample_of
 
 ASSUMED = {
     "groups": 1,

@@ -17,10 +17,11 @@ import numpy as np
 
 from archsim.workload import statistics, traffic_model
 from archsim.workload.demand import active_by_step, unsettled_steps
+from archsim.workload.path_density import path_density
 from archsim.workload.subjects import SeveralSubjects
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_adjust import MOST_LAGS, adjust, moved_acceptance, phase_loads, simulate
-from archsim.workload.traffic_densities import count_kinds, densities, nearest, path_density, reweight
+from archsim.workload.traffic_densities import count_kinds, densities, nearest, reweight
 from archsim.workload.traffic_model import OTHER
 
 LEAST_REQUESTS = 8

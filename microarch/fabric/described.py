@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import errors, own_code
-from microarch.fabric.fabric import Graph, LinkClass, Wiring, assemble, shortest_paths
+from microarch.fabric.fabric import Graph, LinkClass, Wiring, assemble
+from microarch.fabric.shortest_paths import shortest_paths
 
 NEEDED = ("nodes", "edges", "classes")
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from microarch.fabric import fabric, grid
+from microarch.fabric import fabric, grid, shortest_paths
 
 
 class Edge(NamedTuple):
@@ -91,7 +91,9 @@ def _switch(site: Site) -> fabric.Wiring:
 def _from_edges(site: Site) -> fabric.Wiring:
     ends = np.array([(edge.a, edge.b) for edge in site.edges], np.int64).reshape(-1, 2)
     latency_ns = np.array([edge.latency_ns for edge in site.edges], np.float64)
-    return fabric.Wiring(ends, np.arange(len(ends)), fabric.shortest_paths(site.dies, site.dies, ends, latency_ns))
+    return fabric.Wiring(
+        ends, np.arange(len(ends)), shortest_paths.shortest_paths(site.dies, site.dies, ends, latency_ns)
+    )
 
 
 def _of_one_class(edges: np.ndarray, following: np.ndarray) -> fabric.Wiring:

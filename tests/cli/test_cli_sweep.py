@@ -14,7 +14,7 @@ from support.tiny import archsim, start, tiny_file
 
 from archsim.cli.main import main
 from archsim.report.units import RATE_UNITS, TIME_UNITS, with_unit
-from archsim.runs.notes import THREE_NUMBERS
+from archsim.runs.traffic_notes import THREE_NUMBERS
 
 FINITE = ["--set", "assumptions={set: published, capacity: finite}"]
 

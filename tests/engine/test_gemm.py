@@ -34,8 +34,8 @@ from archsim.laws.transfers import link_table
 from archsim.report.page import write_report
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import calibration_named
+from archsim.specs.copy_law import CopyLaw
 from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
-from archsim.specs.measured import CopyLaw
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.specs.workload import SyntheticSpec

@@ -16,8 +16,9 @@ from archsim.engine.flows.simulation import simulate_flows
 from archsim.specs.library import load_experiment
 from microarch.fabric.described import FabricDescription, build_own
 from microarch.fabric.extent import EDGES, MEAN_LINKS, Extent, extent, extent_of_levels
-from microarch.fabric.fabric import LinkClass, narrowest, shortest_paths
+from microarch.fabric.fabric import LinkClass, narrowest
 from microarch.fabric.levels import Level, build_levels
+from microarch.fabric.shortest_paths import shortest_paths
 from microarch.fabric.topology import BUILDERS, Edge, build_topology
 
 LINES = st.builds(

@@ -18,10 +18,11 @@ from archsim.report.answers import Winner, _distances, _limits, _won
 from archsim.report.own_answers import system_sentences
 from archsim.report.report import Panel
 from archsim.report.units import listing
-from archsim.runs.notes import drawn_notes, layer_notes, prefill_told, result_notes, traffic_notes
+from archsim.runs.notes import drawn_notes, layer_notes, result_notes
 from archsim.runs.policy_notes import policy_notes
 from archsim.runs.roofline_notes import roofline_notes
 from archsim.runs.simulator import Simulator
+from archsim.runs.traffic_notes import prefill_told, traffic_notes
 from archsim.specs.library import load_experiment
 from archsim.specs.workload import SyntheticSpec, WorkloadSpec
 

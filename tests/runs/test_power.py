@@ -9,10 +9,11 @@ from archsim import run as run_once
 from archsim.base.errors import CapacityError, SpecError
 from archsim.cli.main import main
 from archsim.report.maps import MappedRun, die_map
+from archsim.runs.choice import choose
 from archsim.runs.clocks import PowerLimits, full_load, loads_of
 from archsim.runs.energy import activity_of, energy_of, full_load_w
 from archsim.runs.notes import limit_notes
-from archsim.runs.plan import choose, select
+from archsim.runs.plan import select
 from archsim.runs.prices import build_costs
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_system

@@ -24,6 +24,7 @@ from archsim.engine.state import CAUSE_OF
 from archsim.runs import columns as of_runs
 from archsim.runs import finished, simulator
 from archsim.runs.calibration_notes import calibration_notes, die_of
+from archsim.runs.choice import choose
 from archsim.runs.columns import (
     BY_NAME,
     COLUMNS,
@@ -42,7 +43,7 @@ from archsim.runs.energy import work_of
 from archsim.runs.feasibility import rooms, uncounted_notes
 from archsim.runs.measures import energy, loads
 from archsim.runs.notes import memory_notes, result_notes
-from archsim.runs.plan import choose, prepare, select
+from archsim.runs.plan import prepare, select
 from archsim.runs.results import REFERENCES, Results
 from archsim.runs.simulator import Simulator
 from archsim.runs.sweep import sweep

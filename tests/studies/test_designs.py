@@ -15,8 +15,9 @@ from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli import compare
 from archsim.cli.main import main
+from archsim.runs.choice import choose
 from archsim.runs.packed_steps import unpack
-from archsim.runs.plan import SCRAPPED, choose, select
+from archsim.runs.plan import SCRAPPED, select
 from archsim.runs.simulator import Simulator
 from archsim.specs.library import load_experiment, load_planned
 from archsim.studies.death import death_of

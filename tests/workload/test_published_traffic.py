@@ -14,9 +14,10 @@ from archsim.specs.workload import SyntheticSpec
 from archsim.workload.preset_files import fit_preset
 from archsim.workload.published import STATISTICS, PublishedStatistic, measure_statistics, read_published
 from archsim.workload.trace import Trace
+from archsim.workload.traffic_head import write_head
 from archsim.workload.traffic_heads import TrafficStatistics, read_head
 from archsim.workload.traffic_presets import generated_traffic, load_traffic
-from archsim.workload.traffic_published import sample_of, write_head
+from archsim.workload.traffic_published import sample_of
 
 # Two layers of five experts, top-2; a prompt of three tokens and two decode steps, and the same request again.
 LAYERS = [[[0, 1], [2, 3]], [[0, 1], [2, 3]], [[0, 2], [2, 4]], [[0, 1], [2, 3]], [[0, 3], [2, 3]]]

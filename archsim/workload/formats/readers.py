@@ -10,9 +10,10 @@ from archsim.base import errors
 from archsim.specs.model import ModelSpec
 from archsim.workload import column_cache, trace_checks, trace_store
 from archsim.workload.formats import jsonl, routed_experts
+from archsim.workload.formats.assembly import assemble
 from archsim.workload.formats.json_tree import request_files
 from archsim.workload.formats.npz import read_npz
-from archsim.workload.formats.registry import assemble, format_of
+from archsim.workload.formats.registry import format_of
 from archsim.workload.trace import Trace
 
 CACHED_BYTES = 4 << 20

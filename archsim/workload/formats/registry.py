@@ -20,9 +20,8 @@ from archsim.specs.model import ModelSpec
 from archsim.workload.formats import jsonl, routed_experts
 from archsim.workload.formats.json_tree import ARCHIVES, archive_items, archive_name, tree_items, tree_name
 from archsim.workload.formats.npz import npz_items, npz_name
-from archsim.workload.formats.requests import Item, RequestRows, joined_scores, request_rows
+from archsim.workload.formats.requests import Item, RequestRows, request_rows
 from archsim.workload.formats.source_destination import is_matrices, matrix_items
-from archsim.workload.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -122,31 +121,3 @@ def _own_rows(
 ) -> RequestRows:
     layers = np.array(model.moe_layer_ids, np.int32)
     return request_rows(where, model, experts, prompt_tokens, layers, layer_ids, scores)
-
-
-def assemble(items: Iterable[Item], model: ModelSpec, name: str, source: str) -> Trace:
-    """A trace of all requests, in order. Raises TraceError for the first malformed one."""
-    experts, iterations, subjects, scores = [], [], [], []
-    layer_ids: np.ndarray | None = None
-    for item in items:
-        request = item.read(model, layer_ids)
-        layer_ids = request.layer_ids
-        experts.append(request.experts)
-        iterations.append(request.iteration)
-        subjects.append(item.subject)
-        scores.append(request.scores)
-    names = tuple(dict.fromkeys(subjects))
-    assert layer_ids is not None, "there are requests"
-    return Trace(
-        experts=np.concatenate(experts),
-        request_offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in experts])]).astype(np.int64),
-        iteration=np.concatenate(iterations),
-        layer_ids=layer_ids,
-        num_experts=model.experts,
-        top_k=model.top_k,
-        model=name,
-        source=source,
-        request_subject=np.array([names.index(subject) for subject in subjects], np.int16),
-        subject_names=names,
-        scores=joined_scores(source, scores),
-    )
