@@ -395,7 +395,7 @@ def test_every_column_is_measured_once_and_every_measure_has_a_column(tmp_path, 
     follow = ["speedup_vs_base", "speedup_vs_ep", "run"]  # from other rows
     assert list(record["row"]) == [name for name in RUN_COLUMNS if name not in follow]
     work = work_of(run.model, run.assumptions, record["dies"], record["links"], 0)
-    found = [name for measure in of_runs.MEASURES for name in measure(seen[0])]
+    found = [name for topic in of_runs.TOPICS for name in topic(seen[0])]
     found += [*work, *loads.use(seen[0], record["row"]), *energy.energy(seen[0], record["row"])]
     assert sorted([*found, "broken_laws"]) == sorted(record["row"])  # which is asked of all of them
 
