@@ -29,6 +29,7 @@ FLOORS = [
     ("calibration",),
     ("archsim.studies",),
     ("archsim.search",),
+    ("archsim.evidence",),
     ("archsim.api", "archsim.extend"),
     ("archsim.cli", "archsim.__main__"),
 ]

@@ -12,8 +12,8 @@ def add_chips(parser: argparse.ArgumentParser) -> None:
 
 def run_chips(args: argparse.Namespace) -> int:
     """Print every public figure beside archsim's, with its range, and what explains those outside their bar."""
+    from archsim.evidence.known_chips import BARS, FACTOR, known_figures, served_figures
     from archsim.report.units import carried_digits, interval
-    from archsim.studies.known_chips import BARS, FACTOR, known_figures, served_figures
 
     chips, served = list(known_figures()), list(served_figures())
     found, out = chips + served, console()

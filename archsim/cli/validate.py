@@ -117,7 +117,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def _print_sections(found) -> None:
-    from archsim.studies.validation.sections import section_table
+    from archsim.evidence.kernels import section_table
 
     print("\nErrors of every fitted curve that an iteration uses, on all that was measured:")
     _print_columns(*section_table(found.sections))
@@ -126,9 +126,9 @@ def _print_sections(found) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
+    from archsim.evidence.audit import audit_lines, page_of
+    from archsim.evidence.engine_layers import calibrations_shipped
     from archsim.specs.calibration_files import load_calibration
-    from archsim.studies.validation.audit import audit_lines, page_of
-    from archsim.studies.validation.engine_layers import calibrations_shipped
 
     names = [args.calibration] if args.calibration else sorted(calibrations_shipped())
     calibrations = [load_calibration(name) for name in names]
@@ -146,7 +146,7 @@ def _validate_served(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.heartbeat import doing
     from archsim.cli.printing import console, grid, print_compiling
-    from archsim.studies.serving.accuracy import cell_texts, far_told, row_of, summary
+    from archsim.evidence.serving.accuracy import cell_texts, far_told, row_of, summary
 
     print_compiling()
     found = ar.validate_served(
@@ -178,8 +178,8 @@ def _validate_served(args: argparse.Namespace) -> int:
 
 
 def _mesh(args: argparse.Namespace) -> int:
+    from archsim.evidence.meshes import answer_lines, case_lines, cases_of, law_lines, page_of
     from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
-    from archsim.studies.validation.mesh import answer_lines, case_lines, cases_of, law_lines, page_of
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
     folders = [*args.mesh, *([args.measurements] if args.measurements else [])]
@@ -200,7 +200,7 @@ def _mesh(args: argparse.Namespace) -> int:
 
 
 def _print_layers(found) -> None:
-    from archsim.studies.validation.engine_layers import layer_table
+    from archsim.evidence.engine_layers import layer_table
 
     if len(found.layers):
         print("\nOne rank compared with fused layers, on the event engine under gemm: grouped:")
@@ -208,7 +208,7 @@ def _print_layers(found) -> None:
 
 
 def _print_power(found) -> None:
-    from archsim.studies.validation.power_cases import power_table
+    from archsim.evidence.power import power_table
 
     if len(found.power):
         print("\nPower of the whole GPU at steady work, measured and computed from its activity:")
@@ -230,8 +230,8 @@ def _print_copies(found, name: str) -> None:
 
 def _print_summary(found) -> None:
     """The page's summary, then the held-out errors (with ``--quick``: the errors of the file itself)."""
-    from archsim.studies.validation.errors import layer_groups
-    from archsim.studies.validation.page import NO_FLOOR, OVERVIEW, in_short, overview
+    from archsim.evidence.page import NO_FLOOR, OVERVIEW, in_short, overview
+    from archsim.evidence.products import layer_groups
 
     cases = found.cases
     for sentence in in_short(cases, layer_groups(cases), found.transfers, found.through_engine, found.copies):
@@ -252,7 +252,7 @@ def _print_summary(found) -> None:
 
 
 def _print_table(found: list[dict], by: list[str]) -> None:
-    """``found``: one row per group, with the columns ``by`` and those of `archsim.studies.validation.errors`."""
+    """``found``: one row per group, with the columns ``by`` and those of `archsim.evidence.products`."""
     widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
     head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
     print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from archsim.evidence.transfers import errors_with, table_of, transfer_errors
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, TransferTable
 from archsim.laws.transfers import PiecewiseLaw, law_of, link_of_copy
 from archsim.specs.library import load_model
-from archsim.studies.validation.comm_errors import errors_with, table_of, transfer_errors
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory
 from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios

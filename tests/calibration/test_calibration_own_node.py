@@ -13,6 +13,7 @@ from archsim.base.errors import SpecError
 from archsim.base.validation import validate
 from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
+from archsim.evidence.engine_copies import copy_cases
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
 from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
@@ -20,7 +21,6 @@ from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
-from archsim.studies.validation.engine_copies import copy_cases
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS

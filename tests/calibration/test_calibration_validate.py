@@ -12,18 +12,18 @@ from support.made_up_measurements import SHAPES, gemm, written
 from archsim.base.validation import validate as yaml_validate
 from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
+from archsim.evidence import products as validate
+from archsim.evidence.audit import audit, page_of
+from archsim.evidence.choosing import choice_notes
+from archsim.evidence.cluster_cases import transfer_cases
+from archsim.evidence.engine_layers import calibrations_shipped
+from archsim.evidence.kernels import LawPoints, sections, unread
+from archsim.evidence.page import main as write_shipped
+from archsim.evidence.products import AIM, AIM_OF, layer_groups
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.studies.validation import errors as validate
-from archsim.studies.validation.audit import audit, page_of
-from archsim.studies.validation.choosing import choice_notes
-from archsim.studies.validation.cluster_cases import transfer_cases
-from archsim.studies.validation.engine_layers import calibrations_shipped
-from archsim.studies.validation.errors import AIM, AIM_OF, layer_groups
-from archsim.studies.validation.page import main as write_shipped
-from archsim.studies.validation.sections import LawPoints, sections, unread
 from archsim.uncertainty.quantities import KNOTS, Quantiles
 from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of

@@ -244,7 +244,7 @@ def test_shipped_laws_are_those_of_the_measurements_and_meet_the_bars():
 
 @needs_data
 def test_the_page_is_up_to_date():
-    from archsim.studies.validation.mesh import page_of
+    from archsim.evidence.meshes import page_of
 
     page = (Path(__file__).parents[2] / "docs" / "meshes.md").read_text(encoding="utf-8")
     assert page_of(ar.validate_meshes(MEASURED), shipped_fabrics()) == page, "archsim calibrate --validate --mesh …"

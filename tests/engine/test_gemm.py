@@ -24,6 +24,8 @@ from archsim.engine.engine import EventEngine
 from archsim.engine.gemm import gemm_model
 from archsim.engine.loop import Replay
 from archsim.engine.machine import build_machine
+from archsim.evidence.engine_copies import COPY_SIZES, copies_table, copy_cases
+from archsim.evidence.engine_experts import EXPERT_COLUMNS, engine_cases, engine_table
 from archsim.laws.die import GroupedLaw, Kernels, Vectors, kernel_bounds
 from archsim.laws.gemm import ExpertGemm, Rates, gemm_times
 from archsim.laws.laws import Laws
@@ -39,8 +41,6 @@ from archsim.specs.measured import CopyLaw
 from archsim.specs.policies import PRESETS, PolicySpec
 from archsim.specs.system import D2DSpec, HbmSpec, SystemSpec
 from archsim.specs.workload import SyntheticSpec
-from archsim.studies.validation.engine_cases import EXPERT_COLUMNS, engine_cases, engine_table
-from archsim.studies.validation.engine_copies import COPY_SIZES, copies_table, copy_cases
 from archsim.workload.synthetic import SyntheticTraffic
 from calibration.measurements.reading import Measurements, read_measurements
 

@@ -30,6 +30,10 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
+from archsim.evidence.serving.accuracy import JudgedPoint, ServedAccuracy, cells_of, page, table_of, worse
+from archsim.evidence.serving.load_results import read_served
+from archsim.evidence.serving.measured_points import MeasuredPoint
+from archsim.evidence.serving.measured_run import read_measured, under_load
 from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
@@ -37,10 +41,6 @@ from archsim.serving.serving import deploy, range_of, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.accuracy import JudgedPoint, ServedAccuracy, cells_of, page, table_of, worse
-from archsim.studies.serving.load_results import read_served
-from archsim.studies.serving.measured_points import MeasuredPoint
-from archsim.studies.serving.measured_run import read_measured, under_load
 
 DEPLOYMENT = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "vllm",

@@ -11,6 +11,9 @@ from support.papers import small
 
 import archsim as ar
 from archsim.base.errors import SpecError
+from archsim.evidence import claims_page
+from archsim.evidence.claims import code_of, judge_paper, judge_recorded
+from archsim.evidence.judged_claims import JudgedClaim, judged_signs, value_of
 from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model, load_planned
@@ -26,9 +29,7 @@ from archsim.specs.papers import (
     recorded_values,
 )
 from archsim.specs.serving_files import load_serving
-from archsim.studies import claim_tables, claims_page
-from archsim.studies.claims import code_of, judge_paper, judge_recorded
-from archsim.studies.judged_claims import JudgedClaim, judged_signs, value_of
+from archsim.studies import claim_tables
 from archsim.workload import statistics
 from archsim.workload.subjects import collect, traffic_of
 from archsim.workload.traffic_presets import load_traffic, of_layers

@@ -12,10 +12,10 @@ from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Table
+from archsim.evidence.claims import OWN, PHYSICAL, Claims
+from archsim.evidence.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
 from archsim.report import plots, rendering, units
 from archsim.specs import papers
-from archsim.studies.claims import OWN, PHYSICAL, Claims
-from archsim.studies.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
 
 LARGEST = 3  # misses that a summary names
 _SHOWN_STEPS = 2  # assumptions beside a difference

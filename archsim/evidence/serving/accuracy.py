@@ -18,16 +18,16 @@ import numpy as np
 
 from archsim.base import files, tables
 from archsim.base.errors import ArchsimError, TraceError
+from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
+from archsim.evidence.serving.load_results import read_served
+from archsim.evidence.serving.measured_points import DISAGGREGATED, MeasuredPoint
+from archsim.evidence.serving.measured_run import number_of, requests_measured
 from archsim.runs.pool import in_copies
 from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.studies.serving.inferencex_rows import MODELS, SYSTEMS
-from archsim.studies.serving.load_results import read_served
-from archsim.studies.serving.measured_points import DISAGGREGATED, MeasuredPoint
-from archsim.studies.serving.measured_run import number_of, requests_measured
 
 if TYPE_CHECKING:
     import pandas

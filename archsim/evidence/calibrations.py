@@ -6,16 +6,17 @@ from pathlib import Path
 import pandas as pd
 
 from archsim.base.tables import Shown
+from archsim.evidence import products
+from archsim.evidence import transfers as comm_errors
+from archsim.evidence.choosing import choice_notes
+from archsim.evidence.engine_copies import copy_cases
+from archsim.evidence.engine_experts import engine_cases
+from archsim.evidence.engine_layers import layer_cases, scaled_cases
+from archsim.evidence.kernels import LawPoints, judge_tables, sections, unread
+from archsim.evidence.page import write_page
+from archsim.evidence.power import power_cases
 from archsim.laws.tables import CalibrationSpec
 from archsim.specs.calibration_files import load_calibration
-from archsim.studies.validation import comm_errors, errors
-from archsim.studies.validation.choosing import choice_notes
-from archsim.studies.validation.engine_cases import engine_cases
-from archsim.studies.validation.engine_copies import copy_cases
-from archsim.studies.validation.engine_layers import layer_cases, scaled_cases
-from archsim.studies.validation.page import write_page
-from archsim.studies.validation.power_cases import power_cases
-from archsim.studies.validation.sections import LawPoints, judge_tables, sections, unread
 from calibration.measurements.reading import CalibrationError, Measurements
 
 FILE_ALONE, HELD_OUT = "calibration file", "sizes left out"
@@ -68,13 +69,13 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
         raise CalibrationError(
             f"no measurements of {calibration.gpu!r}, which was calibrated; there are some of: {known}"
         )
-    found = [errors.gemm_cases(calibration, measurements), errors.moe_cases(calibration, measurements)]
+    found = [products.gemm_cases(calibration, measurements), products.moe_cases(calibration, measurements)]
     transfers = {FILE_ALONE: comm_errors.errors_with(calibration, measurements)}
     if not quick:
         found += [
-            errors.sweep_out_cases(measurements, calibration.gpu),
-            errors.shape_out_cases(measurements, calibration.gpu),
-            errors.rank_out_cases(measurements, calibration.gpu),
+            products.sweep_out_cases(measurements, calibration.gpu),
+            products.shape_out_cases(measurements, calibration.gpu),
+            products.rank_out_cases(measurements, calibration.gpu),
         ]
         transfers[HELD_OUT] = comm_errors.transfer_errors(measurements, calibration.gpu)
     of_file = pd.concat([frame for frame in found[:2] if len(frame)] or found[:1], ignore_index=True)

@@ -1,6 +1,6 @@
 """Errors of transfer laws on sizes left out of their fit, per set, next to the repeatability of the measurements.
 
-``python -m archsim.studies.validation.comm_errors measurements/ h100 [h100.yaml]`` prints the table: errors of the
+``python -m archsim.evidence.transfers measurements/ h100 [h100.yaml]`` prints the table: errors of the
 given calibration on these measurements, or without one, of laws fitted to them with sizes left out in turn.
 """
 
@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from archsim.evidence.choosing import all_series, law_for, name_of
 from archsim.laws import tables, transfers
 from archsim.specs.calibration_files import load_calibration
-from archsim.studies.validation.choosing import all_series, law_for, name_of
 from calibration.fit import segments
 from calibration.fit.transfers import Series
 from calibration.measurements.reading import Measurements, read_measurements

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_US
+from archsim.evidence.engine_experts import steps_ns
 from archsim.laws import tables, transfers
 from archsim.specs.measured import link_measured
-from archsim.studies.validation.engine_cases import steps_ns
 from calibration.measurements import reading
 from microarch.blocks.hbm import SLICES
 

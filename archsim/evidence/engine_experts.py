@@ -16,6 +16,7 @@ from archsim.base import sums, units
 from archsim.base.errors import SpecError
 from archsim.engine import engine, loop
 from archsim.engine.demand import RunDemand
+from archsim.evidence.products import EXPERTS
 from archsim.laws import gemm, tables
 from archsim.specs import policies
 from archsim.specs.library import load_assumptions
@@ -23,7 +24,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.measurements import reading, sweeps
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_US
+from archsim.evidence import choosing
 from archsim.laws import gemm
 from archsim.laws.moe import EPLB, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable
-from archsim.studies.validation import choosing
 from calibration.fit import fit, moe
 from calibration.fit.gemm import POINT, fit_table
 from calibration.measurements.consensus import consensus, off_the_others, repeatability

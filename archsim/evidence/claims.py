@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from yaml import safe_load
 
 from archsim.base import code_digest, own_code, sums, tables
+from archsim.evidence import judged_claims
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
 from archsim.specs import config_files, library, papers
-from archsim.studies import judged_claims
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
 
@@ -134,7 +134,7 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
 
 # What a recorded value depends on, beside the files of a paper.
 _CODE = (
-    *code_digest.DECIDING, "archsim/serving", "archsim/studies/claims.py", "archsim/studies/judged_claims.py",
+    *code_digest.DECIDING, "archsim/serving", "archsim/evidence/claims.py", "archsim/evidence/judged_claims.py",
     "archsim/studies/claim_tables.py", "archsim/studies/serving/runs.py",
 )  # fmt: skip
 _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "systems", "traffic")

@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.files import own_folder, write_text
+from archsim.evidence import products
+from archsim.evidence.charts import percent, scatter, shares_within, times_over
+from archsim.evidence.choosing import GEMM, MOE
+from archsim.evidence.engine_copies import copies_table
+from archsim.evidence.engine_experts import engine_table
+from archsim.evidence.engine_layers import layer_table
+from archsim.evidence.kernels import judge_tables, section_table, sections, unread
+from archsim.evidence.power import power_table
+from archsim.evidence.transfers import SetErrors
 from archsim.laws.tables import CalibrationSpec, newest_first
 from archsim.report import plots, rendering
 from archsim.specs import calibration_files, config_files
-from archsim.studies.validation import errors
-from archsim.studies.validation.charts import percent, scatter, shares_within, times_over
-from archsim.studies.validation.choosing import GEMM, MOE
-from archsim.studies.validation.comm_errors import SetErrors
-from archsim.studies.validation.engine_cases import engine_table
-from archsim.studies.validation.engine_copies import copies_table
-from archsim.studies.validation.engine_layers import layer_table
-from archsim.studies.validation.power_cases import power_table
-from archsim.studies.validation.sections import judge_tables, section_table, sections, unread
 from calibration.measurements.reading import CASES, Measurements, read_measurements
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -32,10 +32,10 @@ BY = ["kind", "what", "library", "version", "dtype", "table"]
 OVERVIEW = ["kind", "what", "table", "dtype"]
 SHAPE = ["n", "k"]
 UNSEEN = (
-    errors.NEW,
-    errors.SWEEP_OUT,
-    errors.SHAPE_OUT,
-    errors.RANK_OUT,
+    products.NEW,
+    products.SWEEP_OUT,
+    products.SHAPE_OUT,
+    products.RANK_OUT,
 )  # kinds that judge predictions, in this order
 LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
 FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
@@ -81,10 +81,10 @@ def write_page(
     """
     own_folder(folder)
     cases.to_parquet(folder / CASES, index=False, compression="zstd")
-    by = errors.summaries(cases, BY) if len(cases) else pd.DataFrame()
-    layers, experts = errors.layer_groups(cases), _experts(cases)
+    by = products.summaries(cases, BY) if len(cases) else pd.DataFrame()
+    layers, experts = products.layer_groups(cases), _experts(cases)
     tables = {
-        "cases.csv": cases[(cases["error"].abs() >= errors.UNDER) | cases.index.isin(experts.index)]
+        "cases.csv": cases[(cases["error"].abs() >= products.UNDER) | cases.index.isin(experts.index)]
         if len(cases)
         else cases,
         "summary.csv": by,
@@ -129,11 +129,11 @@ def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
 
 def kinds_shown(cases: pd.DataFrame) -> list[str]:
     """Cases that the fit has not seen; if it has seen all, all of them."""
-    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [errors.FITTED]
+    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [products.FITTED]
 
 
 def _experts(cases: pd.DataFrame) -> pd.DataFrame:
-    return errors.expert_cases(cases[cases["what"] == GEMM])
+    return products.expert_cases(cases[cases["what"] == GEMM])
 
 
 def in_short(
@@ -147,15 +147,15 @@ def in_short(
     experts = _of_one_table(_experts(cases))
     for kind in kinds_shown(experts) if len(experts) else ():
         mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
-        parts = [f"{dtype} {(found.abs() < errors.UNDER).sum()} of {len(found)}" for dtype, found in mine]
+        parts = [f"{dtype} {(found.abs() < products.UNDER).sum()} of {len(found)}" for dtype, found in mine]
         yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
     if len(layers):
         met = layers["met"].value_counts()
-        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in errors.AIM_OF.items())
+        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in products.AIM_OF.items())
         yield (
             f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
             f"is "
-            f"within {100 * errors.AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
+            f"within {100 * products.AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
             f"repetitions or routing samples."
         )
     for heading, found in list(transfers.items())[-1:]:
@@ -174,7 +174,7 @@ def in_short(
 def overview(cases: pd.DataFrame) -> pd.DataFrame:
     """Errors of unseen cases, by the table that judged them; a row per group of OVERVIEW, see ``summaries``."""
     return pd.concat(
-        [errors.summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
+        [products.summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
     )
 
 
@@ -193,7 +193,7 @@ def _curves(experts: pd.DataFrame) -> plots.Points | None:
     if not len(newest):
         return None
     sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]] = {}
-    of_file = newest[newest["kind"].isin([errors.FITTED, errors.NEW])]
+    of_file = newest[newest["kind"].isin([products.FITTED, products.NEW])]
     for (model, n, k, dtype, table), shown in of_file.groupby(["model", *SHAPE, "dtype", "table"], sort=True):
         ordered = shown.sort_values("m", kind="stable")
         once = ordered.drop_duplicates("m")
@@ -210,7 +210,7 @@ def _fold(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
         return {}
     shown = cases["kind"].isin(kinds_shown(cases))
     parts = {"shown": cases[shown], "folded": cases[~shown]}
-    return {name: _summary_table(errors.summaries(part, by), by) for name, part in parts.items() if len(part)}
+    return {name: _summary_table(products.summaries(part, by), by) for name, part in parts.items() if len(part)}
 
 
 def _scatters(cases: pd.DataFrame) -> list[plots.Points]:
@@ -227,7 +227,7 @@ def _scatters(cases: pd.DataFrame) -> list[plots.Points]:
 
 def _heats(cases: pd.DataFrame) -> Iterator[ErrorMap]:
     """Mean errors of fused MoE layers at each left-out EP size."""
-    layers = cases[(cases["what"] == MOE) & (cases["kind"] == errors.RANK_OUT)] if len(cases) else cases
+    layers = cases[(cases["what"] == MOE) & (cases["kind"] == products.RANK_OUT)] if len(cases) else cases
     if not len(layers):
         return
     for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
@@ -250,7 +250,7 @@ def _layer_table(layers: pd.DataFrame) -> PageTable | None:
     if not len(layers):
         return None
     worst = layers.sort_values("mean", ascending=False, kind="stable")
-    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*errors.GROUP, "aim", "met"])
+    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*products.GROUP, "aim", "met"])
 
 
 def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, Pa
     for heading, found in (("GEMMs of experts at powers of two", experts), ("All cases", cases)):
         if not len(found):
             continue
-        above = found[found["error"].abs() >= errors.UNDER]
+        above = found[found["error"].abs() >= products.UNDER]
         worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
         listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
         columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
@@ -330,7 +330,7 @@ Every law that an iteration uses, by the calibration file as it is, on all that 
 what the file was fitted to. Errors of sizes, shapes and
 sweeps left out of the fit are on the page of `archsim calibrate --validate MEASUREMENTS --with GPU`. *Own table*:
 the kernel's table; else as the engine takes it, by the bytes of a port. Made by
-`python -m archsim.studies.validation.page MEASUREMENTS docs/validation.md`.
+`python -m archsim.evidence.page MEASUREMENTS docs/validation.md`.
 """
 MOST_UNREAD = 8  # listed
 
@@ -348,7 +348,7 @@ def _of(name: str, measurements: Measurements) -> Iterator[str]:
     calibration = calibration_files.calibration_named(name)
     if calibration.gpu not in measurements.gpus():
         return
-    found = [errors.gemm_cases(calibration, measurements), errors.moe_cases(calibration, measurements)]
+    found = [products.gemm_cases(calibration, measurements), products.moe_cases(calibration, measurements)]
     cases = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
     read = judge_tables(calibration, name, measurements, cases)
     names, rows = section_table(sections([each._replace(what="", library="") for each in read]))

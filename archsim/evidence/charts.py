@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from archsim.evidence.products import UNDER
 from archsim.report.plots import Colours, PlotAxis, Points
-from archsim.studies.validation.errors import UNDER
 
 MOST_POINTS = 18_000  # of all scatters: of a set every n-th case by error, so that the worst are always drawn
 MOST_ERROR = 0.2  # largest error on the axis of cumulative error charts

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from archsim.base import errors, units
+from archsim.evidence.engine_experts import steps_ns
 from archsim.laws import die, gemm, moe, tables
 from archsim.laws.moe import EPLB
 from archsim.laws.moe import SIZES as LAYER_SIZES
 from archsim.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from archsim.specs import calibration_files, config_files
-from archsim.studies.validation.engine_cases import steps_ns
 from calibration.fit.moe import with_defaults
 from calibration.measurements import reading
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml
+from archsim.evidence.power import gpu_power_w
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.library import load_experiment, load_system, tree_of
 from archsim.specs.system import SystemSpec
-from archsim.studies.validation.power_cases import gpu_power_w
 from microarch.silicon.energy import BOOST
 
 TERA = 1e12

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from archsim.base import tables, units
+from archsim.evidence.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 from archsim.serving.constants import Host
 from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
@@ -24,7 +25,6 @@ from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.bench_json import METRICS, bench
-from archsim.studies.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 
 if TYPE_CHECKING:
     import pandas

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from archsim.evidence import choosing
+from archsim.evidence.cluster_cases import transfer_cases
+from archsim.evidence.products import FITTED, NEW, SHAPES_OF_EXPERTS
 from archsim.laws import attention, tables, transfers
-from archsim.studies.validation import choosing
-from archsim.studies.validation.cluster_cases import transfer_cases
-from archsim.studies.validation.errors import FITTED, NEW, SHAPES_OF_EXPERTS
 from calibration.measurements import reading, sweeps
 from calibration.measurements.adapters.not_fitted import NO_TIMES
 
@@ -31,7 +31,7 @@ def judge_tables(
     calibration: tables.CalibrationSpec, name: str, measurements: reading.Measurements, cases: pd.DataFrame
 ) -> list[LawPoints]:
     """Everything measured on the calibration's GPU. ``cases``: of products and fused layers
-    (``archsim.studies.validation.errors``), of which those of the file count.
+    (``archsim.evidence.products``), of which those of the file count.
     """
     return [
         *_products(calibration, measurements, cases),
