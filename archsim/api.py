@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from archsim.evidence.claims import Claims
     from archsim.evidence.meshes import MeshValidation
+    from archsim.evidence.page import Evidence
     from archsim.evidence.serving.accuracy import ServedAccuracy
     from archsim.evidence.serving.calibrate import FittedConstants
     from archsim.evidence.serving.calibrate import ServingComparison as ServedComparison
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from archsim.studies.serving.page import ServedPlan
     from archsim.studies.serving.recommendation import Recommendation
     from archsim.studies.serving.results import Searched
-    from archsim.evidence.calibrations import Validation
     from archsim.studies.worth import Worth
     from calibration.fit.calibrate import FittedCalibration
     from calibration.measurements.datasheets import Nominal
@@ -1200,7 +1200,7 @@ def validate(
     out: str | os.PathLike[str] | None = None,
     *,
     quick: bool = False,
-) -> Validation:
+) -> Evidence:
     """Compare a calibration with measurements, and fits with measurements held out of them.
 
     measurements: folder of CSV files, or one file. calibration: name or file. out: folder of the page and its tables;

@@ -7,8 +7,6 @@ from pathlib import Path
 from archsim.base.files import claim
 from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
 
-_MOST_SETS = 12  # printed sets of transfers
-
 
 def add_validate(parser: Parser) -> None:
     parser.add_argument(
@@ -87,6 +85,7 @@ def run_validate(args: argparse.Namespace) -> int:
     use_one_blas_thread()
     import archsim as ar
     from archsim.cli.printing import print_measurement_problems, print_notes
+    from archsim.specs.calibration_files import load_calibration
     from calibration.measurements.reading import read_measurements
 
     measurements = read_measurements(args.measurements)
@@ -95,34 +94,16 @@ def run_validate(args: argparse.Namespace) -> int:
         print("fitting again without the held-out sweeps, shapes and EP sizes ...", flush=True)
     found = ar.validate(measurements, args.calibration, quick=args.quick)
     print_notes(found.notes)
-    if not len(found.sections):
-        print(f"{args.measurements}: nothing to compare: no fitted curve of the calibration uses a measured table")
-    _print_summary(found)
-    _print_sections(found)
-    _print_layers(found)
-    _print_power(found)
-    _print_copies(found, args.calibration)
-    folder = Path(args.out or f"reports/{found.calibration.gpu}-validation")
+    print(*found.lines(), sep="\n")
+    folder = Path(args.out or f"reports/{load_calibration(args.calibration).gpu}-validation")
     if args.over:
         claim(folder)
     page = found.write(folder)
     print(f"report: {page}")
-    args.result = {
-        "calibration": found.calibration.gpu, "laws": found.sections.to_dict("records"), "unread": list(found.unread),
-        "report": str(page),
-    }  # fmt: skip
-    for line in found.unread:
+    args.result = found.as_json() | {"report": str(page)}
+    for line in found.left_out:
         print(f"No fitted curve uses {line}", file=sys.stderr)
-    return UNREAD if found.unread or not len(found.sections) else OK
-
-
-def _print_sections(found) -> None:
-    from archsim.evidence.kernels import section_table
-
-    print("\nErrors of every fitted curve that an iteration uses, on all that was measured:")
-    _print_columns(*section_table(found.sections))
-    if not len(found.power):
-        print("No power was measured. `python -m calibration.measure power` measures it.")
+    return UNREAD if found.left_out or not len(found.cases) else OK
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -197,70 +178,3 @@ def _mesh(args: argparse.Namespace) -> int:
         Path(args.out).with_suffix(".csv").write_text(cases_of(found), encoding="utf-8")
         print(f"report: {args.out}")
     return OK if found.judged else UNREAD
-
-
-def _print_layers(found) -> None:
-    from archsim.evidence.engine_layers import layer_table
-
-    if len(found.layers):
-        print("\nOne rank compared with fused layers, on the event engine under gemm: grouped:")
-        _print_columns(*layer_table(found.layers))
-
-
-def _print_power(found) -> None:
-    from archsim.evidence.power import power_table
-
-    if len(found.power):
-        print("\nPower of the whole GPU at steady work, measured and computed from its activity:")
-        _print_columns(*power_table(found.power))
-
-
-def _print_columns(names: list[str], rows: list[list[str]]) -> None:
-    for row in [names, *rows]:
-        print("  ".join(cell.ljust(max(len(name), 13)) for cell, name in zip(row, names, strict=True)).rstrip())
-
-
-def _print_copies(found, name: str) -> None:
-    from archsim.laws.transfers import why_no_link
-
-    if found.calibration.p2p and not len(found.copies):
-        reason = why_no_link(found.calibration)
-        print(f"\nNo copies between two dies are compared, as {name} has {reason}.")
-
-
-def _print_summary(found) -> None:
-    """The page's summary, then the held-out errors (with ``--quick``: the errors of the file itself)."""
-    from archsim.evidence.page import NO_FLOOR, OVERVIEW, in_short, overview
-    from archsim.evidence.products import layer_groups
-
-    cases = found.cases
-    for sentence in in_short(cases, layer_groups(cases), found.transfers, found.through_engine, found.copies):
-        print(sentence)
-    if len(cases):
-        shown = overview(cases)
-        print()
-        _print_table(shown.to_dict("records"), OVERVIEW)
-        if shown["floor"].isna().any():
-            print(f"floor {NO_FLOOR}")
-    heading, errors = list(found.transfers.items())[-1]
-    if errors:
-        rows = [vars(each) | {"under": each.under_5_percent, "cases": each.points} for each in errors]
-        worst = sorted(rows, key=lambda row: row["mean"], reverse=True)
-        which = f", the worst {_MOST_SETS} of {len(rows)} by their mean" if len(rows) > _MOST_SETS else ""
-        print(f"\ntransfers and memory, {heading}{which}:")
-        _print_table(worst[:_MOST_SETS], ["name", "table"])
-
-
-def _print_table(found: list[dict], by: list[str]) -> None:
-    """``found``: one row per group, with the columns ``by`` and those of `archsim.evidence.products`."""
-    widths = [max(len(str(value)) for value in [name, *(row[name] for row in found)]) for name in by]
-    head = "  ".join(name.ljust(width) for name, width in zip(by, widths, strict=True))
-    print(f"{head}   cases  extrap.    <5%  mean %   p95 %   max %  floor %")
-    for row in found:
-        names = "  ".join(str(row[name]).ljust(width) for name, width in zip(by, widths, strict=True))
-        figures = "".join(f"{_percent(row[name]):>8}" for name in ("mean", "p95", "max", "floor"))
-        print(f"{names}  {row['cases']:6d}  {row['extrapolated']:7d} {row['under']:6d}{figures}")
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None or share != share else f"{100 * share:.2f}"

@@ -1,366 +1,162 @@
-"""The validation page: predictions of a calibration against measurements, and the largest errors; one HTML file."""
+"""What one source of evidence says: first sentences and tables, for terminal, Markdown, JSON and page."""
 
-import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.files import own_folder, write_text
-from archsim.evidence import products
-from archsim.evidence.charts import percent, scatter, shares_within, times_over
-from archsim.evidence.choosing import GEMM, MOE
-from archsim.evidence.engine_copies import copies_table
-from archsim.evidence.engine_experts import engine_table
-from archsim.evidence.engine_layers import layer_table
-from archsim.evidence.kernels import judge_tables, section_table, sections, unread
-from archsim.evidence.power import power_table
-from archsim.evidence.transfers import SetErrors
-from archsim.laws.tables import CalibrationSpec, newest_first
+from archsim.base.tables import Shown
+from archsim.evidence.case import COUNTS, STATISTICS, UNDER, frame_of
 from archsim.report import plots, rendering
-from archsim.specs import calibration_files, config_files
-from calibration.measurements.reading import CASES, Measurements, read_measurements
+from calibration.measurements.reading import CASES
+
+if TYPE_CHECKING:
+    import pandas
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST_LISTED = 60
-NO_FLOOR = "–: unknown, as the release has only one sweep"
-BY = ["kind", "what", "library", "version", "dtype", "table"]
-OVERVIEW = ["kind", "what", "table", "dtype"]
-SHAPE = ["n", "k"]
-UNSEEN = (
-    products.NEW,
-    products.SWEEP_OUT,
-    products.SHAPE_OUT,
-    products.RANK_OUT,
-)  # kinds that judge predictions, in this order
-LEAST_POINTS_TO_TELL = 8  # for a set of copies to appear in the summary
-FULL_HEAT = 0.2  # mean error at which a cell of the EP size table has full colour
+ERRORS, JSON = "errors.csv", "evidence.json"
+MOST_POINTS = 18_000  # of the drawing: every n-th case by error, so that the worst are always drawn
+_NEAR_OR_FAR = {"error under 5 %": "--p4", "5 % or more": "--p7"}
 
 
-class PageTable(NamedTuple):
-    """The first ``texts`` columns are text, the others numbers."""
+class EvidenceTable(NamedTuple):
+    """A table as it is shown. The first ``texts`` columns are text, the others numbers."""
 
-    names: list[str]
-    rows: list[list[str]]
+    title: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
     texts: int
+    most: int = 1000  # rows that a terminal shows
+
+    def lines(self) -> Iterator[str]:
+        """Of aligned text."""
+        shown = self.rows[: self.most]
+        more = f", the first {len(shown)} of {len(self.rows)} rows" if len(shown) < len(self.rows) else ""
+        yield f"\n{self.title}{more}:"
+        widths = [max(map(len, column)) for column in zip(self.names, *shown, strict=True)]
+        for row in (self.names, *shown):
+            texts = [cell.ljust(width) for cell, width in zip(row[: self.texts], widths, strict=False)]
+            numbers = [cell.rjust(width) for cell, width in zip(row[self.texts :], widths[self.texts :], strict=True)]
+            yield "  ".join([*texts, *numbers]).rstrip()
+
+    def markdown(self) -> list[str]:
+        """Lines of a table."""
+        marks = ["---"] * self.texts + ["---:"] * (len(self.names) - self.texts)
+        return [f"| {' | '.join(row)} |" for row in (self.names, marks, *self.rows)]
 
 
-class ErrorMap(NamedTuple):
-    """Mean errors by model (rows) and EP size; a cell is (text, share of full colour), or None."""
-
-    caption: str
-    ranks: list[int]
-    rows: list[tuple[str, list[tuple[str, float] | None]]]
-
-
-def write_page(
-    calibration: CalibrationSpec,
-    cases: pd.DataFrame,
-    transfers: dict[str, list[SetErrors]],
-    through_engine: pd.DataFrame,
-    copies: pd.DataFrame,
-    notes: list[str],
-    folder: Path,
-    ranks: pd.DataFrame,
-    power: pd.DataFrame,
-    of_laws: pd.DataFrame,
-    unread: list[str],
-) -> Path:
-    """Write ``index.html``, tables and ``cases.parquet`` into the folder; returns the page. Equal
-    inputs give equal bytes.
-
-    ``cases.parquet``: every case. ``cases.csv``: cases with an error of 5 % or more, and all GEMMs of experts.
-    ``summary.csv``, ``moe_groups.csv``, ``transfers.csv``: errors of groups. ``engine.csv``: ``through_engine``, from
-    `engine_cases`; ``engine_copies.csv``: ``copies``, from `engine_copies`; ``engine_layers.csv``: ``ranks``, from
-    `engine_layers`; ``power.csv``: ``power``, from `power_cases`; ``sections.csv``: ``of_laws``, as ``unread``. Tables
-    without rows are not written. ``notes``: from `choosing.choice_notes`.
-    """
-    own_folder(folder)
-    cases.to_parquet(folder / CASES, index=False, compression="zstd")
-    by = products.summaries(cases, BY) if len(cases) else pd.DataFrame()
-    layers, experts = products.layer_groups(cases), _experts(cases)
-    tables = {
-        "cases.csv": cases[(cases["error"].abs() >= products.UNDER) | cases.index.isin(experts.index)]
-        if len(cases)
-        else cases,
-        "summary.csv": by,
-        "moe_groups.csv": layers,
-        "transfers.csv": pd.DataFrame(
-            [{"kind": heading} | asdict(each) for heading, found in transfers.items() for each in found]
-        ),
-        "engine.csv": through_engine,
-        "engine_copies.csv": copies,
-        "engine_layers.csv": ranks,
-        "power.csv": power,
-        "sections.csv": of_laws,
-    }
-    for name, table in tables.items():
-        if len(table):
-            write_text(folder / name, table.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
-        else:  # one of an earlier validation
-            (folder / name).unlink(missing_ok=True)
-    context = {
-        "gpu": calibration.gpu, "notes": notes, "no_floor": NO_FLOOR,
-        "files": [CASES, *(name for name, table in tables.items() if len(table))],
-        "short": list(in_short(cases, layers, transfers, through_engine, copies)),
-        "overview": _summary_table(overview(cases), OVERVIEW) if len(cases) else None, "shares": _shares(cases),
-        "curves": _curves(experts), "experts": _fold(experts, [*BY[:1], *BY[2:], "model"]),
-        "heats": list(_heats(cases)), "layers": _layer_table(layers), "scatters": _scatters(cases),
-        "engine": _engine(through_engine, copies, ranks),
-        "power": PageTable(*power_table(power), 3) if len(power) else None, "transfers": list(_transfers(transfers)),
-        "laws": PageTable(*section_table(of_laws), 3) if len(of_laws) else None, "unread": unread,
-        "wrong": list(_wrong(experts, cases)), "all": _summary_table(by, BY) if len(by) else None,
-    }  # fmt: skip
-    write_text(folder / "index.html", rendering.render("validation.html.j2", context, folder=TEMPLATES))
-    return folder / "index.html"
+def table_of(
+    title: str, found: pandas.DataFrame, columns: Mapping[str, tuple[str, Callable[[Any], str]]]
+) -> EvidenceTable:
+    """columns: heading → (column of ``found``, how a value is written); those written by `str` are text."""
+    rows = [[write(row[name]) for name, write in columns.values()] for row in found.to_dict("records")]
+    texts = sum(write is str for _, write in columns.values())
+    return EvidenceTable(title, list(columns), rows, texts)
 
 
-def _of_one_table(cases: pd.DataFrame) -> pd.DataFrame:
-    """Cases of the library with most cases, by its newest table."""
-    if not len(cases):
-        return cases
-    mine = cases[cases["library"] == cases["library"].mode()[0]]
-    return mine[mine["table"] == max(mine["table"], key=lambda table: newest_first(table.rpartition(" ")[2]))]
+def error_table(
+    title: str,
+    found: pandas.DataFrame,
+    by: Sequence[str],
+    shown: Sequence[str] = ("cases", "extrapolated", "under_5", "mean", "p95", "worst", "floor"),
+) -> EvidenceTable:
+    """Rows of `archsim.evidence.case.errors` by the columns ``by``, with statistics that are named."""
+    columns = {name: (name, str) for name in by}
+    columns |= {(COUNTS | STATISTICS)[name]: (name, _count if name in COUNTS else percent) for name in shown}
+    return table_of(title, found, columns)
 
 
-def kinds_shown(cases: pd.DataFrame) -> list[str]:
-    """Cases that the fit has not seen; if it has seen all, all of them."""
-    return [kind for kind in UNSEEN if (cases["kind"] == kind).any()] or [products.FITTED]
+def _count(value: int) -> str:
+    return f"{value:,}"
 
 
-def _experts(cases: pd.DataFrame) -> pd.DataFrame:
-    return products.expert_cases(cases[cases["what"] == GEMM])
+def percent(share: float | None) -> str:
+    """``0.0341`` → ``3.41 %``; what is not known is a dash."""
+    return "–" if share is None or share != share else f"{100 * share:.2f} %"
 
 
-def in_short(
-    cases: pd.DataFrame,
-    layers: pd.DataFrame,
-    transfers: Mapping[str, Sequence[SetErrors]],
-    through_engine: pd.DataFrame,
-    copies: pd.DataFrame,
-) -> Iterator[str]:
-    """Summary sentences, the most important first."""
-    experts = _of_one_table(_experts(cases))
-    for kind in kinds_shown(experts) if len(experts) else ():
-        mine = experts[experts["kind"] == kind].groupby("dtype", sort=True)["error"]
-        parts = [f"{dtype} {(found.abs() < products.UNDER).sum()} of {len(found)}" for dtype, found in mine]
-        yield f"GEMMs of experts at M = 1 … 4096, {kind}: under 5 % are {', '.join(parts)}."
-    if len(layers):
-        met = layers["met"].value_counts()
-        aims = ", ".join(f"{100 * aim:.0f} % for {model}" for model, aim in products.AIM_OF.items())
-        yield (
-            f"Fused MoE layers, each EP size left out: the mean error of {met.get('yes', 0)} of {len(layers)} groups "
-            f"is "
-            f"within {100 * products.AIM:.0f} % ({aims}), that of {met.get('floor', 0)} others within the spread of "
-            f"repetitions or routing samples."
-        )
-    for heading, found in list(transfers.items())[-1:]:
-        for row in found:
-            if row.name.startswith("p2p") and row.points >= LEAST_POINTS_TO_TELL:
-                far = (
-                    f"errors of medians over half octaves of sizes: mean {percent(row.binned_mean)}, max "
-                    f"{percent(row.binned_max)}"
-                )
-                yield f"Copies, {row.name.removeprefix('p2p ')} ({heading}): {far}."
-    for what, found in (("one expert on one die", through_engine), ("copies between two dies", copies)):
-        if len(found):
-            yield f"Event engine, {what}: at most {100 * found['law_error'].abs().max():.2f} % from the fitted curve."
+@dataclass(frozen=True)
+class Evidence(Shown):
+    """What was measured or published beside what archsim says."""
+
+    title: str
+    sentences: tuple[str, ...]  # the answer
+    cases: pandas.DataFrame  # a row a case: columns of `archsim.evidence.case.Case`, ``error`` and the source's own
+    errors: pandas.DataFrame  # by group, of `archsim.evidence.case.errors`
+    tables: tuple[EvidenceTable, ...]
+    notes: tuple[str, ...] = ()  # how the cases were read, and what predicted them
+    left_out: tuple[str, ...] = ()  # what was measured and is not predicted, and why
+    about: str = ""  # how to read the tables
+
+    def __repr__(self) -> str:
+        return f"Evidence({self.title!r}: {len(self.cases):,} cases, {len(self.left_out)} left out)"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a case: fields of `archsim.evidence.case.Case`, ``error``, and columns of the source's own."""
+        return self.cases
+
+    def lines(self) -> Iterator[str]:
+        """What a terminal shows."""
+        yield from self.sentences
+        for table in self.tables:
+            if table.most:
+                yield from table.lines()
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer, errors by group, and what is left out."""
+        rows = [{name: None if value != value else value for name, value in row.items()}
+                for row in self.errors.to_dict("records")]  # fmt: skip
+        return {"answer": list(self.sentences), "errors": rows, "notes": list(self.notes),
+                "left_out": list(self.left_out)}  # fmt: skip
+
+    def write(self, folder: Path) -> Path:
+        """Write ``index.html`` and its tables; equal inputs give equal bytes. ``cases.parquet``: every case,
+        ``errors.csv``: errors by group, ``evidence.json``: the answer. Returns the page.
+        """
+        import json
+
+        own_folder(folder)
+        self.cases.to_parquet(folder / CASES, index=False, compression="zstd")
+        write_text(folder / ERRORS, self.errors.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+        write_text(folder / JSON, json.dumps(self.as_json(), indent=1, default=str) + "\n")
+        context = {"found": self, "figure": figure_of(self.cases), "files": (CASES, ERRORS, JSON)}
+        write_text(folder / "index.html", rendering.render("evidence.html.j2", context, folder=TEMPLATES))
+        return folder / "index.html"
 
 
-def overview(cases: pd.DataFrame) -> pd.DataFrame:
-    """Errors of unseen cases, by the table that judged them; a row per group of OVERVIEW, see ``summaries``."""
-    return pd.concat(
-        [products.summaries(cases[cases["kind"] == kind], OVERVIEW) for kind in kinds_shown(cases)], ignore_index=True
-    )
-
-
-def _shares(cases: pd.DataFrame) -> plots.Points | None:
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for kind in kinds_shown(cases) if len(cases) else ():
-        for what, mine in cases[cases["kind"] == kind].groupby("what", sort=True):
-            by_dtype = {dtype: of.to_numpy(float) for dtype, of in mine.groupby("dtype", sort=True)["error"]}
-            found[f"{what}, {kind}"] = by_dtype
-    return shares_within("How many cases are within a given error?", found)
-
-
-def _curves(experts: pd.DataFrame) -> plots.Points | None:
-    """Figure 12 of the paper: times of expert GEMMs over M, for the library with most of them, newest version."""
-    newest = _of_one_table(experts)
-    if not len(newest):
+def figure_of(cases: pandas.DataFrame) -> plots.Points | None:
+    """Predicted over measured value with the diagonal, a group at a time; None without cases."""
+    known = cases[cases["error"].notna() & (cases["measured"] > 0) & (cases["predicted"] > 0)] if len(cases) else cases
+    if not len(known):
         return None
-    sets: dict[str, tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float, float]]]] = {}
-    of_file = newest[newest["kind"].isin([products.FITTED, products.NEW])]
-    for (model, n, k, dtype, table), shown in of_file.groupby(["model", *SHAPE, "dtype", "table"], sort=True):
-        ordered = shown.sort_values("m", kind="stable")
-        once = ordered.drop_duplicates("m")
-        sets[f"{model} {int(n)} × {int(k)}, {dtype}, {table}"] = (
-            list(zip(once["m"], once["predicted_us"], strict=True)),
-            list(zip(ordered["m"], ordered["measured_us"], ordered["error"], strict=True)),
-        )
-    return times_over("How well is the time of an expert's GEMM predicted?", sets, "M, rows")
-
-
-def _fold(cases: pd.DataFrame, by: list[str]) -> dict[str, PageTable]:
-    """'shown': unseen cases, 'folded': the rest; keys without cases are omitted."""
-    if not len(cases):
-        return {}
-    shown = cases["kind"].isin(kinds_shown(cases))
-    parts = {"shown": cases[shown], "folded": cases[~shown]}
-    return {name: _summary_table(products.summaries(part, by), by) for name, part in parts.items() if len(part)}
-
-
-def _scatters(cases: pd.DataFrame) -> list[plots.Points]:
-    """Of unseen cases, and of those in the fit."""
-    kinds = kinds_shown(cases) if len(cases) else []
-    sets: dict[bool, dict[str, pd.DataFrame]] = {True: {}, False: {}}
-    for (kind, what, library, version, dtype, table), shown in cases.groupby(BY, sort=True):
-        other = f", by {table}" if table != f"{library} {version}" else ""
-        sets[kind in kinds][f"{what}, {kind}: {library} {version}, {dtype}{other}"] = shown
-    asked = "How far are predictions from measurements that no fit has seen?", "How far are they on cases of the fit?"
-    drawn = (scatter(question, sets[unseen]) for unseen, question in zip((True, False), asked, strict=True))
-    return [each for each in drawn if each is not None]
-
-
-def _heats(cases: pd.DataFrame) -> Iterator[ErrorMap]:
-    """Mean errors of fused MoE layers at each left-out EP size."""
-    layers = cases[(cases["what"] == MOE) & (cases["kind"] == products.RANK_OUT)] if len(cases) else cases
-    if not len(layers):
-        return
-    for (library, dtype, distribution), mine in layers.groupby(["library", "dtype", "distribution"], sort=True):
-        means = (
-            mine["error"].abs().groupby([mine["model"], mine["ep"].astype(int)]).mean().unstack("ep").sort_index(axis=1)
-        )
-        rows = [
-            (str(model), [_heat_cell(value) for value in row])
-            for model, row in zip(means.index, means.to_numpy(), strict=True)
-        ]
-        yield ErrorMap(f"{library} {dtype}, {distribution}", list(means.columns), rows)
-
-
-def _heat_cell(mean: float) -> tuple[str, float] | None:
-    return None if math.isnan(mean) else (f"{100 * mean:.1f}", round(min(mean / FULL_HEAT, 1.0), 3))
-
-
-def _layer_table(layers: pd.DataFrame) -> PageTable | None:
-    """Groups of fused MoE layers, largest error first."""
-    if not len(layers):
-        return None
-    worst = layers.sort_values("mean", ascending=False, kind="stable")
-    return _summary_table(worst.assign(aim=worst["aim"].map(percent)), [*products.GROUP, "aim", "met"])
-
-
-def _engine(experts: pd.DataFrame, copies: pd.DataFrame, ranks: pd.DataFrame) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if len(ranks):
-        found["layers"] = PageTable(*layer_table(ranks), 3)
-    if len(experts):
-        found["experts"] = PageTable(*engine_table(experts), 3)
-    if len(copies):
-        library = f"{copies['library'].iloc[0]} {copies['version'].iloc[0]}"
-        found["copies"] = PageTable(*copies_table(copies), 2)
-        known = copies.dropna(subset="measured_us")
-        line = list(zip(copies["bytes"], copies["engine_us"], strict=True))
-        points = list(zip(known["bytes"], known["measured_us"], known["error"], strict=True))
-        question = "How long do copies between two dies take on the event engine (line), and measured (points)?"
-        found["drawing"] = times_over(question, {f"copies, {library}": (line, points)}, "bytes")
-    return found
-
-
-def _transfers(transfers: dict[str, list[SetErrors]]) -> Iterator[tuple[str, PageTable]]:
-    names = [
-        "set", "table", "points", "extrapolated", "under 5 %", "mean", "p95", "max", "half octaves: mean", "max",
-        "max beyond rounding", "floor",
-    ]  # fmt: skip
-    for heading, found in transfers.items():
-        rows = [
-            [row.name, row.table, str(row.points), str(row.extrapolated), str(row.under_5_percent)]
-            + [
-                percent(value)
-                for value in (row.mean, row.p95, row.max, row.binned_mean, row.binned_max, row.binned_max_unrounded)
-            ]
-            + [percent(math.nan if row.floor is None else row.floor)]
-            for row in found
-        ]
-        if rows:
-            yield heading, PageTable(names, rows, 2)
-
-
-def _wrong(experts: pd.DataFrame, cases: pd.DataFrame) -> Iterator[tuple[str, PageTable]]:
-    """Expert GEMMs with errors above 5 %, and the worst of all cases."""
-    for heading, found in (("GEMMs of experts at powers of two", experts), ("All cases", cases)):
-        if not len(found):
-            continue
-        above = found[found["error"].abs() >= products.UNDER]
-        worst = above.iloc[np.argsort(-above["error"].abs().to_numpy(), kind="stable")[:MOST_LISTED]]
-        listed = f"the worst {len(worst)} of them" if len(worst) < len(above) else "all of them"
-        columns = (*BY, "sweep", "model", "distribution", "n", "k", "m", "ep", "tokens_total", "extrapolated")
-        names = [name for name in columns if name in worst]
-        rows = [[_cell(row[name]) for name in names] + _times(row) for row in worst.to_dict("records")]
-        title = f"{heading}: {len(above)} of {len(found)} have an error of 5 % or more; {listed}"
-        yield title, PageTable([*names, "measured us", "predicted us", "error", "floor"], rows, len(names))
-
-
-def _times(row: dict) -> list[str]:
-    return [f"{row['measured_us']:.4g}", f"{row['predicted_us']:.4g}", percent(row["error"]), percent(row["floor"])]
-
-
-def _summary_table(found: pd.DataFrame, by: list[str]) -> PageTable:
-    names = [*by, "cases", "extrapolated", "under 5 %", "mean", "p95", "max", "floor (mean)"]
+    order = known["error"].abs().sort_values(ascending=False, kind="stable").index
     rows = [
-        [*(str(row[name]) for name in by), str(row["cases"]), str(row["extrapolated"]), str(row["under"])]
-        + [percent(row[name]) for name in ("mean", "p95", "max", "floor")]
-        for row in found.to_dict("records")
-    ]
-    return PageTable(names, rows, len(by))
+        {
+            "set": f"{row.source}, {row.group}", "at": row.what, "measured": float(row.measured),
+            "predicted": float(row.predicted), "error": percent(row.error),
+            "kind": "error under 5 %" if abs(row.error) < UNDER else "5 % or more",
+        }
+        for row in known.loc[order[:: -(-len(known) // MOST_POINTS)]].itertuples()
+    ]  # fmt: skip
+    ends = [end for row in rows for end in (row["measured"], row["predicted"])]
+    unit = ", ".join(dict.fromkeys(known["unit"]))
+    return plots.Points(
+        question="How far are predictions from measurements?", rows=rows, zero=False, size=16,
+        x=plots.PlotAxis("measured", f"measured, {unit}", "~g", log=True),
+        y=plots.PlotAxis("predicted", f"predicted, {unit}", "~g", log=True),
+        colours=plots.Colours("kind", _NEAR_OR_FAR),
+        tips=(("set", "set"), ("at", "case"), ("measured", "measured"), ("predicted", "predicted"), ("error", "error")),
+        curves=[{"line": "equal", "measured": end, "predicted": end} for end in (min(ends), max(ends))],
+        filters={"set": rows[0]["set"]},
+    )  # fmt: skip
 
 
-def _cell(value) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:g}"
-    return str(value)
+def joined(frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
+    """Frames of cases, one below the other; one without rows, if there are none, has the columns of a case."""
+    import pandas
 
-
-HEAD = """# Shipped calibrations against measurements
-
-Every law that an iteration uses, by the calibration file as it is, on all that was measured of its GPU: most of it is
-what the file was fitted to. Errors of sizes, shapes and
-sweeps left out of the fit are on the page of `archsim calibrate --validate MEASUREMENTS --with GPU`. *Own table*:
-the kernel's table; else as the engine takes it, by the bytes of a port. Made by
-`python -m archsim.evidence.page MEASUREMENTS docs/validation.md`.
-"""
-MOST_UNREAD = 8  # listed
-
-
-def main(arguments: list[str]) -> None:
-    """Write the page for all shipped calibrations, or those named, whose GPU was measured."""
-    folder, out, *names = arguments
-    measurements = read_measurements(folder)
-    wanted = names or sorted(config_files.named_files("calibrations"))
-    parts = [part for name in wanted for part in _of(name, measurements)]
-    write_text(Path(out), "\n".join([HEAD, *parts]))
-
-
-def _of(name: str, measurements: Measurements) -> Iterator[str]:
-    calibration = calibration_files.calibration_named(name)
-    if calibration.gpu not in measurements.gpus():
-        return
-    found = [products.gemm_cases(calibration, measurements), products.moe_cases(calibration, measurements)]
-    cases = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
-    read = judge_tables(calibration, name, measurements, cases)
-    names, rows = section_table(sections([each._replace(what="", library="") for each in read]))
-    kept = [column for column in range(len(names)) if names[column] not in ("what", "library")]
-    yield f"## {name}\n"
-    yield "| " + " | ".join(names[column] for column in kept) + " |\n|" + "---|" * len(kept)
-    for row in rows:
-        yield "| " + " | ".join(row[column] for column in kept) + " |"
-    lines = [line for line in unread(read, measurements) if ": " not in line]
-    more = f" and {len(lines) - MOST_UNREAD} more" if len(lines) > MOST_UNREAD else ""
-    yield f"\nMeasured, and used by no fitted curve: {'; '.join(lines[:MOST_UNREAD]) + more if lines else 'none'}.\n"
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    there = [frame for frame in frames if len(frame)]
+    return pandas.concat(there, ignore_index=True) if there else frame_of([])
