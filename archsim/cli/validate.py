@@ -1,11 +1,18 @@
 """``archsim calibrate --validate``: compare a calibration with measurements, held-out ones included."""
 
+from __future__ import annotations
+
 import argparse
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archsim.base.files import claim
 from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
+
+if TYPE_CHECKING:
+    from archsim.evidence.page import Evidence
 
 
 def add_validate(parser: Parser) -> None:
@@ -84,7 +91,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
     use_one_blas_thread()
     import archsim as ar
-    from archsim.cli.printing import print_measurement_problems, print_notes
+    from archsim.cli.printing import print_measurement_problems
     from archsim.specs.calibration_files import load_calibration
     from calibration.measurements.reading import read_measurements
 
@@ -93,17 +100,25 @@ def run_validate(args: argparse.Namespace) -> int:
     if not args.quick:
         print("fitting again without the held-out sweeps, shapes and EP sizes ...", flush=True)
     found = ar.validate(measurements, args.calibration, quick=args.quick)
-    print_notes(found.notes)
-    print(*found.lines(), sep="\n")
     folder = Path(args.out or f"reports/{load_calibration(args.calibration).gpu}-validation")
     if args.over:
         claim(folder)
-    page = found.write(folder)
-    print(f"report: {page}")
-    args.result = found.as_json() | {"report": str(page)}
+    _show(args, found, found.write(folder))
     for line in found.left_out:
         print(f"No fitted curve uses {line}", file=sys.stderr)
     return UNREAD if found.left_out or not len(found.cases) else OK
+
+
+def _show(args: argparse.Namespace, found: Evidence, page: str | os.PathLike[str] | None) -> None:
+    """What a source of evidence says, its notes, and where its page is."""
+    from archsim.cli.printing import print_notes
+
+    print_notes(found.notes)
+    print(*found.lines(), sep="\n")
+    args.result = found.as_json()
+    if page:
+        args.result["report"] = str(page)
+        print(f"report: {page}")
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -126,8 +141,8 @@ def _validate_served(args: argparse.Namespace) -> int:
     """Simulate measured results; print how far off the simulation is by engine, GPU and model."""
     import archsim as ar
     from archsim.cli.heartbeat import doing
-    from archsim.cli.printing import console, grid, print_compiling
-    from archsim.evidence.serving.accuracy import cell_texts, far_told, row_of, summary
+    from archsim.cli.printing import print_compiling
+    from archsim.evidence.serving.accuracy import row_of
 
     print_compiling()
     found = ar.validate_served(
@@ -135,24 +150,9 @@ def _validate_served(args: argparse.Namespace) -> int:
         against=args.against,
         page=args.out, jobs=args.jobs, report=doing,
     )  # fmt: skip
-    args.result = {
-        "summary": summary(found), "points": [row_of(each) for each in found.judged], "worsened": found.worsened,
-    }  # fmt: skip
-    for line in found.read_as:
-        print(line)
-    print(summary(found))
-    numbers = ("points", "TPOT %", "TTFT %", "tokens/s %", "in range")
-    table = grid("engine, GPU, model, precision", title="medians of absolute errors (with sign)", numbers=numbers)
-    for cell in found.cells:
-        table.add_row(*cell_texts(cell))
-    if found.cells:
-        console().print(table)
-    for line in far_told(found):
-        print(line)
-    for why, count in found.refused.items():
-        print(f"{count} point{'s were' if count > 1 else ' was'} not simulated: {why}")
-    if args.out:
-        print(f"report: {args.out}")
+    _show(args, found.evidence, args.out)
+    print(*found.evidence.left_out, sep="\n")
+    args.result |= {"points": [row_of(each) for each in found.judged], "worsened": found.worsened}
     for line in found.worsened:
         print(f"worse: {line}")
     return FAILED_RUNS if found.worsened else OK

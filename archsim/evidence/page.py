@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 ERRORS, JSON = "errors.csv", "evidence.json"
+MOST_IN_JSON = 2_000  # cases
 MOST_POINTS = 18_000  # of the drawing: every n-th case by error, so that the worst are always drawn
 _NEAR_OR_FAR = {"error under 5 %": "--p4", "5 % or more": "--p7"}
 
@@ -106,11 +107,21 @@ class Evidence(Shown):
                 yield from table.lines()
 
     def as_json(self) -> dict[str, Any]:
-        """The answer, errors by group, and what is left out."""
+        """The answer, errors by group, what is left out, and the cases, if they are few."""
         rows = [{name: None if value != value else value for name, value in row.items()}
                 for row in self.errors.to_dict("records")]  # fmt: skip
-        return {"answer": list(self.sentences), "errors": rows, "notes": list(self.notes),
-                "left_out": list(self.left_out)}  # fmt: skip
+        found = {"answer": list(self.sentences), "errors": rows, "notes": list(self.notes),
+                 "left_out": list(self.left_out)}  # fmt: skip
+        return found | ({"cases": self.cases.to_dict("records")} if len(self.cases) <= MOST_IN_JSON else {})
+
+    def markdown(self) -> str:
+        """A page of all tables."""
+        lines = [f"# {self.title}", "", " ".join(self.sentences), "", *(f"- {note}" for note in self.notes), ""]
+        for table in self.tables:
+            lines += [f"{table.title}:", "", *table.markdown(), ""]
+        if self.left_out:
+            lines += ["Not predicted:", "", *(f"- {line}" for line in self.left_out), ""]
+        return "\n".join(lines)
 
     def write(self, folder: Path) -> Path:
         """Write ``index.html`` and its tables; equal inputs give equal bytes. ``cases.parquet``: every case,

@@ -1,4 +1,4 @@
-"""Transfers and curves of memory beside their laws: the calibration's, or fits to the other sizes of the same series."""
+"""Transfers and curves of memory beside their laws: the calibration's, or fits to other sizes of the same series."""
 
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
@@ -48,7 +48,8 @@ def series_cases(
         floors[known[:1]] = _floor(item)
         law_name, of = names_of(item)
         found.append(pd.DataFrame({
-            "source": "transfers and memory", "group": _set_name(item), "what": [f"{size:,.0f} bytes" for size in item.size_bytes],
+            "source": "transfers and memory", "group": _set_name(item),
+            "what": [f"{size:,.0f} bytes" for size in item.size_bytes],
             "unit": "ns", "measured": item.time_ns, "predicted": ratio * item.time_ns,
             "seen": None if table is not None else False, "error": ratio - 1, "set": _set_name(item),
             "series": item.name, "bytes": item.size_bytes, "table": name_of(table) if table is not None else "",
