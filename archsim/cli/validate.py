@@ -104,8 +104,6 @@ def run_validate(args: argparse.Namespace) -> int:
     if args.over:
         claim(folder)
     _show(args, found, found.write(folder))
-    for line in found.left_out:
-        print(f"No fitted curve uses {line}", file=sys.stderr)
     return UNREAD if found.left_out or not len(found.cases) else OK
 
 
@@ -114,7 +112,7 @@ def _show(args: argparse.Namespace, found: Evidence, page: str | os.PathLike[str
     from archsim.cli.printing import print_notes
 
     print_notes(found.notes)
-    print(*found.lines(), sep="\n")
+    print(*found.lines(), *found.left_out, sep="\n")
     args.result = found.as_json()
     if page:
         args.result["report"] = str(page)
@@ -151,7 +149,6 @@ def _validate_served(args: argparse.Namespace) -> int:
         page=args.out, jobs=args.jobs, report=doing,
     )  # fmt: skip
     _show(args, found.evidence, args.out)
-    print(*found.evidence.left_out, sep="\n")
     args.result |= {"points": [row_of(each) for each in found.judged], "worsened": found.worsened}
     for line in found.worsened:
         print(f"worse: {line}")
@@ -159,7 +156,7 @@ def _validate_served(args: argparse.Namespace) -> int:
 
 
 def _mesh(args: argparse.Namespace) -> int:
-    from archsim.evidence.meshes import answer_lines, case_lines, cases_of, law_lines, page_of
+    from archsim.evidence.meshes import law_lines, page_of
     from archsim.specs.fabric_calibrations import fabric_calibration, shipped_fabrics
 
     fabrics = [fabric_calibration(args.calibration)] if args.calibration else shipped_fabrics()
@@ -171,10 +168,9 @@ def _mesh(args: argparse.Namespace) -> int:
     import archsim as ar
 
     found = ar.validate_meshes(*folders, calibration=args.calibration)
-    args.result = {"cases": found.judged, "told": [*case_lines(found), *answer_lines(found)]}
-    print(*args.result["told"], sep="\n")
+    _show(args, found.evidence, args.out)
     if args.out:
         Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
-        Path(args.out).with_suffix(".csv").write_text(cases_of(found), encoding="utf-8")
-        print(f"report: {args.out}")
+        csv = found.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        Path(args.out).with_suffix(".csv").write_text(csv, encoding="utf-8")
     return OK if found.judged else UNREAD

@@ -62,13 +62,14 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
     of_laws = joined([of_products, series[FILE_ALONE], of_kernels])
     sections = errors(of_laws[of_laws["law"].notna()], kernels.SECTION) if len(of_laws) else errors(of_laws, ["source"])
     cases = joined([of_laws, *list(series.values())[1:], engine, power])
-    skipped = (f"{file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)
+    unread = (f"No fitted curve uses {line}" for line in left_out)
+    skipped = (f"No fitted curve uses {file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)
     return Evidence(
         title=f"Calibration {gpu}: predicted and measured",
         sentences=tuple(_sentences(name, calibration, of_products, series, engine, power, len(sections))),
         cases=cases, errors=errors(cases, ["source", "group"]),
         tables=tuple(_tables(of_products, series, engine, power, sections)),
-        notes=tuple(choosing.choice_notes(calibration, measurements)), left_out=(*left_out, *skipped), about=ABOUT,
+        notes=tuple(choosing.choice_notes(calibration, measurements)), left_out=(*unread, *skipped), about=ABOUT,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ class Case(NamedTuple):
     high: float = nan
 
 
-def frame_of(cases: Iterable[Case], **columns: Sequence) -> pandas.DataFrame:
+def frame_of(cases: Iterable[Case], **columns: Sequence | np.ndarray) -> pandas.DataFrame:
     """A row a case, with ``error``. ``columns``: a value for each case."""
     import pandas
 
@@ -41,17 +41,18 @@ def frame_of(cases: Iterable[Case], **columns: Sequence) -> pandas.DataFrame:
     return found.assign(error=found["predicted"] / found["measured"] - 1)
 
 
-# Statistic of a group → its heading. All but the first are of errors without their sign.
-STATISTICS: Mapping[str, str] = MappingProxyType({
-    "bias": "bias (median)", "median": "median", "mean": "mean", "p90": "90 %", "p95": "p95", "worst": "max",
-    "within_25": "within 25 %", "in_range": "in range", "floor": "floor (mean)",
+COUNTS = ("cases", "extrapolated", "under_5")
+# Statistic of a group → its heading. Those that are no count are shares; all but the bias have no sign.
+HEADINGS: Mapping[str, str] = MappingProxyType({
+    "cases": "cases", "extrapolated": "extrapolated", "under_5": "under 5 %", "bias": "bias (median)",
+    "median": "median", "mean": "mean", "p90": "90 %", "p95": "p95", "worst": "max", "within_25": "within 25 %",
+    "in_range": "in range", "floor": "floor (mean)",
 })  # fmt: skip
-COUNTS: Mapping[str, str] = MappingProxyType({"cases": "cases", "extrapolated": "extrapolated", "under_5": "under 5 %"})
 
 
 def errors(cases: pandas.DataFrame, by: Sequence[str], sort: bool = True) -> pandas.DataFrame:
-    """A row a group of ``by``, of cases whose error is known: `COUNTS`, of them ``extrapolated`` beyond what the
-    predicting table measured, and `STATISTICS` as shares of 1. ``in_range``: share of the measured values inside the
+    """A row a group of ``by``, of cases whose error is known, with the statistics of `HEADINGS`; ``extrapolated``
+    are those beyond what the predicting table measured. ``in_range``: share of the measured values inside the
     printed range. ``floor``: mean distance of a measurement from its repetitions. nan: nothing is known.
     """
     import pandas
@@ -72,4 +73,4 @@ def errors(cases: pandas.DataFrame, by: Sequence[str], sort: bool = True) -> pan
             "in_range": nan if inside is None else float(inside.mean()),
             "floor": float(mine["floor"].mean()) if "floor" in mine else nan,
         })  # fmt: skip
-    return pandas.DataFrame(rows, columns=[*by, *COUNTS, *STATISTICS])
+    return pandas.DataFrame(rows, columns=[*by, *HEADINGS])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.files import own_folder, write_text
 from archsim.base.tables import Shown
-from archsim.evidence.case import COUNTS, STATISTICS, UNDER, frame_of
+from archsim.evidence.case import COUNTS, HEADINGS, UNDER, frame_of
 from archsim.report import plots, rendering
 from calibration.measurements.reading import CASES
 
@@ -65,8 +65,8 @@ def error_table(
     shown: Sequence[str] = ("cases", "extrapolated", "under_5", "mean", "p95", "worst", "floor"),
 ) -> EvidenceTable:
     """Rows of `archsim.evidence.case.errors` by the columns ``by``, with statistics that are named."""
-    columns = {name: (name, str) for name in by}
-    columns |= {(COUNTS | STATISTICS)[name]: (name, _count if name in COUNTS else percent) for name in shown}
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {name: (name, str) for name in by}
+    columns |= {HEADINGS[name]: (name, _count if name in COUNTS else percent) for name in shown}
     return table_of(title, found, columns)
 
 

@@ -436,8 +436,10 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
 
 def test_one_table_of_errors_pools_by_group_and_counts_what_is_seen_apart():
     """Cases without a prediction are left out; a share in range is of those with a range; sizes have no sign."""
-    made = [Case("a", "one", str(at), "us", 100.0, 100.0 * (1 + off), seen, 100.0, high)
-            for at, (off, seen, high) in enumerate([(0.1, True, 120.0), (-0.3, True, 130.0), (0.2, False, np.nan)])]  # fmt: skip
+    made = [
+        Case("a", "one", str(at), "us", 100.0, 100.0 * (1 + off), seen, 100.0, high)
+        for at, (off, seen, high) in enumerate([(0.1, True, 120.0), (-0.3, True, 130.0), (0.2, False, np.nan)])
+    ]
     made[-1] = made[-1]._replace(low=np.nan)
     cases = frame_of([*made, Case("a", "one", "unknown", "us", 100.0, np.nan, True)], floor=[0.1, 0.3, np.nan, np.nan])
     new, seen = errors(cases, ["source", "seen"]).itertuples()

@@ -326,8 +326,8 @@ def _far_points(found: ServedAccuracy) -> Iterator[str]:
 
 
 def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
-    """A row for each time of a point that was simulated, with `KEYS` and ``where``. Constants of the host were fitted on
-    some of the public points, so that none counts as unseen.
+    """A row for each time of a point that was simulated, with `KEYS` and ``where``. None counts as unseen: constants of
+    the host were fitted on some of the public points.
     """
     found, own = [], []
     for each in judged:
