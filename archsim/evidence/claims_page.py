@@ -281,7 +281,7 @@ def cases_of(claims: Sequence[Claims]) -> pandas.DataFrame:
 
 
 def as_json(claims: Sequence[Claims]) -> dict[str, Any]:
-    """The summary, errors by paper of numbers that were fitted and that were not, counts of every paper, and all rows."""
+    """The summary, errors of fitted and of other numbers by paper, counts of every paper, and all rows."""
     return {
         "summary": summary_sentence(claims),
         "errors": errors(cases_of(claims), ["source", "seen"]).to_dict("records"),

@@ -460,12 +460,8 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
     assert "Figure 1 (2): simulated" in (tmp_path / "out/small/index.html").read_text()
     (again,) = ar.claims([tmp_path / "small.yaml"], tmp_path / "out", recorded=True)
     assert again.bars == found.bars and "Figure 1 (2): simulated" in (tmp_path / "out/small/index.html").read_text()
-    (fitted, other) = (
-        claims_page.errors(claims_page.cases_of([again]), ["source", "seen"])
-        .sort_values("seen", ascending=False)
-        .itertuples()
-    )
-    assert fitted.seen and not other.seen and fitted.bias == pytest.approx(found.judged[0].off)
+    fitted, other = claims_page.cases_of([again]).sort_values("seen", ascending=False).itertuples()
+    assert fitted.seen and not other.seen and fitted.error == pytest.approx(found.judged[0].off)
     assert claims_page.ends(found.judged[0], "×") in (tmp_path / "out/small/index.html").read_text()
 
 
