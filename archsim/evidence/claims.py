@@ -75,7 +75,7 @@ class Claims(tables.Shown):
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
     def as_recorded(self) -> dict[str, Any]:
-        """What was simulated: values by id, bars of the figure, answers; and by which code. `judge_recorded` reads it."""
+        """What was simulated: values by id, bars of the figure, answers; and by which code (`judge_recorded`)."""
         rows = {
             each.row.id: {"values": {str(at): value for at, value in each.values.items()}}
             | ({"ends": list(each.ends)} if each.ends else {})

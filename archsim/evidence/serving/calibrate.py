@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     import pandas
 
 
-# A measured run of a user: the JSON of ``vllm bench serve``, with its lists or not, of AIPerf, or of InferenceX.
-
-
-# Whether a result can be: its counts, rates, times and load beside each other. In units of its own keys, as
-# ``--time-unit`` may name others.
-
-
-# The JSON of ``vllm bench serve`` for a simulated run; `read_measured` reads those measured.
-
-
-# A user's own measurement beside the simulation of it.
-
 _TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tokens
 CLOSE_SHARE = 0.10  # within which nothing need be fitted
