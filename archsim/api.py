@@ -54,22 +54,22 @@ if TYPE_CHECKING:
     Watching = Callable[[], AbstractContextManager[Watcher]]
     import pandas
 
+    from archsim.evidence.claims import Claims
+    from archsim.evidence.meshes import MeshValidation
+    from archsim.evidence.page import Evidence
+    from archsim.evidence.serving.accuracy import ServedAccuracy
+    from archsim.evidence.serving.calibrate import FittedConstants
+    from archsim.evidence.serving.calibrate import ServingComparison as ServedComparison
     from archsim.serving.serving import Outcome
     from archsim.specs.fabric_calibrations import FabricCalibration
     from archsim.specs.model import ModelSpec
     from archsim.specs.serving_files import Serving
     from archsim.specs.system import SystemSpec
     from archsim.studies.block_worth import BlockWorth
-    from archsim.studies.claims import Claims
     from archsim.studies.place import Placed
-    from archsim.studies.serving.accuracy import ServedAccuracy
-    from archsim.studies.serving.calibrate import FittedConstants
-    from archsim.studies.serving.calibrate import ServingComparison as ServedComparison
     from archsim.studies.serving.page import ServedPlan
     from archsim.studies.serving.recommendation import Recommendation
     from archsim.studies.serving.results import Searched
-    from archsim.studies.validation.mesh import MeshValidation
-    from archsim.studies.validation.validation import Validation
     from archsim.studies.worth import Worth
     from calibration.fit.calibrate import FittedCalibration
     from calibration.measurements.datasheets import Nominal
@@ -1068,8 +1068,8 @@ def compare_serving(
 
     >>> ar.compare_serving("serve_olmoe", "bench.json")  # needs a measurement  # doctest: +SKIP
     """
+    from archsim.evidence.serving.calibrate import compare_bench
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.calibrate import compare_bench
 
     return compare_bench(load_serving(source, overrides), Path(measured))
 
@@ -1086,8 +1086,8 @@ def calibrate_serving(
 
     >>> ar.calibrate_serving("serve_olmoe", "bench.json")  # needs a measurement  # doctest: +SKIP
     """
+    from archsim.evidence.serving.calibrate import calibrate_host
     from archsim.specs.serving_files import load_serving
-    from archsim.studies.serving.calibrate import calibrate_host
 
     return calibrate_host(load_serving(source, overrides), Path(measured), report)
 
@@ -1118,8 +1118,8 @@ def validate_served(
     >>> ar.validate_served("results", page="served.md").cells  # needs measurements  # doctest: +SKIP
     """
     from archsim.base.host import available_cores
-    from archsim.studies.serving.accuracy import validate_served as validated
-    from archsim.studies.serving.accuracy import write_page
+    from archsim.evidence.serving.accuracy import validate_served as validated
+    from archsim.evidence.serving.accuracy import write_page
 
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     found = validated(
@@ -1202,7 +1202,7 @@ def validate(
     out: str | os.PathLike[str] | None = None,
     *,
     quick: bool = False,
-) -> Validation:
+) -> Evidence:
     """Compare a calibration with measurements, and fits with measurements held out of them.
 
     measurements: folder of CSV files, or one file. calibration: name or file. out: folder of the page and its tables;
@@ -1212,7 +1212,7 @@ def validate(
 
     >>> ar.validate("measurements", "h100", "page")  # needs measurements  # doctest: +SKIP
     """
-    from archsim.studies.validation.validation import validate_calibration
+    from archsim.evidence.calibrations import validate_calibration
 
     found = validate_calibration(os.fspath(calibration), _read(measurements), quick)
     if out is not None:
@@ -1261,11 +1261,11 @@ def validate_meshes(
 
     >>> ar.validate_meshes("measurements", calibration="blackhole")  # needs measurements  # doctest: +SKIP
     """
+    from archsim.evidence import meshes
     from archsim.specs.fabric_calibrations import fabric_calibration
-    from archsim.studies.validation import mesh
 
     known = None if calibration is None else [fabric_calibration(Path(calibration))]
-    return mesh.validate_meshes(*map(Path, folders), fabrics=known)
+    return meshes.validate_meshes(*map(Path, folders), fabrics=known)
 
 
 def _to_fit(measurements: str | os.PathLike[str] | Measurements, named: Nominal, gpu: str | None) -> Measurements:
@@ -1326,10 +1326,10 @@ def claims(
     ['wafer']
     """
     from archsim.base.files import own_folder, write_text
+    from archsim.evidence.claims import judge_paper, judge_recorded
+    from archsim.evidence.claims_page import write_claims, write_summary
     from archsim.runs.sweep import Unwatched
     from archsim.specs.papers import load_paper, paper_names, recorded_values
-    from archsim.studies.claims import judge_paper, judge_recorded
-    from archsim.studies.claims_page import write_claims, write_summary
 
     folder, found = Path(out), []
     own_folder(folder)

@@ -246,7 +246,7 @@ def test_engines():
     found = ar.engines(SMALL, sample=1, steps=1)
     table = found.to_pandas()
     assert list(table) == ["run", "assumptions", "event_ns", "analytical_ns", "error", "reason"] and len(table) == 1
-    assert found.drawn_from == 2 and found.errors[0].runs == 1
+    assert found.drawn_from == 2 and found.errors["cases"][0] == 1
     assert table["error"][0] == pytest.approx(table["analytical_ns"][0] / table["event_ns"][0] - 1)
     assert repr(found) == "Comparison('tiny', 1 of 2 runs on both engines)"
 

@@ -13,7 +13,7 @@ from archsim.report.reference import architecture_page
 ROOT = Path(__file__).resolve().parents[1]
 # From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
-    ("archsim.base", "archsim.uncertainty.quantities"),
+    ("archsim.base", "archsim.uncertainty.quantities", "archsim.evidence.case"),
     ("archsim.laws",),
     ("archsim.specs",),
     ("archsim.workload", "archsim.models"),
@@ -29,6 +29,7 @@ FLOORS = [
     ("calibration",),
     ("archsim.studies",),
     ("archsim.search",),
+    ("archsim.evidence",),
     ("archsim.api", "archsim.extend"),
     ("archsim.cli", "archsim.__main__"),
 ]

@@ -89,7 +89,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 def _meshes(args: argparse.Namespace) -> int:
     import archsim as ar
-    from archsim.studies.validation.mesh import law_lines
+    from archsim.evidence.meshes import law_lines
     from calibration.measurements.mesh import read_meshes
 
     if not args.out:

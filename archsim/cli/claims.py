@@ -8,7 +8,7 @@ from pathlib import Path
 
 from archsim.base.errors import capital
 from archsim.cli import arguments
-from archsim.studies import claims_page
+from archsim.evidence import claims_page
 
 FOLDER = "reports/claims"
 
@@ -34,8 +34,8 @@ def run_claims(args: argparse.Namespace) -> int:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.cli.progress import study
+    from archsim.evidence.claims_page import as_json
     from archsim.specs.papers import paper_names
-    from archsim.studies.claims_page import as_json
 
     folder = Path(args.out or FOLDER)
     if args.recorded:

@@ -81,23 +81,17 @@ def print_engine_errors(compared) -> None:
 
     compared: ``archsim.runs.engine_comparison.Compared``.
     """
+    from archsim.report.sections import ERROR_NAMES, error_rows
     from archsim.report.units import signed_percent
-    from archsim.runs.engine_comparison import OUTSIDE, errors
+    from archsim.runs.engine_comparison import OUTSIDE, outside
 
-    compared = tuple(compared)
-    numbers = ("runs", "median", "p95", "largest", "signed median", "rank correlation")
-    table = grid("error of decode time", numbers=numbers)
-    for each in errors(compared):
-        rank = "–" if each.rank is None else f"{each.rank:.3f}"
-        table.add_row(
-            each.assumptions, str(each.runs), f"{each.median:.1%}", f"{each.p95:.1%}", f"{each.largest:.1%}",
-            signed_percent(each.signed_median), rank,
-        )  # fmt: skip
+    table = grid("error of decode time", numbers=ERROR_NAMES)
+    for row in error_rows(compared):
+        table.add_row(*row)
     console().print(table)
-    outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
-    if outside:
-        print(f"The engines differ by more than {OUTSIDE:.0%} in {len(outside)} of {len(compared)} runs:")
-    for each in outside:
+    if far := outside(compared):
+        print(f"The engines differ by more than {OUTSIDE:.0%} in {len(far)} of {len(compared)} runs:")
+    for each in far:
         print(f"  {each.run}: {signed_percent(each.error)} ({each.reason})")
 
 

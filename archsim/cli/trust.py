@@ -13,9 +13,9 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def run_trust(args: argparse.Namespace) -> int:
     """Simulate one run shortly, and print what its time rests on. Raises ArchsimError."""
     from archsim.cli.printing import console, grid, print_compiling
+    from archsim.evidence.trust import trust
     from archsim.report.units import percent
     from archsim.search.options import experiment_or_machine
-    from archsim.studies.trust import trust
 
     experiment = experiment_or_machine(args.file, args.overrides)
     print_compiling(of=experiment)

@@ -3,7 +3,7 @@ parallelism, copies, the engines' errors, and how sure the answers are.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from archsim.iteration.memory import memory_fit
 from archsim.policies.placement import Placement, even_placement
 from archsim.report.report import Panel, Report
 from archsim.report.sample_figures import option_times
-from archsim.report.units import percent
-from archsim.runs.engine_comparison import OUTSIDE, errors, read_comparison
+from archsim.report.units import percent, signed_percent
+from archsim.runs.engine_comparison import OUTSIDE, Compared, errors, outside, read_comparison
 from archsim.runs.results import Row
 
 # What prediction did with copies of experts: bytes written, saved and evicted by every run; and runs whose copies
@@ -64,23 +64,28 @@ def engines_section(folder: Path) -> dict[str, Any] | None:
     if kept is None:
         return None
     compared, about = kept
-    outside = sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
     return {
         "runs": len(compared),
         **about,
         "limit": percent(OUTSIDE),
-        "sets": [
-            {
-                "assumptions": each.assumptions,
-                "runs": each.runs,
-                "numbers": [f"{value:.1%}" for value in (each.median, each.p95, each.largest)]
-                + [f"{each.signed_median:+.1%}"],
-                "rank": "–" if each.rank is None else f"{each.rank:.3f}",
-            }
-            for each in errors(compared)
-        ],
-        "outside": [{"run": each.run, "error": f"{each.error:+.1%}", "reason": each.reason} for each in outside],
+        "names": ERROR_NAMES,
+        "sets": error_rows(compared),
+        "outside": [(each.run, signed_percent(each.error), each.reason) for each in outside(compared)],
     }
+
+
+ERROR_NAMES = ("runs", "median", "p95", "largest", "signed median", "rank correlation")
+
+
+def error_rows(compared: Sequence[Compared]) -> list[list[str]]:
+    """Assumption set and `ERROR_NAMES`, as text."""
+    return [
+        [
+            row.group, str(row.cases), f"{row.median:.1%}", f"{row.p95:.1%}", f"{row.worst:.1%}",
+            signed_percent(row.bias), "–" if row.rank != row.rank else f"{row.rank:.3f}",
+        ]
+        for row in errors(compared).itertuples()
+    ]  # fmt: skip
 
 
 # What `archsim sure`, or ``--samples``, left beside the results.

@@ -1,16 +1,23 @@
 """Compares the analytical engine with the event engine on a sample of an experiment's runs."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archsim.base import files, sums
+from archsim.evidence import case
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
+
+if TYPE_CHECKING:
+    import pandas
 
 FILE = "comparison.json"
 # an error above it is listed with its reason: the bar for the 95th percentile under ``contention: shared``
@@ -46,19 +53,6 @@ class Compared:
         name = max(side, key=lambda each: abs(side[each]))
         estimated = "too long" if side[name] > 0 else "too short"
         return f"{name} estimated {estimated}, by {abs(side[name]) / total_ns:.0%} of the time"
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Errors of decode time over the runs of an assumption set, as shares of the event engine's."""
-
-    assumptions: str  # label of the set
-    runs: int  # how many
-    median: float  # of absolute errors
-    p95: float  # of absolute errors
-    largest: float  # absolute error
-    signed_median: float  # of signed errors
-    rank: float | None  # None for fewer than three runs, or equal times
 
 
 def sample(runs: Sequence[Any], size: int) -> list[Any]:
@@ -100,12 +94,27 @@ def _told_row(run: Run, simulator: Simulator, report: Callable[[Run, Record], No
     return record["row"]
 
 
-def errors(compared: Sequence[Compared]) -> list[Errors]:
-    """The errors of each assumption set, in order of appearance."""
-    sets: dict[str, list[Compared]] = {}
-    for each in compared:
-        sets.setdefault(each.assumptions, []).append(each)
-    return [_errors(label, own) for label, own in sets.items()]
+def errors(compared: Sequence[Compared]) -> pandas.DataFrame:
+    """A row an assumption set, in order of appearance: columns of `archsim.evidence.case.errors` of decode times, as
+    shares of the event engine's, and ``rank``: their correlation; nan for fewer than three runs, or equal times.
+    """
+    from scipy.stats import spearmanr
+
+    cases = case.frame_of(
+        case.Case("engines", each.assumptions, each.run, "ns", each.event_ns, each.analytical_ns) for each in compared
+    )
+    ranks = [
+        spearmanr(mine["measured"], mine["predicted"]).statistic
+        if len(mine) > 2 and min(mine["measured"].nunique(), mine["predicted"].nunique()) > 1
+        else nan
+        for _, mine in cases.groupby("group", sort=False)
+    ]
+    return case.errors(cases, ["group"], sort=False).assign(rank=ranks)
+
+
+def outside(compared: Iterable[Compared]) -> list[Compared]:
+    """Runs with an error above `OUTSIDE`, the largest first."""
+    return sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
 
 
 def write_comparison(folder: Path, compared: Sequence[Compared], decode_steps: int, of: int) -> None:
@@ -127,22 +136,3 @@ def _bounds(row: Mapping[str, Any]) -> dict[str, float]:
     total_ns = row["prefill_ns"] + row["decode_ns"]
     shares = {name.removeprefix("bound_"): row[name] for name in row if name.startswith("bound_")}
     return {name: (share or 0.0) * total_ns for name, share in shares.items()}
-
-
-def _errors(label: str, compared: Sequence[Compared]) -> Errors:
-    from scipy.stats import spearmanr
-
-    signed = np.array([each.error for each in compared])
-    ranked = len(compared) > 2 and all(
-        len({getattr(each, ns) for each in compared}) > 1 for ns in ("event_ns", "analytical_ns")
-    )
-    rank = (
-        spearmanr([each.event_ns for each in compared], [each.analytical_ns for each in compared]).statistic
-        if ranked
-        else None
-    )
-    size = np.abs(signed)
-    return Errors(
-        label, len(compared), float(np.median(size)), float(np.percentile(size, 95)), float(size.max()),
-        float(np.median(signed)), None if rank is None else float(rank),
-    )  # fmt: skip

@@ -1,13 +1,10 @@
-"""Which question does somebody ask of runs: why, how sure, what is it worth, how far from the optimum, does it meet a
-paper?
+"""Which question does somebody ask of runs: why, how sure, what is it worth, how far from the optimum?
 
 Front: `comparison.Comparison`, `sure.find_sure`, `why.Why`, `ablation.ablated_experiment`,
-    `optimum.measure_optimum`, `worth.Worth`, `claims.judge_paper`, `place.place_experts`, `checking.Checked`,
-    `verify.verify`.
+    `optimum.measure_optimum`, `worth.Worth`, `place.place_experts`, `checking.Checked`, `verify.verify`.
 Units and errors: A study returns a record with its numbers in the units of runs. A question that its inputs do not
     answer is a `SpecError`.
 Laws:
     1. Causes sum to a decode step (test_causes_sum_to_a_decode_step).
-    2. A further null model never helps a paper's row (test_a_further_null_model_never_helps).
 Journey: Runs or files → one study → sentences, figures and tables → `archsim.report`.
 """

@@ -20,11 +20,10 @@ from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.calibration_notes import die_of
 from archsim.runs.engine_comparison import (
     ENGINES,
-    OUTSIDE,
     Compared,
-    Errors,
     compare_engines,
     errors,
+    outside,
     sample,
     shorten,
     write_comparison,
@@ -57,15 +56,14 @@ class Comparison(Shown):
         return f"Comparison({self.name!r}, {len(self.runs)} of {self.drawn_from:,} runs on both engines)"
 
     @property
-    def errors(self) -> list[Errors]:
-        """Errors of decode time by assumption set, as shares of the event engine's."""
+    def errors(self) -> pandas.DataFrame:
+        """Errors of decode time by assumption set (``group``), as shares of the event engine's."""
         return errors(self.runs)
 
     @property
     def outside(self) -> list[Compared]:
         """Runs with an error above `archsim.runs.engine_comparison.OUTSIDE`, the largest first."""
-        outside = [each for each in self.runs if abs(each.error) > OUTSIDE]
-        return sorted(outside, key=lambda each: -abs(each.error))
+        return outside(self.runs)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from archsim.studies.serving.accuracy import WORSE_POINTS, WORSE_SHARE
+from archsim.evidence.serving.accuracy import WORSE_POINTS, WORSE_SHARE
 from measured_serving.accuracy import LONG, MOST_OF_LONG, Point
 
 KEYS = ("model", "system", "backend", "precision")

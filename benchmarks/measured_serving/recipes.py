@@ -9,10 +9,10 @@ engines' defaults.
 from collections.abc import Mapping
 from typing import Any
 
+from archsim.evidence.serving.inferencex_rows import MODELS, scripted_scheduler
 from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import Precision
 from archsim.specs.schedulers import SchedulerSpec
-from archsim.studies.serving.inferencex_rows import MODELS, scripted_scheduler
 
 INFERENCEX = "inferencex_db"  # origin of its nightly runs
 BLOCKS = ("DeepSeek-R1/V3", "MiniMax-M2.5", "GLM-5", "Qwen3.5-397B-A17B")  # whose FP8 checkpoints have a scale a block

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from archsim.evidence.transfers import series_cases, set_errors
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, TransferTable
 from archsim.laws.transfers import PiecewiseLaw, law_of, link_of_copy
 from archsim.specs.library import load_model
-from archsim.studies.validation.comm_errors import errors_with, table_of, transfer_errors
 from calibration.fit.launch import fit_launch
 from calibration.fit.memory import fit_memory
 from calibration.fit.segments import binned_errors, fit_segments, held_out_ratios
@@ -148,7 +148,7 @@ class TestPublicSets:
     def test_send_recv_of_an_h100_node(self, public):
         rows = public["comm"].table("p2p", "h100")
         rows = rows[(rows["library_version"] == "vidur") & (rows["placement"] == "intra_node")]
-        [errors] = transfer_errors(Measurements({"p2p": rows}), "h100")
+        [errors] = set_errors(series_cases(Measurements({"p2p": rows}), "h100")).itertuples()
         assert errors.mean <= 0.015 and errors.binned_mean <= 0.015
         assert errors.binned_max_unrounded <= 0.07  # 9.5 % as it is: one point of 7 us at a resolution of 1 us
         # All but the bin of 18 KiB, whose only point is between 5 us and 7 us at a resolution of 1 us.
@@ -161,7 +161,7 @@ class TestPublicSets:
         rows = public["comm"].table("collective", "h100")
         rows = rows[(rows["variant"] == variant) & (rows["hidden"] == 7168) & ~(rows["sms"] < 20)]
         within = rows[rows["library_version"] == WITHIN_A_NODE]
-        found = transfer_errors(Measurements({"collective": within}), "h100")
+        found = list(set_errors(series_cases(Measurements({"collective": within}), "h100")).itertuples())
         assert len(found) == 2
         for errors in found:
             assert errors.series >= series
@@ -173,8 +173,8 @@ class TestPublicSets:
         rows = rows[(rows["variant"] == variant) & (rows["nodes"] > 1) & ~(rows["sms"] < 20)]
         if not len(rows):
             pytest.skip("needs measurements between nodes")
-        found = transfer_errors(Measurements({"collective": rows}), "h100")
-        assert {f"{nodes:g} nodes" in errors.name for nodes in set(rows["nodes"]) for errors in found} == {True, False}
+        found = list(set_errors(series_cases(Measurements({"collective": rows}), "h100")).itertuples())
+        assert {f"{nodes:g} nodes" in errors.set for nodes in set(rows["nodes"]) for errors in found} == {True, False}
         assert max(errors.mean for errors in found) <= 0.02
 
     def test_laws_of_an_all_to_all_hold_what_was_measured(self, public):
@@ -186,10 +186,11 @@ class TestPublicSets:
             pytest.skip("needs measurements of a GB200")
         reference = ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
         calibration = CalibrationSpec(gpu="gb200", reference=reference, collectives=fit_transfers(rows, "collective"))
-        found = errors_with(calibration, Measurements({"collective": rows[rows["tokens_per_rank"] > 2]}))
+        judged = Measurements({"collective": rows[rows["tokens_per_rank"] > 2]})
+        found = list(set_errors(series_cases(judged, "gb200", calibration)).itertuples())
         assert len(found) == len(calibration.collectives)
         assert np.mean([errors.mean for errors in found]) <= 0.01
-        missed = {errors.name for errors in found if errors.mean > 0.02}
+        missed = {errors.set for errors in found if errors.mean > 0.02}
         assert missed <= {"collective trtllm 1.3.0rc10 dispatch nvlink_two_sided 16 GPUs nvfp4"}
 
     def test_tables_hold_the_laws(self, public):
@@ -207,10 +208,10 @@ class TestPublicSets:
         seen = np.arange(len(rows)) % 3 != 1
         reference = ReferenceRates(peak_flop_per_s={}, hbm_bytes_per_s=1e12, sms=1)
         calibration = CalibrationSpec(gpu="h100", reference=reference, p2p=fit_transfers(rows[seen], "p2p"))
-        [errors] = errors_with(calibration, Measurements({"p2p": rows[~seen]}))
-        assert errors.points == np.sum(~seen) and errors.mean <= 0.015 and errors.binned_mean <= 0.015
+        [errors] = set_errors(series_cases(Measurements({"p2p": rows[~seen]}), "h100", calibration)).itertuples()
+        assert errors.cases == np.sum(~seen) and errors.mean <= 0.015 and errors.binned_mean <= 0.015
         other = calibration.model_copy(update={"p2p": ()})
-        assert errors_with(other, Measurements({"p2p": rows})) == []
+        assert not len(set_errors(series_cases(Measurements({"p2p": rows}), "h100", other)))
 
     def test_memory_numbers(self, public):
         found = {
@@ -237,9 +238,11 @@ class TestPublicSets:
         assert set(public["node"].table("p2p")["library"]) == {"p2pBandwidthLatencyTest"}
 
     def test_report_names_every_set(self, public):
-        errors = transfer_errors(public["node"], "h100") + transfer_errors(public["micro_gpl3"], "h100-pcie")
-        lines = table_of(errors).splitlines()
-        assert len(lines) == 2 + len(errors) == 4 and "pass_ns" in lines[3]
+        (_,), (curve,) = (
+            set_errors(series_cases(public[name], gpu)).itertuples()
+            for name, gpu in (("node", "h100"), ("micro_gpl3", "h100-pcie"))
+        )
+        assert "pass_ns" in curve.set
 
 
 class FakeBackend:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from support.examples import sampled
 from support.made_up_layers import LAW, MODEL, layers
 
+from archsim.evidence import products
+from archsim.evidence import products as validate
+from archsim.evidence.engine_layers import calibrations_shipped
 from archsim.laws import rank_load
 from archsim.laws.moe import POINT, law_ns, named_of, time_of_load
 from archsim.laws.scaling import MeasuredLayer, Scale, pair_bytes, scaled_law, token_bytes
 from archsim.laws.tables import CalibrationSpec, MoeLaw, ReferenceRates
 from archsim.specs.calibration_files import calibration_named
-from archsim.studies.validation import errors
-from archsim.studies.validation import errors as validate
-from archsim.studies.validation.engine_layers import calibrations_shipped
 from calibration.fit import moe
 from calibration.fit.fit import fit_measurements
 from calibration.fit.moe import draw_noise, fit_moe, left_out_errors, moe_ns, moe_pools
@@ -96,16 +96,16 @@ class TestFit:
 
     def test_ranks_left_out(self):
         ((named, sweeps),) = moe_pools(layers())
-        errors = left_out_errors(sweeps, named)
-        assert len(errors) == 5 * 14 and errors["error"].abs().mean() < 0.03
-        assert errors["floor"].isna().all()
+        products = left_out_errors(sweeps, named)
+        assert len(products) == 5 * 14 and products["error"].abs().mean() < 0.03
+        assert products["floor"].isna().all()
 
     def test_a_rank_with_another_kernel_says_little_about_its_neighbours(self):
         rows = layers()
         rows.loc[(rows["ep"] == 8), "latency_us_median"] *= 3
         ((named, sweeps),) = moe_pools(rows)
-        errors = left_out_errors(sweeps, named)["error"].abs().groupby("ep").mean()
-        assert errors[[1, 2, 4]].max() < 0.01 and errors[16] < 0.25 and errors[8] > 0.5
+        products = left_out_errors(sweeps, named)["error"].abs().groupby("ep").mean()
+        assert products[[1, 2, 4]].max() < 0.01 and products[16] < 0.25 and products[8] > 0.5
 
     def test_repeats_of_one_version_are_one_table_though_they_disagree(self):
         again = layers().assign(run_id="again")
@@ -147,8 +147,8 @@ def test_of_noise_between_ranks_none_is_carried():
     generator = np.random.default_rng(3)
     points = tuple(np.array([(ep, 1, 2.0**p) for ep in (1, 2, 4, 8, 16, 32) for p in range(10)], float).T)
     corrections = np.repeat(generator.standard_normal(6) * 0.3, 10)
-    _, errors = moe.choose(points, corrections)
-    assert np.abs(np.expm1(errors)).mean() <= np.abs(np.expm1(-corrections)).mean() + 1e-9
+    _, products = moe.choose(points, corrections)
+    assert np.abs(np.expm1(products)).mean() <= np.abs(np.expm1(-corrections)).mean() + 1e-9
 
 
 def test_rows_are_judged_by_the_table_of_their_kernel():
@@ -162,12 +162,12 @@ def test_rows_are_judged_by_the_table_of_their_kernel():
 
 def test_groups_say_what_is_met():
     cases = validate.rank_out_cases(Measurements({"moe": layers()}), "h100")
-    (group,) = errors.layer_groups(cases).to_dict("records")
-    assert (group["met"], group["aim"], group["cases"]) == ("yes", errors.AIM_OF["DeepSeek-V3"], 70)
-    far = errors.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
-    near = errors.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
+    (group,) = products.layer_groups(cases).to_dict("records")
+    assert (group["met"], group["aim"], group["cases"]) == ("yes", products.AIM_OF["DeepSeek-V3"], 70)
+    far = products.layer_groups(cases.assign(error=0.5)).to_dict("records")[0]
+    near = products.layer_groups(cases.assign(error=0.07, floor=0.08)).to_dict("records")[0]
     assert (far["met"], near["met"]) == ("no", "floor")
-    assert not len(errors.layer_groups(cases.iloc[:0]))
+    assert not len(products.layer_groups(cases.iloc[:0]))
 
 
 def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
@@ -175,9 +175,9 @@ def test_the_stricter_aim_is_for_a_model_however_its_name_is_written():
     two = pd.concat(
         [cases.assign(model=name) for name in ("deepseek-v3", "DeepSeek-V3", "Own", "own")], ignore_index=True
     )
-    found = errors.layer_groups(two).set_index("model")
+    found = products.layer_groups(two).set_index("model")
     assert list(found["cases"]) == [140, 140]
-    assert dict(found["aim"]) == {"DeepSeek-V3": errors.AIM_OF["DeepSeek-V3"], "Own": errors.AIM}
+    assert dict(found["aim"]) == {"DeepSeek-V3": products.AIM_OF["DeepSeek-V3"], "Own": products.AIM}
 
 
 # Laws of fused MoE layers on other dies, and what bounds their fits.

@@ -13,6 +13,7 @@ from archsim.base.errors import SpecError
 from archsim.base.validation import validate
 from archsim.base.yaml import Place, Tree
 from archsim.cli.main import main
+from archsim.evidence.engine_copies import copy_cases
 from archsim.laws.gemm import ExpertGemm, Rates, choose_table, table_times
 from archsim.laws.host_path import path_of
 from archsim.laws.tables import CalibrationSpec, ReferenceRates, ResidualQuantiles, ScalarTable, TransferTable
@@ -20,7 +21,6 @@ from archsim.laws.transfers import fastest_bytes_per_s, law_of, link_table
 from archsim.runs.calibration_notes import GemmSource, calibration_notes
 from archsim.specs.calibration_files import load_calibration
 from archsim.specs.system import D2DSpec, HbmSpec
-from archsim.studies.validation.engine_copies import copy_cases
 from calibration.fit.calibration_file import write_calibration
 from calibration.measurements.adapters.dgx import LAYOUTS, dtype_of, library_and_version, sizes_of
 from calibration.measurements.datasheets import DATASHEETS
@@ -166,13 +166,13 @@ def test_the_same_bytes_twice_and_a_page_that_judges_them(node, fitted, tmp_path
     assert again.read_bytes() == fitted.read_bytes()
     assert main(["validate", str(node), "--with", str(fitted), "--out", str(tmp_path / "page")]) == 0
     page = tmp_path / "page"
-    summary, layers, transfers = (pd.read_csv(page / f"{name}.csv") for name in ("summary", "moe_groups", "transfers"))
-    assert {"cublas", "cutlass"} == set(summary["library"]) and "sweep left out" in set(summary["kind"])
-    assert list(layers["model"]) == ["DeepSeek-V3"] and list(layers["met"]) == ["yes"]
-    assert (
-        transfers["name"].str.contains(f"p2p cuda {DRIVER} intra_node ce uni").sum() == 2
-        and transfers["mean"].max() < 0.01
-    )
+    cases, errors = pd.read_parquet(page / "cases.parquet"), pd.read_csv(page / "errors.csv")
+    products = cases[cases["source"] == "GEMM"]
+    assert {"cublas", "cutlass"} == set(products["library"]) and "sweep left out" in set(products["kind"])
+    assert "the mean error of 1 of 1 groups" in (page / "evidence.json").read_text(encoding="utf-8")
+    transfers = errors[errors["source"] == "transfers and memory"]
+    assert transfers["group"].str.contains(f"p2p cuda {DRIVER} intra_node ce uni").any()
+    assert transfers["mean"].max() < 0.01
     assert (page / "index.html").is_file()
 
 

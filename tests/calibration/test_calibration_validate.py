@@ -12,18 +12,17 @@ from support.made_up_measurements import SHAPES, gemm, written
 from archsim.base.validation import validate as yaml_validate
 from archsim.base.yaml import read_yaml
 from archsim.cli.main import main
+from archsim.evidence import products as validate
+from archsim.evidence.audit import audit, page_of
+from archsim.evidence.case import Case, errors, frame_of
+from archsim.evidence.choosing import choice_notes
+from archsim.evidence.cluster_cases import transfer_cases
+from archsim.evidence.engine_layers import calibrations_shipped
+from archsim.evidence.products import AIM, AIM_OF, layer_groups
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
-from archsim.studies.validation import errors as validate
-from archsim.studies.validation.audit import audit, page_of
-from archsim.studies.validation.choosing import choice_notes
-from archsim.studies.validation.cluster_cases import transfer_cases
-from archsim.studies.validation.engine_layers import calibrations_shipped
-from archsim.studies.validation.errors import AIM, AIM_OF, layer_groups
-from archsim.studies.validation.page import main as write_shipped
-from archsim.studies.validation.sections import LawPoints, sections, unread
 from archsim.uncertainty.quantities import KNOTS, Quantiles
 from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
@@ -62,7 +61,9 @@ def judge(tmp_path, capsys):
             == code
         )
         said = capsys.readouterr()
-        return said.out, said.err, pd.read_parquet(out / CASES), (out / "index.html").read_text(encoding="utf-8")
+        cases = pd.read_parquet(out / CASES)
+        of_products = cases[cases["source"].isin(["GEMM", "fused MoE"])]
+        return said.out, said.err, of_products, (out / "index.html").read_text(encoding="utf-8")
 
     return judged
 
@@ -85,7 +86,7 @@ def test_a_case_is_in_the_fit_by_its_time_and_not_by_the_name_of_its_run(judge):
     renamed = judge(fitted, {"gemm": again}, "--quick")[2]
     assert kinds(renamed) == {"file: in its fit": len(again) - 1, "file: not in its fit": 1}
     measured_again = judge(fitted, {"gemm": gemm(factor=1.02), "moe": layers()}, "--quick")[2]
-    by_what = {what: kinds(cases) for what, cases in measured_again.groupby("what")}
+    by_what = {what: kinds(cases) for what, cases in measured_again.groupby("source")}
     assert by_what == {"GEMM": {"file: not in its fit": len(gemm())}, "fused MoE": {"file: in its fit": len(layers())}}
 
 
@@ -119,7 +120,7 @@ def test_what_no_table_judges_is_reported(judge):
     assert "No fitted curve uses p2p uni of cuda 12.8 (2 points)" in notes
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not tested" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not tested" in notes
-    assert set(cases["what"]) == {"GEMM"} and "GEMM of" not in notes
+    assert set(cases["source"]) == {"GEMM"} and "GEMM of" not in notes
 
 
 def test_a_layer_is_not_judged_by_a_model_of_the_same_name_and_other_sizes(judge):
@@ -135,11 +136,11 @@ def test_sizes_that_were_left_out_are_not_in_the_fit_and_extrapolated_where_they
     }
     everything = {"gemm": gemm(), "moe": layers(ep=(1, 2, 4, 8, 16)), "p2p": copies(2**e for e in range(12, 26))}
     out, _, cases, page = judge(fitted, everything, "--quick")
-    products = cases[cases["what"] == "GEMM"]
+    products = cases[cases["source"] == "GEMM"]
     seen = products["m"].isin((4, 16, 64)) & ((products["n"] != 512) | (products["k"] != 1024))
     assert (products["kind"].eq("file: in its fit") == seen).all()
     assert (products["extrapolated"] == ~seen).all()  # the shape left out is an octave from its neighbours
-    ranks = cases[cases["what"] == "fused MoE"]
+    ranks = cases[cases["source"] == "fused MoE"]
     assert (ranks["kind"].eq("file: in its fit") == ranks["ep"].isin((1, 4, 8))).all()
     assert (ranks["extrapolated"] == (ranks["ep"] == 16)).all()
     row = next(line for line in out.splitlines() if line.startswith("p2p cuda 12.8"))
@@ -173,7 +174,8 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
             )
             == 0
         )
-        engine = pd.read_csv(tmp_path / name / "page" / "engine.csv")
+        engine = pd.read_parquet(tmp_path / name / "page" / CASES)
+        engine = engine[engine["source"] == "event engine, one expert on one die"]
         assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
     assert (tmp_path / "a" / "own.yaml").read_bytes() == (tmp_path / "b" / "own.yaml").read_bytes()
 
@@ -238,15 +240,14 @@ def test_sweeps_that_the_fit_found_to_differ_are_no_repetitions_of_each_other(ju
 
 
 def test_outputs_below_the_measurements_are_no_measurements(tmp_path, capsys):
-    """Tables without rows are not written, and what was written is passed over."""
+    """What was written is passed over."""
     folder = written(tmp_path / "mine", gemm=gemm())
     path, out = folder / "fit" / "h100.yaml", folder / "page"
     for quick in (["--quick"], []):
         assert main(["calibrate", str(folder), "--out", str(path)]) == 0
         assert main(["validate", *quick, "--with", str(path), str(folder), "--out", str(out)]) == 0
         assert capsys.readouterr().err == ""
-        assert all(file.stat().st_size > 10 for file in out.glob("[!.]*")) and not (out / "moe_groups.csv").exists()
-        assert 'href="moe_groups.csv"' not in (out / "index.html").read_text(encoding="utf-8")
+        assert all(file.stat().st_size > 10 for file in out.glob("[!.]*"))
     found = read_measurements(folder)
     assert found.problems == [] and found.skipped == {} and len(found.table("gemm")) == len(gemm())
 
@@ -260,6 +261,14 @@ def test_a_release_is_what_candidates_are_of():
 # The errors that a calibration is allowed, on public sweeps, shapes and EP sizes that its fit has not seen.
 
 DTYPES = ["bf16", "fp8"]
+
+
+def summary(cases):
+    """Errors of all cases together."""
+    (found,) = errors(cases.assign(all="all"), ["all"]).itertuples()
+    return found
+
+
 FOLDS = 5  # of shapes; the command takes 16, which is a little easier
 ERRORS_CASES = {"fp8": 112 / 117, "bf16": 105 / 117}
 # One library and one of seven models, as each takes half a minute: the one with the closest limit. `archsim calibrate
@@ -296,27 +305,27 @@ def shapes(measurements):
 def test_experts_on_sweeps_left_out(sweeps, dtype):
     """Not all nine shapes were measured in two sweeps; the limits are shares of 117."""
     cases = validate.expert_cases(sweeps[sweeps["dtype"] == dtype])
-    found = validate.summary(cases)
-    assert found.cases >= 100 and found.under >= ERRORS_CASES[dtype] * found.cases
+    found = summary(cases)
+    assert found.cases >= 100 and found.under_5 >= ERRORS_CASES[dtype] * found.cases
     assert cases["floor"].notna().all()
 
 
 @pytest.mark.nightly
 def test_fp8_experts_of_deepseek_and_qwen_all(sweeps):
     cases = validate.expert_cases(sweeps[sweeps["dtype"] == "fp8"])
-    assert cases["error"].abs().max() < validate.UNDER
+    assert cases["error"].abs().max() < 0.05
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_m_on_sweeps_left_out(sweeps, dtype):
-    assert validate.summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
+    assert summary(sweeps[sweeps["dtype"] == dtype]).mean <= MEAN_OF_ALL_M[dtype]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes_left_out(shapes, dtype):
-    found = validate.summary(shapes[shapes["dtype"] == dtype])
+    found = summary(shapes[shapes["dtype"] == dtype])
     assert found.cases > 3_000
     assert found.mean <= 0.04 and found.p95 <= 0.10
 
@@ -425,25 +434,19 @@ def test_four_nodes_without_a_table_are_judged(tmp_path):
     assert all(np.abs(each.error).max() < 0.2 for each in found)
 
 
-def test_sections_pool_and_unread_lists():
-    found = [
-        LawPoints("attention", "gqa", "trtllm", 2, np.array([0.1, -0.3])),
-        LawPoints("attention", "gqa", "trtllm", 2, np.array([0.0, 0.2])),
-        LawPoints("attention", "gqa", "vllm 1", 7, None),
+def test_one_table_of_errors_pools_by_group_and_counts_what_is_seen_apart():
+    """Cases without a prediction are left out; a share in range is of those with a range; sizes have no sign."""
+    made = [
+        Case("a", "one", str(at), "us", 100.0, 100.0 * (1 + off), seen, 100.0, high)
+        for at, (off, seen, high) in enumerate([(0.1, True, 120.0), (-0.3, True, 130.0), (0.2, False, np.nan)])
     ]
-    (row,) = sections(found).itertuples()
-    assert (row.points, row.worst, row.within_25) == (4, 0.3, 0.75)
-    assert unread(found, Measurements(skipped={"odd.csv": "why"})) == [
-        "attention gqa of vllm 1 (7 points)", "odd.csv: why",
-    ]  # fmt: skip
-
-
-def test_the_page_of_shipped_calibrations(tmp_path, capsys):
-    folder = written(tmp_path / "mine", gemm=gemm())
-    write_shipped([str(folder), str(tmp_path / "page.md"), "h100"])
-    page = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "## h100" in page and "| law | points |" in page
-    assert main(["validate", "--quick", "--with", "h100", str(folder), "--out", str(tmp_path / "out")]) in (0, 3)
+    made[-1] = made[-1]._replace(low=np.nan)
+    cases = frame_of([*made, Case("a", "one", "unknown", "us", 100.0, np.nan, True)], floor=[0.1, 0.3, np.nan, np.nan])
+    new, seen = errors(cases, ["source", "seen"]).itertuples()
+    assert (seen.cases, seen.worst, seen.within_25, seen.in_range) == (2, pytest.approx(0.3), 0.5, 1.0)
+    assert (seen.bias, seen.median, seen.floor) == (pytest.approx(-0.1), pytest.approx(0.2), pytest.approx(0.2))
+    assert (new.cases, new.p90) == (1, pytest.approx(0.2)) and np.isnan(new.in_range) and np.isnan(new.floor)
+    assert not len(errors(frame_of([]), ["source"]))
 
 
 # The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.

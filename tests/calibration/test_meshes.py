@@ -133,7 +133,7 @@ def test_calibrate_and_validate_at_the_command_line(tmp_path, capsys):
     assert main(["validate", "--mesh", str(tmp_path), "--with", file, "--out", str(page)]) == 0
     said = capsys.readouterr().out
     assert "m4_L3_captured" in said and "links only" in said and "change against captured" in said
-    assert "| combine | replay-2026-09-11 | 3 | 0.0 |" in page.read_text(encoding="utf-8")
+    assert "| combine | replay-2026-09-11 | – | 3 | 0.0 |" in page.read_text(encoding="utf-8")
     assert main(["validate", "--mesh"]) == 0
     assert "blackhole dispatch replay-2026-09-11 (ring)" in capsys.readouterr().out
 
@@ -244,7 +244,7 @@ def test_shipped_laws_are_those_of_the_measurements_and_meet_the_bars():
 
 @needs_data
 def test_the_page_is_up_to_date():
-    from archsim.studies.validation.mesh import page_of
+    from archsim.evidence.meshes import page_of
 
     page = (Path(__file__).parents[2] / "docs" / "meshes.md").read_text(encoding="utf-8")
     assert page_of(ar.validate_meshes(MEASURED), shipped_fabrics()) == page, "archsim calibrate --validate --mesh …"

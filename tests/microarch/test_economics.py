@@ -17,13 +17,13 @@ from support.examples import examples
 import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.evidence.power import gpu_power_w, power_cases
 from archsim.report.units import estimate_texts
 from archsim.runs.energy import Activity, activity_of, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.library import load_experiment, load_system
 from archsim.specs.made import MadeSpec
-from archsim.studies.validation.power_cases import gpu_power_w, power_cases
 from calibration.measurements.reading import Measurements
 from microarch.silicon.cost import (
     CARRIER_MM2,
@@ -338,7 +338,7 @@ def test_what_the_coefficients_follow_from_is_met(cases):
 
 def test_every_work_is_within_a_tenth_and_within_its_range(cases):
     assert len(cases) == 26 and cases["error"].abs().max() < 0.08
-    assert (cases["low_w"] < cases["measured_w"] + 1).all() and (cases["measured_w"] < cases["high_w"]).all()
+    assert (cases["low"] < cases["measured"] + 1).all() and (cases["measured"] < cases["high"]).all()
 
 
 def test_few_rows_are_multiplied_in_whole_tiles():
@@ -356,7 +356,7 @@ def test_the_energy_of_empty_rows_predicts_what_it_was_not_fitted_on(cases):
     def error(row, share):
         estimates = EnergyEstimates().change({"padding_pj": share})
         rates = row.hbm_tbytes_per_s * 1e12, row.tflop_per_s * 1e12, 1 + (row.dtype == "bf16")
-        return gpu_power_w(*rates, H100_MM2, estimates, row.m, 700.0, 1.32)[0] / row.measured_w - 1
+        return gpu_power_w(*rates, H100_MM2, estimates, row.m, 700.0, 1.32)[0] / row.measured - 1
 
     known = EnergyEstimates().padding_pj
     for fitted in few[few["m"] == 1].itertuples():

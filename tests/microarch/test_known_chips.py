@@ -4,11 +4,11 @@ import pytest
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.evidence.known_chips import known_figures, served_figures
+from archsim.evidence.power import gpu_power_w
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import Coefficients, build_costs, making_notes, refuse_unbuildable
 from archsim.specs.library import load_system
-from archsim.studies.known_chips import known_figures, served_figures
-from archsim.studies.validation.power_cases import gpu_power_w
 from microarch.silicon.cost import CARRIER_MM2, dies_per_wafer
 from microarch.silicon.energy import EnergyEstimates
 

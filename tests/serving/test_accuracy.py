@@ -30,6 +30,10 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
+from archsim.evidence.serving.accuracy import JudgedPoint, ServedAccuracy, cells_of, table_of, worse
+from archsim.evidence.serving.load_results import read_served
+from archsim.evidence.serving.measured_points import MeasuredPoint
+from archsim.evidence.serving.measured_run import read_measured, under_load
 from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
@@ -37,10 +41,6 @@ from archsim.serving.serving import deploy, range_of, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.accuracy import JudgedPoint, ServedAccuracy, cells_of, page, table_of, worse
-from archsim.studies.serving.load_results import read_served
-from archsim.studies.serving.measured_points import MeasuredPoint
-from archsim.studies.serving.measured_run import read_measured, under_load
 
 DEPLOYMENT = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"}, "engine": "vllm",
@@ -257,7 +257,7 @@ def test_cells_have_medians_of_errors_and_the_share_in_range():
     assert vllm.biases[0] == pytest.approx(0.1)
     assert vllm.hits == pytest.approx(5 / 6)  # 20 ms lie out of 9 to 11
     assert cells_of(found)[-1].points == 4
-    text = page(ServedAccuracy(tuple(found), ("x: read as y",)))
+    text = ServedAccuracy(tuple(found), ("x: read as y",)).evidence.markdown()
     assert "| vllm h200 llama-3.1-8b fp8 | 3 | 20.0 (+10.0) | 10.0 (+10.0) | – | 83% |" in text
 
 
@@ -309,8 +309,11 @@ def test_the_command_simulates_says_how_far_and_fails_where_it_worsened(tmp_path
     rows = written(tmp_path, "rows.csv", [ROW, ROW | {"backend": "mlc"}])
     at = tmp_path / "accuracy.md"
     assert main(["validate", "--served", str(rows), "--out", str(at), "--jobs", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "read as InferenceX rows, by its keys" in said and "Of 1 of 2 measured points the simulation misses" in said
+    both = capsys.readouterr()
+    said = both.out
+    assert (
+        "read as InferenceX rows, by its keys" in both.err and "Of 1 of 2 measured points the simulation misses" in said
+    )
     assert "1 point was not simulated: the engine mlc is not simulated" in said and at.is_file()
     before = at.with_suffix(".csv")
     better = list(csv.DictReader(before.open()))

@@ -15,6 +15,7 @@ from measured_serving.split import pools_of
 import archsim as ar
 from archsim.base.errors import SpecError, TraceError
 from archsim.cli.main import main
+from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.pool import in_copies
 from archsim.serving.constants import host_file, host_of
@@ -30,7 +31,6 @@ from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration
-from archsim.studies.serving.inferencex_rows import decode_batches
 from archsim.studies.serving.question import asked_of, kinds_of
 from archsim.studies.serving.race import Curve
 from archsim.studies.serving.recommend import recommend

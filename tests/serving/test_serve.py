@@ -12,13 +12,13 @@ from support.examples import sampled
 import archsim as ar
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.evidence.serving.calibrate import MOST_SIMULATIONS
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.serving.measures import measure, times_ns
 from archsim.serving.serving import host_for
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
-from archsim.studies.serving.calibrate import MOST_SIMULATIONS
 from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.results import EqualConfigurations, best_sentences, equal_groups, on_front, table_of
 from archsim.studies.serving.runs import serve_plan

@@ -11,6 +11,9 @@ from support.papers import small
 
 import archsim as ar
 from archsim.base.errors import SpecError
+from archsim.evidence import claims_page
+from archsim.evidence.claims import code_of, judge_paper, judge_recorded
+from archsim.evidence.judged_claims import JudgedClaim, judged_signs, value_of
 from archsim.runs.sweep import Unwatched
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_model, load_planned
@@ -26,9 +29,7 @@ from archsim.specs.papers import (
     recorded_values,
 )
 from archsim.specs.serving_files import load_serving
-from archsim.studies import claim_tables, claims_page
-from archsim.studies.claims import code_of, judge_paper, judge_recorded
-from archsim.studies.judged_claims import JudgedClaim, judged_signs, value_of
+from archsim.studies import claim_tables
 from archsim.workload import statistics
 from archsim.workload.subjects import collect, traffic_of
 from archsim.workload.traffic_presets import load_traffic, of_layers
@@ -413,6 +414,7 @@ def test_what_was_recorded_is_judged_alike_and_json_has_every_row(judged):
     recorded = json.loads((folder / "out/recorded.json").read_text())
     again = judge_recorded(found.paper, recorded["small"])
     assert claims_page.table_of([again]).rows == claims_page.table_of([found]).rows
+    assert again.answers == found.answers and again.answers
     told = json.loads(json.dumps(claims_page.as_json([again])))
     assert [each["verdict"] for each in told["rows"]] == [
         claims_page.VERDICTS[kind] for kind in ("missed", "reproduced")
@@ -456,6 +458,10 @@ def test_a_constant_that_was_fitted_on_a_rounded_number_has_an_interval(tmp_path
     assert [(value, part) for value, part, _ in found.bars] == [("base", "decoding"), ("allo", "decoding")]
     assert found.bars[1][2] == pytest.approx(found.judged[0].simulated / 1e6)
     assert "Figure 1 (2): simulated" in (tmp_path / "out/small/index.html").read_text()
+    (again,) = ar.claims([tmp_path / "small.yaml"], tmp_path / "out", recorded=True)
+    assert again.bars == found.bars and "Figure 1 (2): simulated" in (tmp_path / "out/small/index.html").read_text()
+    fitted, other = claims_page.cases_of([again]).sort_values("seen", ascending=False).itertuples()
+    assert fitted.seen and not other.seen and fitted.error == pytest.approx(found.judged[0].off)
     assert claims_page.ends(found.judged[0], "×") in (tmp_path / "out/small/index.html").read_text()
 
 

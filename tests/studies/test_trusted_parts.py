@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from archsim.evidence.trust import trust
 from archsim.search.options import experiment_with
 from archsim.specs.uncertainty import load_widths
-from archsim.studies.trust import trust
 
 
 @pytest.fixture(scope="module")

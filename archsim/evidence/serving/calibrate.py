@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from archsim.base import tables, units
+from archsim.evidence.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 from archsim.serving.constants import Host
 from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
@@ -24,23 +25,10 @@ from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.bench_json import METRICS, bench
-from archsim.studies.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 
 if TYPE_CHECKING:
     import pandas
 
-
-# A measured run of a user: the JSON of ``vllm bench serve``, with its lists or not, of AIPerf, or of InferenceX.
-
-
-# Whether a result can be: its counts, rates, times and load beside each other. In units of its own keys, as
-# ``--time-unit`` may name others.
-
-
-# The JSON of ``vllm bench serve`` for a simulated run; `read_measured` reads those measured.
-
-
-# A user's own measurement beside the simulation of it.
 
 _TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tokens

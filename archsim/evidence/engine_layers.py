@@ -12,22 +12,18 @@ import numpy as np
 import pandas as pd
 
 from archsim.base import errors, units
+from archsim.evidence.case import Case, frame_of
+from archsim.evidence.engine_experts import steps_ns
+from archsim.evidence.page import joined
 from archsim.laws import die, gemm, moe, tables
 from archsim.laws.moe import EPLB
 from archsim.laws.moe import SIZES as LAYER_SIZES
 from archsim.laws.rank_load import BALANCED, TILED, candidates, rank_loads
 from archsim.specs import calibration_files, config_files
-from archsim.studies.validation.engine_cases import steps_ns
 from calibration.fit.moe import with_defaults
 from calibration.measurements import reading
 
-FAR = 0.25
 FASTEST = "fastest"  # instead of a library
-LAYER_COLUMNS = [
-    "gpu", "model", "dtype", "library", "ep",
-    "experts_a_rank", "tokens_an_expert", "engine_us", "law_us", "measured_us",
-    "law_error", "error", "extrapolated", "within",
-]  # fmt: skip
 LIMIT_GROUPS = ("vllm",)  # libraries that route a token to some groups of experts only, where the model says so
 CELL = ["model", "dtype", "ep", "pairs", "active"]
 
@@ -35,10 +31,10 @@ CELL = ["model", "dtype", "ep", "pairs", "active"]
 def layer_cases(
     calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements, gpu: str | None = None
 ) -> pd.DataFrame:
-    """One row per cell and library, and per cell and FASTEST; columns COLUMNS.
+    """One row per cell and library, and per cell and FASTEST; the range is the result's own residuals.
 
     ``named``: the calibration's name or path, as in a system; ``gpu``: whose measurements judge it, by default those of
-    the calibration. ``within``: whether the measured time is within the result's own residuals.
+    the calibration. ``law_error``: of the engine against the fitted curve.
     """
     gpu = gpu or calibration.gpu
     cells = measured_cells(measurements, gpu)
@@ -47,14 +43,14 @@ def layer_cases(
         for (model, dtype, library, ep), rows in cells.groupby(["model", "dtype", "library", "ep"], sort=True)
         if (each := _layer_cases(calibration, named, gpu, model, dtype, library, float(ep), rows)) is not None
     ]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)
+    return joined(found)
 
 
 def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
     """Like `layer_cases`, but for the layers of other GPUs with a shipped calibration, whose rates the die has."""
     others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
     found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LAYER_COLUMNS)
+    return joined(found)
 
 
 def calibrations_shipped() -> set[str]:
@@ -115,27 +111,19 @@ def _layer_cases(calibration, named, gpu, model, dtype, library, ep, rows) -> pd
     pairs = np.array([each.sum() for each in tokens], float)
     active = np.array([(each > 0).sum() for each in tokens], float)
     times = law.times(pairs, active)
-    measured_us = rows["measured_us"].to_numpy(float)
-    frame = pd.DataFrame({"engine_us": engine_us, "law_us": times.ns / units.NS_PER_US, "measured_us": measured_us})
-    within = (measured_us >= engine_us * (1 - times.low)) & (measured_us <= engine_us * (1 + times.high))
-    frame = frame.assign(
-        gpu=gpu, model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep,
-        tokens_an_expert=pairs / (sizes.experts / ep), law_error=engine_us / frame["law_us"] - 1,
-        error=engine_us / measured_us - 1, extrapolated=times.extrapolated, within=within,
-    )  # fmt: skip
-    return frame[LAYER_COLUMNS]
-
-
-def layer_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(column names, rows of text): errors of the engine against measured layers, by library and dtype."""
-    names = ["GPU", "library", "dtype", "cells", "mean %", "median %", "within 25 %", "in its residuals"]
-    names += ["engine from curve, mean %"]
-    rows = []
-    for (gpu, library, dtype), group in cases.groupby(["gpu", "library", "dtype"], sort=True):
-        off, law = group["error"].abs(), group["law_error"].abs()
-        figures = (off.mean(), off.median(), (off <= FAR).mean(), group["within"].mean(), law.mean())
-        rows.append([gpu, library, dtype, str(len(group)), *(f"{100 * value:.1f}" for value in figures)])
-    return names, rows
+    cases = [
+        Case(
+            "event engine, one rank", f"{gpu}, {library}, {dtype}", f"{model}, EP {ep:g}, {each:g} pairs", "us", us,
+            simulated_us, low=simulated_us * (1 - low), high=simulated_us * (1 + high),
+        )
+        for each, us, simulated_us, low, high in zip(
+            pairs, rows["measured_us"].to_numpy(float), engine_us, times.low, times.high, strict=True
+        )
+    ]  # fmt: skip
+    return frame_of(
+        cases, tokens_an_expert=pairs / (sizes.experts / ep), law_error=engine_us / (times.ns / units.NS_PER_US) - 1,
+        extrapolated=times.extrapolated,
+    ).assign(model=model, dtype=dtype, library=library, ep=int(ep), experts_a_rank=sizes.experts / ep)  # fmt: skip
 
 
 def _tokens(pairs: float, active: float, sizes: moe.MoeSizes, ep: float) -> np.ndarray:

@@ -18,6 +18,9 @@ import numpy as np
 from archsim.base.errors import capital
 from archsim.base.sums import sum
 from archsim.base.tables import Shown
+from archsim.evidence.case import Case as EvidenceCase
+from archsim.evidence.case import errors, frame_of
+from archsim.evidence.page import Evidence, EvidenceTable
 from archsim.laws.mesh import COMBINE, DISPATCH, LINEAR, NULLS, RING, EndpointLaw, LinkRate, quantities
 from archsim.specs.fabric_calibrations import FabricCalibration, shipped_fabrics
 from calibration.fit.mesh import endpoint_laws
@@ -31,7 +34,6 @@ MISSING_SPREAD = (
     "captured_columns_*.csv do not say how the picks of a column spread over its eight chips; the spread is taken to "
     "be even, so that two columns with the same share get the same time, though measured ones differ by up to 41 %"
 )
-COLUMNS = ("file", "case", "kernel", "version", "measured_ns", "simulated_ns", "error", "left_out_error")
 NONE = (nan,) * len(NULLS)  # no null model has a time
 
 
@@ -116,14 +118,25 @@ class MeshValidation(Shown):
         return f"MeshValidation({len(self.judged)} cases, {len(self.ratios)} ratios, {len(self.unread)} files unread)"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per case: `COLUMNS`, and a column for each null model in ns."""
-        import pandas
+        """One row per case, ratio and null model."""
+        return cases_of(self)
 
-        rows = [
-            (j.file, j.name, j.kernel, j.version, j.measured_ns, j.simulated_ns, j.error, j.left_out_error, *j.nulls)
-            for j in self.judged
+    @property
+    def evidence(self) -> Evidence:
+        """As every source is shown."""
+        beaten = sum(bool(each.beaten_by) for each in self.summaries)
+        sentences = [f"{len(self.summaries) - beaten} of {len(self.summaries)} fitted curves beat every null model."]
+        sentences += [
+            f"Order of {order.kind}, from the shortest: measured {' < '.join(order.measured)}; simulated "
+            f"{' < '.join(order.simulated)}."
+            for order in self.orders
         ]
-        return pandas.DataFrame(rows, columns=[*COLUMNS, *(f"{name.replace(' ', '_')}_ns" for name in NULLS)])
+        columns = any(each.case and each.case.family == "column" for each in self.judged)
+        cases = cases_of(self)
+        return Evidence(
+            "Measured meshes", tuple(sentences), cases, errors(cases, ["source", "group"]), tuple(tables_of(self)),
+            (f"{capital(MISSING_SPREAD)}.",) if columns else (), self.unread,
+        )  # fmt: skip
 
 
 def validate_meshes(*folders: str | Path, fabrics: Sequence[FabricCalibration] | None = None) -> MeshValidation:
@@ -466,43 +479,49 @@ def names_of(kernel: str) -> str:
     return {DISPATCH: "dispatch", COMBINE: "combine", "link": "link rate", "hop": "hop latency"}.get(kernel, kernel)
 
 
-def case_lines(found: MeshValidation) -> list[str]:
-    """A table of every case, as aligned text."""
+def tables_of(found: MeshValidation) -> list[EvidenceTable]:
+    """Every case, every ratio, ratios by kind, and mean errors by kernel and version."""
     head = ["case", "kernel", "version", "measured", "simulated", "error", "left out", *NULLS]
-    rows = [[*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)] for each in found.judged]
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    cases = [[*_cells(each), *(_time(ns, each.unit) for ns in each.nulls)] for each in found.judged]
+    ratios = [
+        [each.kind, each.kernel, each.name, f"{each.measured:.3f}", f"{each.simulated:.3f}", f"{each.off:+.3f}",
+         f"{each.bar:.2f}", "" if abs(each.off) <= each.bar else "missed"]
+        for each in found.ratios
+    ]  # fmt: skip
+    kinds = []
+    for kind, kernel in dict.fromkeys((each.kind, each.kernel) for each in found.ratios):
+        own = [each for each in found.ratios if (each.kind, each.kernel) == (kind, kernel)]
+        met = sum(abs(each.off) <= each.bar for each in own)
+        kinds.append([f"{kind}, {kernel}", str(len(own)), str(met), f"{max(abs(each.off) for each in own):.3f}"])
+    laws = [
+        [names_of(of.kernel), of.version, ", ".join(of.beaten_by) or "–", str(of.cases),
+         *map(_bare, (of.error, of.most, of.left_out, *of.nulls))]
+        for of in found.summaries
+    ]  # fmt: skip
+    headings = ["cases", "error %", "at most %", "left out %", *(f"{each} %" for each in NULLS)]
+    found_tables = [
+        EvidenceTable("Cases", head, cases, 3),
+        EvidenceTable("Ratios and changes", ["kind", "kernel", "case", *head[3:5], "difference", "bar", ""], ratios, 3),
+        EvidenceTable("By kind", ["kind", "cases", "within the bar", "largest difference"], kinds, 1),
+        EvidenceTable("Mean errors of the file, of cases left out of a fit, and of null models",
+                      ["kernel", "version", "not better than", *headings], laws, 3),
+    ]  # fmt: skip
+    return [each for each in found_tables if each.rows]
+
+
+def cases_of(found: MeshValidation) -> pandas.DataFrame:
+    """Every case in ns, every ratio, and what null models and laws that the other cases give say of a case."""
+    every = [
+        EvidenceCase("ratios of meshes", f"{each.kind}, {each.kernel}", each.name, "×", each.measured, each.simulated)
+        for each in found.ratios
     ]
-
-
-def answer_lines(found: MeshValidation) -> list[str]:
-    """Ratios, orders, laws and what was not read, a line each."""
-    lines = ["", "ratios and changes, measured, simulated, difference, bar:"]
-    for each in found.ratios:
-        met = "" if abs(each.off) <= each.bar else "  missed"
-        lines.append(
-            f"{each.kind}: {each.kernel} {each.name}: {each.measured:.3f}, {each.simulated:.3f}, {each.off:+.3f}, "
-            f"{each.bar:.2f}{met}"
-        )
-    for order in found.orders:
-        lines += [
-            "", f"order of {order.kind}, from the shortest:", f"measured:  {' < '.join(order.measured)}",
-            f"simulated: {' < '.join(order.simulated)}",
-        ]  # fmt: skip
-    lines += ["", "mean error by kernel and version: the file, cases left out of a fit, and null models beside it:"]
-    for of in found.summaries:
-        nulls = ", ".join(f"{name} {_percent(error)}" for name, error in zip(NULLS, of.nulls, strict=True))
-        beaten = f"; not better than {', '.join(of.beaten_by)}" if of.beaten_by else ""
-        lines.append(
-            f"{names_of(of.kernel)} {of.version}: {of.cases} cases, {_percent(of.error)}, at most {_percent(of.most)}, "
-            f"left out {_percent(of.left_out)}; {nulls}{beaten}"
-        )
-    if any(each.case and each.case.family == "column" for each in found.judged):
-        lines += ["", f"missing: {MISSING_SPREAD}."]
-    if found.unread:
-        lines += ["", "not simulated:", *found.unread]
-    return lines
+    for each in found.judged:
+        group, unit = f"{names_of(each.kernel)} {each.version}", "ns/B" if each.unit == "ns/B" else "ns"
+        about = group, each.name, unit, each.measured_ns
+        every += [EvidenceCase("meshes", *about, each.simulated_ns)]
+        every += [EvidenceCase("meshes", *about, each.left_out_ns, seen=False)]
+        every += [EvidenceCase(f"meshes, {name}", *about, ns) for name, ns in zip(NULLS, each.nulls, strict=True)]
+    return frame_of(each for each in every if np.isfinite(each.predicted))
 
 
 def law_lines(fabrics: Iterable[FabricCalibration]) -> list[str]:
@@ -542,6 +561,7 @@ def _laws_of(fabric: FabricCalibration) -> list[str]:
 
 def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
     """``docs/meshes.md``."""
+    tables = {each.title: each for each in tables_of(found)}
     lines = [
         "# Measured meshes", "",
         "How far are the fitted curves of dispatch and combine from what was measured on real meshes of chips?",
@@ -555,25 +575,10 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
         "the columns [below](#files).", "",
         "For wafers, whose networks nobody measured, these errors are the nearest evidence.", "",
         "## Fitted curves against null models", "",
-        "| kernel | version | cases | error % | left out % | " + " | ".join(f"{each} %" for each in NULLS)
-        + " | not better than |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        *tables["Mean errors of the file, of cases left out of a fit, and of null models"].markdown(),
     ]  # fmt: skip
-    for of in found.summaries:
-        numbers = (of.error, of.left_out, *of.nulls)
-        cells = [names_of(of.kernel), of.version, str(of.cases), *map(_bare, numbers), ", ".join(of.beaten_by) or "–"]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Ratios and changes",
-        "",
-        "| kind | cases | within the bar | largest difference |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for kind, kernel in dict.fromkeys((each.kind, each.kernel) for each in found.ratios):
-        own = [each for each in found.ratios if (each.kind, each.kernel) == (kind, kernel)]
-        met = sum(abs(each.off) <= each.bar for each in own)
-        lines.append(f"| {kind}, {kernel} | {len(own)} | {met} | {max(abs(each.off) for each in own):.3f} |")
+    if "By kind" in tables:
+        lines += ["", "## Ratios and changes", "", *tables["By kind"].markdown()]
     for order in found.orders:
         lines += [
             "", f"Order of {order.kind}: measured {' < '.join(order.measured)}; simulated "
@@ -584,26 +589,6 @@ def page_of(found: MeshValidation, fabrics: Sequence[FabricCalibration]) -> str:
     lines += [f"- {line}" for line in found.unread]
     lines += ["", "## The calibrations", "", *(f"- {line}" for line in law_lines(fabrics)), "", *_files()]
     return "\n".join(lines) + "\n"
-
-
-def cases_of(found: MeshValidation) -> str:
-    """Every case and every ratio, as CSV: kind, case, kernel, version, measured, simulated (ns, or a ratio), left out,
-    and the null models.
-    """
-    import pandas
-
-    times = [
-        {"kind": "time_ns", "case": each.name, "kernel": each.kernel, "version": each.version,
-         "measured": each.measured_ns, "simulated": each.simulated_ns, "left_out": each.left_out_ns,
-         **dict(zip(NULLS, each.nulls, strict=True))}
-        for each in found.judged
-    ]  # fmt: skip
-    ratios = [
-        {"kind": each.kind, "case": each.name, "kernel": each.kernel, "measured": each.measured,
-         "simulated": each.simulated}
-        for each in found.ratios
-    ]  # fmt: skip
-    return pandas.DataFrame([*times, *ratios]).to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 BARS_MISSED = (

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from yaml import safe_load
 
 from archsim.base import code_digest, own_code, sums, tables
+from archsim.evidence import judged_claims
 from archsim.runs.plan import select
 from archsim.runs.sweep import Watcher, sweep_selected
 from archsim.specs import config_files, library, papers
-from archsim.studies import judged_claims
 from archsim.studies.serving.page import serve_into
 from archsim.studies.serving.runs import serve_plan
 
@@ -75,13 +75,14 @@ class Claims(tables.Shown):
         return [(group, [each for each in self.judged if each.group is group]) for group in self.paper.claims]
 
     def as_recorded(self) -> dict[str, Any]:
-        """What was simulated, by id, and by which code, in the form that `judge_recorded` reads."""
+        """What was simulated: values by id, bars of the figure, answers; and by which code (`judge_recorded`)."""
         rows = {
             each.row.id: {"values": {str(at): value for at, value in each.values.items()}}
             | ({"ends": list(each.ends)} if each.ends else {})
             for each in self.judged
         }
-        return {"code": code_of(self.paper), "rows": rows}
+        answers = [{"columns": each.columns, "rows": each.rows} for each in self.answers]
+        return {"code": code_of(self.paper), "rows": rows, "bars": self.bars, "answers": answers}
 
     @property
     def numbers(self) -> int:
@@ -134,7 +135,7 @@ def judge_paper(paper: papers.PaperSpec, folder: Path, jobs: int | None, watcher
 
 # What a recorded value depends on, beside the files of a paper.
 _CODE = (
-    *code_digest.DECIDING, "archsim/serving", "archsim/studies/claims.py", "archsim/studies/judged_claims.py",
+    *code_digest.DECIDING, "archsim/serving", "archsim/evidence/claims.py", "archsim/evidence/judged_claims.py",
     "archsim/studies/claim_tables.py", "archsim/studies/serving/runs.py",
 )  # fmt: skip
 _CONFIGS = ("assumptions", "calibrations", "fabrics", "models", "serving", "systems", "traffic")
@@ -145,7 +146,7 @@ def code_of(paper: papers.PaperSpec) -> str:
     models and reasons are not of them.
     """
     digest = hashlib.sha256(f"{code_digest.digest_here(_CODE)} {_configs_digest()}".encode())
-    digest.update(paper.model_dump_json(include={"runs", "rules", "answers"}).encode())
+    digest.update(paper.model_dump_json(include={"runs", "rules", "answers", "figure"}).encode())
     for group, row in paper.rows():
         digest.update(f"{row.id} {group.run} {group.quantity} {group.at | row.at} {group.against} ".encode())
         digest.update(f"{row.take or group.take} ".encode())
@@ -171,7 +172,13 @@ def judge_recorded(paper: papers.PaperSpec, recorded: Mapping[str, Any]) -> Clai
         found = recorded["rows"].get(row.id, {"values": {"0": None}})
         values = {int(at): value for at, value in found["values"].items()}
         judged.append(_judge(paper, group, row, values, tuple(found.get("ends", ()))))
-    return Claims(paper, tuple(judged), (), 0)
+    answers = (
+        judged_claims.AnswerCells(
+            answer, tuple(each["columns"]), tuple((what, tuple(cells), mean) for what, cells, mean in each["rows"])
+        )
+        for answer, each in zip(paper.answers, recorded.get("answers", ()), strict=False)
+    )
+    return Claims(paper, tuple(judged), tuple(answers), 0, tuple(map(tuple, recorded.get("bars", ()))))
 
 
 _OF_ALL = MappingProxyType(

@@ -6,16 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archsim.base.errors import capital, sentence
 from archsim.base.files import own_folder, write_text
 from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT, Table
+from archsim.evidence.case import Case, errors, frame_of
+from archsim.evidence.claims import OWN, PHYSICAL, Claims
+from archsim.evidence.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
 from archsim.report import plots, rendering, units
 from archsim.specs import papers
-from archsim.studies.claims import OWN, PHYSICAL, Claims
-from archsim.studies.judged_claims import AnswerCells, JudgedClaim, JudgedSign, Value
+
+if TYPE_CHECKING:
+    import pandas
 
 LARGEST = 3  # misses that a summary names
 _SHOWN_STEPS = 2  # assumptions beside a difference
@@ -92,7 +96,20 @@ def paper_sentence(claims: Claims) -> str:
     return (
         f"archsim predicts {found.skilled} of {found.judged} independent numbers of this paper better than a guess "
         f"(skill above 0.5). {found.mechanisms} of these numbers test a mechanism, and {found.reproduced} are "
-        "reproduced: the error is inside the paper's rounding or spread."
+        f"reproduced: the error is inside the paper's rounding or spread.{_headline(claims)}"
+    )
+
+
+def _headline(claims: Claims) -> str:
+    """The first independent number of the paper's file, of those about mechanisms if there are any, with its range."""
+    independent = [each for each in claims.judged if each.kind in ("reproduced", "better", "missed")]
+    first = next((each for each in independent if each.mechanism), next(iter(independent), None))
+    if first is None:
+        return ""
+    unit, at, both = first.group.unit, f" ({first.place})" if first.place else "", ends(first, "")
+    return (
+        f" {capital(first.group.what)}{at}: simulated {shown(first.simulated, unit)}{f' ({both})' if both else ''}, "
+        f"published {published_text(first, unit)}."
     )
 
 
@@ -247,10 +264,27 @@ def table_of(claims: Sequence[Claims]) -> Table:
     return Table(COLUMNS, tuple(rows))
 
 
+def cases_of(claims: Sequence[Claims]) -> pandas.DataFrame:
+    """A row a number beside the nearest published one; fitted ones count as seen, those that follow are left out."""
+    found = []
+    for each in claims:
+        for judged in each.judged:
+            value, nearest = judged.simulated, judged.nearest(judged.simulated)
+            if nearest and isinstance(value, float) and judged.kind != "follows":
+                ends = interval(judged) or [math.nan]
+                what = f"{judged.row.id} {judged.place}".strip()
+                found.append(Case(
+                    f"paper {each.paper.paper}", judged.group.what, what, judged.group.unit, nearest, value,
+                    judged.row.fit, ends[0], ends[-1],
+                ))  # fmt: skip
+    return frame_of(found)
+
+
 def as_json(claims: Sequence[Claims]) -> dict[str, Any]:
-    """The summary, the counts of every paper, and all rows."""
+    """The summary, errors of fitted and of other numbers by paper, counts of every paper, and all rows."""
     return {
         "summary": summary_sentence(claims),
+        "errors": errors(cases_of(claims), ["source", "seen"]).to_dict("records"),
         "papers": {each.paper.paper: counts_of([each])._asdict() for each in claims},
         "all": counts_of(claims)._asdict(),
         "answers": [answer_sentence(answer) for each in claims for answer in each.answers],

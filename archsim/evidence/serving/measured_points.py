@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.studies.serving.measured_run import Lists
+from archsim.evidence.serving.measured_run import Lists
 
 INFERENCEX, INFERENCEX_JSON, AIPERF = "inferencex", "inferencex-json", "aiperf"
 GUIDELLM, VLLM, SGLANG, GPUSTACK = "guidellm", "vllm", "sglang", "gpustack"

@@ -16,6 +16,9 @@ from archsim.base import sums, units
 from archsim.base.errors import SpecError
 from archsim.engine import engine, loop
 from archsim.engine.demand import RunDemand
+from archsim.evidence.case import Case, frame_of
+from archsim.evidence.page import joined
+from archsim.evidence.products import EXPERTS
 from archsim.laws import gemm, tables
 from archsim.specs import policies
 from archsim.specs.library import load_assumptions
@@ -23,7 +26,6 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.workload import WorkloadSpec
-from archsim.studies.validation.errors import EXPERTS
 from calibration.fit.fit import products
 from calibration.measurements import reading, sweeps
 
@@ -53,13 +55,11 @@ def steps_ns(
 
 HIDDEN_AND_FFN = dict(zip(EXPERTS, ((7168, 2048), (4096, 1536), (2048, 768)), strict=True))
 DTYPES = ("bf16", "fp8")
-EXPERT_COLUMNS = [
-    "model", "dtype", "library", "version", "m", "engine_us", "law_us", "measured_us", "law_error", "error",
-]  # fmt: skip
 
 
 def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row per expert, dtype and number of tokens for which all products were measured; columns COLUMNS.
+    """One row per expert, dtype and number of tokens for which all products were measured; its own columns are
+    model, dtype, library, version, m, ``law_us`` and ``law_error``, of the engine against the fitted curve.
 
     ``named``: the calibration's name or path, as in a system. Measured: medians over sweeps of the table's release.
     """
@@ -75,7 +75,7 @@ def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: 
             measured = _expert(medians, hidden, ffn)
             if len(measured):
                 found.append(_cases(calibration, named, table, model, hidden, ffn, measured))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=EXPERT_COLUMNS)
+    return joined(found)
 
 
 def expert_ns(
@@ -123,25 +123,10 @@ def _cases(calibration, named, table, model, hidden, ffn, measured) -> pd.DataFr
         )
         / units.NS_PER_US
     )
-    frame = pd.DataFrame(
-        {"m": tokens, "engine_us": engine_us, "law_us": law_us, "measured_us": measured.to_numpy(float)}
-    )
-    frame = frame.assign(law_error=engine_us / law_us - 1, error=engine_us / frame["measured_us"] - 1)
     who = {"model": model, "dtype": table.dtype, "library": table.library, "version": table.version}
-    return frame.assign(**who)[EXPERT_COLUMNS]
-
-
-def engine_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(column names, rows of text): errors of the engine against the law and measurements, by expert and dtype."""
-    names = [
-        "expert", "dtype", "library", "M", "engine from curve, max %", "from measured: <5 %", "mean %", "p95 %",
-        "max %",
-    ]  # fmt: skip
-    rows = []
-    for (model, dtype), group in cases.groupby(["model", "dtype"], sort=True):
-        errors = group["error"].abs().to_numpy(float)
-        figures = (group["law_error"].abs().max(), errors.mean(), np.quantile(errors, 0.95), errors.max())
-        law, mean, p95, most = (f"{100 * value:.2f}" for value in figures)
-        library = f"{group['library'].iloc[0]} {group['version'].iloc[0]}"
-        rows.append([model, dtype, library, str(len(group)), law, str(int((errors < 0.05).sum())), mean, p95, most])
-    return names, rows
+    group = f"{model}, {table.dtype}, {table.library} {table.version}"
+    cases = [
+        Case("event engine, one expert on one die", group, f"m {m}", "us", us, simulated_us)
+        for m, us, simulated_us in zip(tokens, measured.to_numpy(float), engine_us, strict=True)
+    ]
+    return frame_of(cases, m=tokens, law_us=law_us, law_error=engine_us / law_us - 1).assign(**who)

@@ -5,17 +5,18 @@ the same library and release at the same point - 1|: no model can be expected to
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_US
+from archsim.evidence import choosing
+from archsim.evidence.case import errors
+from archsim.evidence.page import joined
 from archsim.laws import gemm
 from archsim.laws.moe import EPLB, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
 from archsim.laws.tables import CalibrationSpec, GemmTable, MoeTable
-from archsim.studies.validation import choosing
 from calibration.fit import fit, moe
 from calibration.fit.gemm import POINT, fit_table
 from calibration.measurements.consensus import consensus, off_the_others, repeatability
@@ -23,7 +24,6 @@ from calibration.measurements.fingerprints import in_fit
 from calibration.measurements.reading import Measurements
 from calibration.measurements.sweeps import SAME, pools, release, table_of_sweeps
 
-UNDER = 0.05
 # Kinds of cases: judged by the calibration file, on sweeps and sizes in and not in its fit; and judged by fits with
 # something left out.
 FITTED, NEW = "file: in its fit", "file: not in its fit"
@@ -41,37 +41,6 @@ FEW_SHAPES, FOLDS_OF_FEW = 32, 8  # every eighth if there are fewer shapes
 LEAST_SHAPES = 4
 
 
-@dataclass(frozen=True)
-class ErrorSummary:
-    """Errors of some cases, relative."""
-
-    cases: int  # how many
-    mean: float  # of |error|
-    p95: float  # of |error|
-    max: float  # of |error|
-    under: int  # cases under 5 %
-    floor: float  # mean; nan: unknown
-    extrapolated: int  # cases at sizes outside the measured range of the table that judged them
-
-
-def summary(cases: pd.DataFrame) -> ErrorSummary:
-    """Raises ValueError without cases."""
-    errors = cases["error"].abs().to_numpy(float)
-    if not len(errors):
-        raise ValueError("no cases")
-    floor = float(cases["floor"].mean())
-    return ErrorSummary(
-        cases=len(errors), mean=errors.mean(), p95=float(np.quantile(errors, 0.95)), max=errors.max(),
-        under=int((errors < UNDER).sum()), floor=floor, extrapolated=int(cases["extrapolated"].sum()),
-    )  # fmt: skip
-
-
-def summaries(cases: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """One row per group: the columns of Summary."""
-    rows = [dict(zip(by, key, strict=True)) | vars(summary(group)) for key, group in cases.groupby(by, sort=True)]
-    return pd.DataFrame(rows)
-
-
 def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
     """Every GEMM row of the calibration's GPU by the calibration file, with the table used."""
     rows = measurements.table("gemm", calibration.gpu)
@@ -87,7 +56,7 @@ def gemm_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.D
             same_release = _of_release(rows, choosing.GEMM_KEYS, key, table)
             kinds = _kinds(mine, table.prints, _size_names(n, k), table.shapes, m, table.m)
             found.append(cases.assign(floor=_floors(mine, same_release, POINT), kind=kinds))
-    return _join(found)
+    return _as_cases(found)
 
 
 def _size_names(first: np.ndarray, second: np.ndarray) -> pd.Series:
@@ -164,7 +133,7 @@ def sweep_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
             if len(judged):
                 floor = off_the_others(sweeps)[name].abs().reindex(judged.index)
                 found.append(_predict(SWEEP_OUT, fit_table(rest, **how), judged, how, name, floor))
-    return _join(found)
+    return _as_cases(found)
 
 
 def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOLDS) -> pd.DataFrame:
@@ -183,7 +152,7 @@ def shape_out_cases(measurements: Measurements, gpu: str, folds: int = SHAPE_FOL
             judged = consensus(sweeps[part == fold])
             spread = repeatability(sweeps[part == fold]).reindex(judged.index)
             found.append(_predict(SHAPE_OUT, table, judged, how, "all", spread))
-    return _join(found)
+    return _as_cases(found)
 
 
 def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, floor) -> pd.DataFrame:
@@ -193,7 +162,7 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
     return pd.DataFrame(
         {
             "kind": kind,
-            "what": choosing.GEMM,
+            "source": choosing.GEMM,
             "library": table.library,
             "version": table.version,
             "dtype": table.dtype,
@@ -202,8 +171,8 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
             "n": n,
             "k": k,
             "m": m,
-            "measured_us": measured,
-            "predicted_us": predicted,
+            "measured": measured,
+            "predicted": predicted,
             "error": predicted / measured - 1,
             "floor": np.asarray(floor, float),
             "table": choosing.name_of(table),
@@ -215,9 +184,9 @@ def _predict(kind, table: GemmTable, judged: pd.Series, how: dict, sweep: str, f
 def _cases(rows: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
     measured = rows["latency_us_median"].to_numpy(float)
     names = {"library": "library", "library_version": "version", "dtype": "dtype", "run_id": "sweep"}
-    cases = rows[list(names)].rename(columns=names).assign(what=choosing.GEMM)
+    cases = rows[list(names)].rename(columns=names).assign(source=choosing.GEMM)
     cases = cases.assign(**{name: rows[name].astype(np.int64) for name in ("groups", *POINT)})
-    return cases.assign(measured_us=measured, predicted_us=predicted, error=predicted / measured - 1)
+    return cases.assign(measured=measured, predicted=predicted, error=predicted / measured - 1)
 
 
 def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.DataFrame:
@@ -234,7 +203,7 @@ def moe_cases(calibration: CalibrationSpec, measurements: Measurements) -> pd.Da
                 mine, _of_release(rows, choosing.MOE_NAMES[:-1], key[: len(choosing.MOE_NAMES)], table), RANK_POINT
             )
             found.append(_moe_predicted(table, mine).assign(floor=floor))
-    return _join(found)
+    return _as_cases(found)
 
 
 def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
@@ -244,8 +213,8 @@ def _moe_predicted(table: MoeTable, rows: pd.DataFrame) -> pd.DataFrame:
     names = {"library": "library", "library_version": "version", "run_id": "sweep"}
     cases = rows[[*names, "model", "dtype", "distribution", EPLB, *RANK_POINT]].rename(columns=names)
     return cases.assign(
-        kind=_kinds(rows, table.prints, _size_names(ep, tp), table.ranks, tokens, table.tokens), what=choosing.MOE,
-        measured_us=measured, predicted_us=predicted, error=predicted / measured - 1, table=choosing.name_of(table),
+        kind=_kinds(rows, table.prints, _size_names(ep, tp), table.ranks, tokens, table.tokens), source=choosing.MOE,
+        measured=measured, predicted=predicted, error=predicted / measured - 1, table=choosing.name_of(table),
         extrapolated=outside_ranks(table, *points),
     )  # fmt: skip
 
@@ -254,40 +223,39 @@ def rank_out_cases(measurements: Measurements, gpu: str) -> pd.DataFrame:
     """Fused MoE layers of each EP size, judged by a table fitted without that size."""
     found = []
     for named, sweeps in moe.moe_pools(measurements.table("moe", gpu)):
-        errors = moe.left_out_errors(sweeps, named)
-        if len(errors):
-            measured = np.exp(consensus(sweeps).reindex(errors.index))
-            cases = errors.assign(measured_us=measured).reset_index()
+        off = moe.left_out_errors(sweeps, named)
+        if len(off):
+            measured = np.exp(consensus(sweeps).reindex(off.index))
+            cases = off.assign(measured=measured).reset_index()
             who = {name: named[name] for name in choosing.MOE_NAMES} | {
                 "table": f"{named['library']} {named['version']}"
             }
-            found.append(cases.assign(kind=RANK_OUT, what=choosing.MOE, sweep="all", **who))
-    cases = _join(found)
-    return cases.assign(predicted_us=(1 + cases["error"]) * cases["measured_us"]) if len(cases) else cases
+            found.append(cases.assign(kind=RANK_OUT, source=choosing.MOE, sweep="all", **who))
+    cases = _as_cases(found)
+    return cases.assign(predicted=(1 + cases["error"]) * cases["measured"]) if len(cases) else cases
 
 
 def _sizes(indexed) -> tuple[np.ndarray, ...]:
     return tuple(indexed.index.get_level_values(name).to_numpy(np.int64) for name in POINT)
 
 
-def _join(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    if not frames:
-        return pd.DataFrame(
-            columns=[
-                "kind",
-                "what",
-                "library",
-                "version",
-                "dtype",
-                "table",
-                "error",
-                "floor",
-                "measured_us",
-                "predicted_us",
-                "extrapolated",
-            ]
-        )
-    return pd.concat(frames, ignore_index=True)
+def _as_cases(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """With the columns of a case, and ``law`` and ``of``, by which those that the file predicts are summed up."""
+    cases = joined(frames)
+    if not len(cases):
+        return cases
+    if "n" in cases:
+        shapes = pd.Series(zip(cases["n"], cases["k"], strict=True), index=cases.index)
+        what = "m " + cases["m"].astype(str) + ", " + cases["n"].astype(str) + " x " + cases["k"].astype(str)
+        law = shapes.isin(list(SHAPES_OF_EXPERTS)).map({True: "expert GEMM", False: "dense GEMM"})
+    else:
+        what = cases["model"] + ", EP " + cases["ep"].astype(str) + ", tokens " + cases["tokens_total"].astype(str)
+        law = pd.Series(choosing.MOE, index=cases.index)
+    group = cases["kind"] + ", " + cases["library"] + " " + cases["version"] + " " + cases["dtype"]
+    return cases.assign(
+        group=group, what=what, unit="us", seen=cases["kind"] == FITTED, of=cases["dtype"],
+        law=law.where(cases["kind"].isin([FITTED, NEW]), None),
+    )  # fmt: skip
 
 
 def expert_cases(cases: pd.DataFrame) -> pd.DataFrame:
@@ -311,7 +279,7 @@ def layer_groups(cases: pd.DataFrame) -> pd.DataFrame:
     if not len(cases) or not set(choosing.MOE_NAMES) <= set(cases):
         return pd.DataFrame()
     cases = cases[cases["kind"] == RANK_OUT]
-    found = summaries(cases.assign(model=_one_name_each(cases["model"])), GROUP)
+    found = errors(cases.assign(model=_one_name_each(cases["model"])), GROUP)
     if not len(found):
         return found
     found["aim"] = found["model"].map(AIM_OF).fillna(AIM)

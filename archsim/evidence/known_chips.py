@@ -15,10 +15,13 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml
+from archsim.evidence.case import Case, errors, frame_of
+from archsim.evidence.page import Evidence, EvidenceTable
+from archsim.evidence.power import gpu_power_w
+from archsim.report.units import carried_digits, interval
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.library import load_experiment, load_system, tree_of
 from archsim.specs.system import SystemSpec
-from archsim.studies.validation.power_cases import gpu_power_w
 from microarch.silicon.energy import BOOST
 
 TERA = 1e12
@@ -155,3 +158,36 @@ def _served_w(clients: int) -> tuple[float, float, float]:
     requests = SERVED["requests"] | {"concurrency": clients, "count": max(10 * clients, 20)}
     measures = serve(load_serving({**SERVED, "requests": requests})).measures
     return measures.device_w, measures.device_w_low, measures.device_w_high
+
+
+def known_evidence(sources: bool = False) -> Evidence:
+    """Every public figure beside archsim's, what explains those outside their bar, and with ``sources`` all sources."""
+    chips, served = list(known_figures()), list(served_figures())
+    every, titles = chips + served, ("chips that exist", "machines that exist, serving one user")
+    cases = frame_of(
+        Case(titles[each in served], each.unit or "number", f"{each.chip}, {each.what}", each.unit, each.public,
+             each.found, None, each.low, each.high)
+        for each in every
+    )  # fmt: skip
+    head = ["chip", "figure", "unit", "public", "archsim", "low", "high", "error"]
+    tables = (EvidenceTable(title, head, [_texts(each) for each in figures], 3)
+              for title, figures in zip(titles, (chips, served), strict=True))  # fmt: skip
+    sentence = (
+        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power) or "
+        f"{BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of {len(served)} machines "
+        f"within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what their files "
+        "assume."
+    )
+    far = [f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}." for each in every
+           if not each.within]  # fmt: skip
+    said = [f"{each.chip}, {each.what}: {each.source}." for each in every] if sources else []
+    return Evidence(
+        "Chips that exist", (sentence, *far), cases, errors(cases, ["source", "group"]), tuple(tables), tuple(said)
+    )
+
+
+def _texts(each: KnownFigure) -> list[str]:
+    value, low, high = interval(each.found, each.low, each.high) if each.unit else (f"{each.found:g}", "", "")
+    narrow = each.unit in ("USD", "ms")
+    public = carried_digits(each.public, *each.public_range) if narrow else f"{each.public:,.0f}"
+    return [each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}"]

@@ -1,6 +1,8 @@
 """Power that the energy coefficients give for a whole GPU, beside what it draws at steady work."""
 
+from collections.abc import Callable
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,7 @@ from scipy.optimize import brentq
 
 from archsim.base.sums import sum
 from archsim.base.units import WEIGHT_BYTES
+from archsim.evidence.case import Case, frame_of
 from calibration.measurements import reading, schema
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import (
@@ -22,10 +25,14 @@ from microarch.silicon.energy import (
     run_energy,
 )
 
-POWER_COLUMNS = [
-    "work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "measured_w", "computed_w", "low_w", "high_w", "error",
-    "clock_mhz",
-]  # fmt: skip
+# Heading → column of `power_cases`, and how a value is written.
+POWER_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "work": ("what", str), "TFLOP/s": ("tflop_per_s", "{:.1f}".format),
+    "HBM TB/s": ("hbm_tbytes_per_s", "{:.2f}".format), "measured W": ("measured", "{:.0f}".format),
+    "computed W": ("predicted", "{:.0f}".format),
+    "low W": ("low", "{:.0f}".format), "high W": ("high", "{:.0f}".format),
+    "error %": ("error", lambda share: f"{100 * share:+.0f}"), "clock MHz": ("clock_mhz", "{:,.0f}".format),
+}  # fmt: skip
 # Of one die, in mm2; NVIDIA's white papers on Hopper (H100, 2022), whose die the H200, H800 and H20 have, and Ampere
 DIE_MM2 = {"h100": GH100_MM2, "h200": GH100_MM2, "h800": GH100_MM2, "h20": GH100_MM2, "a100": 826.0}
 # What a GPU may draw, as these were measured; their highest clock is BOOST times CLOCK_MHZ, that of the coefficients
@@ -35,13 +42,13 @@ PEAK_16_BIT_PER_MM2 = 989 * TERA / GH100_MM2  # FLOP/s of an H100, whose rates a
 
 
 def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
-    """One row for each work of the table ``power``, medians over runs; columns COLUMNS, ``error`` of the computed
-    power. No rows without measurements, or for a GPU whose die area is not in DIE_MM2.
+    """One row for each work of the table ``power``, medians over runs. No rows without
+    measurements, or for a GPU whose die area is not in DIE_MM2.
     """
     rows = measurements.table(schema.POWER.kind, gpu)
     rows = rows[rows["power_w"].notna()]
     if gpu not in DIE_MM2 or not len(rows):
-        return pd.DataFrame(columns=POWER_COLUMNS)
+        return frame_of([])
     of = rows.groupby(["work", "dtype", "m"], sort=False)[["flop", "hbm_bytes", "latency_us_median", "power_w"]]
     found = of.median().reset_index()
     seconds = found["latency_us_median"] / US_PER_S
@@ -64,8 +71,13 @@ def power_cases(gpu: str, measurements: reading.Measurements) -> pd.DataFrame:
         found[name] = [power_w for power_w, _ in powers]
         if bound == "value":
             found["clock_mhz"] = [clock * CLOCK_MHZ for _, clock in powers]
-    found["error"] = found["computed_w"] / found["measured_w"] - 1
-    return found[POWER_COLUMNS]
+    cases = [
+        Case("power", gpu, f"{row.work.replace('_', ' ')} {row.dtype} {row.m}", "W", row.measured_w, row.computed_w,
+             low=row.low_w, high=row.high_w)
+        for row in found.itertuples()
+    ]  # fmt: skip
+    own = ("work", "dtype", "m", "tflop_per_s", "hbm_tbytes_per_s", "clock_mhz")
+    return frame_of(cases, **{name: found[name].to_numpy() for name in own})
 
 
 def gpu_power_w(
@@ -103,23 +115,3 @@ def gpu_power_w(
         return watt(boost), boost
     clock = brentq(lambda each: watt(each) - limit_w, 0.0, boost) if others < limit_w else 0.0
     return watt(clock), clock
-
-
-def power_table(cases: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    names = ["work", "dtype", "m", "TFLOP/s", "HBM TB/s", "measured W", "computed W", "range W", "error %", "clock MHz"]
-    rows = [
-        [
-            row.work.replace("_", " "),
-            row.dtype,
-            str(row.m),
-            f"{row.tflop_per_s:.1f}",
-            f"{row.hbm_tbytes_per_s:.2f}",
-            f"{row.measured_w:.0f}",
-            f"{row.computed_w:.0f}",
-            f"{row.low_w:.0f} to {row.high_w:.0f}",
-            f"{100 * row.error:+.0f}",
-            f"{row.clock_mhz:,.0f}",
-        ]
-        for row in cases.itertuples()
-    ]
-    return names, rows

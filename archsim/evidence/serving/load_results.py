@@ -11,12 +11,9 @@ import numpy as np
 
 from archsim.base.errors import SpecError, TraceError, did_you_mean
 from archsim.base.evidence import refuse_broken
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION
-from archsim.specs.library import Source, tree_of
-from archsim.specs.serving_files import load_serving
-from archsim.studies.serving.gpustack_rows import gpustack_points
-from archsim.studies.serving.inferencex_rows import inferencex_points, table_points, with_batches
-from archsim.studies.serving.measured_points import (
+from archsim.evidence.serving.gpustack_rows import gpustack_points
+from archsim.evidence.serving.inferencex_rows import inferencex_points, table_points, with_batches
+from archsim.evidence.serving.measured_points import (
     AIPERF,
     GPUSTACK,
     GUIDELLM,
@@ -27,7 +24,10 @@ from archsim.studies.serving.measured_points import (
     MeasuredPoint,
     ResultFormat,
 )
-from archsim.studies.serving.measured_run import claims_of_times, number_of, rows_of, runs_of, under_load
+from archsim.evidence.serving.measured_run import claims_of_times, number_of, rows_of, runs_of, under_load
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION
+from archsim.specs.library import Source, tree_of
+from archsim.specs.serving_files import load_serving
 
 
 def _of_bench(where: str, row: Mapping[str, Any], base: dict[str, Any] | None) -> list[MeasuredPoint]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from archsim.studies.serving.measured_points import SCHEDULERS, MeasuredPoint
-from archsim.studies.serving.measured_run import number_of
+from archsim.evidence.serving.measured_points import SCHEDULERS, MeasuredPoint
+from archsim.evidence.serving.measured_run import number_of
 
 COMMANDS = MappingProxyType({"vllm serve": "vllm", "trtllm-serve": "trtllm", "sglang.launch_server": "sglang"})
 VERSIONS = MappingProxyType({"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"})  # as the lab names engines

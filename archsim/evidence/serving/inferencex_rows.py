@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base import yaml
+from archsim.evidence.serving.measured_points import DISAGGREGATED, SCHEDULERS, MeasuredPoint
+from archsim.evidence.serving.measured_run import number_of
 from archsim.serving.constants import host_file
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_system
-from archsim.studies.serving.measured_points import DISAGGREGATED, SCHEDULERS, MeasuredPoint
-from archsim.studies.serving.measured_run import number_of
 
 MODELS: Mapping[str, str] = MappingProxyType({
     "Llama-3.1-70B": "llama-3.1-70b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b",

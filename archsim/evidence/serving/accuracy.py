@@ -11,23 +11,24 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from archsim.base import files, tables
 from archsim.base.errors import ArchsimError, TraceError
+from archsim.evidence.case import Case, errors, frame_of
+from archsim.evidence.page import Evidence, EvidenceTable
+from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
+from archsim.evidence.serving.load_results import read_served
+from archsim.evidence.serving.measured_points import DISAGGREGATED, MeasuredPoint
+from archsim.evidence.serving.measured_run import number_of, requests_measured
 from archsim.runs.pool import in_copies
 from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source
 from archsim.specs.serving_files import Serving, load_serving
-from archsim.studies.serving.inferencex_rows import MODELS, SYSTEMS
-from archsim.studies.serving.load_results import read_served
-from archsim.studies.serving.measured_points import DISAGGREGATED, MeasuredPoint
-from archsim.studies.serving.measured_run import number_of, requests_measured
 
 if TYPE_CHECKING:
     import pandas
@@ -126,13 +127,14 @@ def cells_of(judged: Iterable[JudgedPoint]) -> list[AccuracyCell]:
 
 
 def _cell(key: tuple[str, ...], mine: Sequence[JudgedPoint]) -> AccuracyCell:
-    errors, biases = [], []
-    for name in TIMES:
-        off = [error for each in mine if (error := each.error(name)) is not None]
-        errors.append(float(np.median(np.abs(off))) if off else None)
-        biases.append(float(np.median(off)) if off else None)
-    hits = [hit for each in mine for name in ("ttft", "tpot") if (hit := each.within(name)) is not None]
-    return AccuracyCell(key, len(mine), tuple(errors), tuple(biases), float(np.mean(hits)) if hits else None)
+    cases = cases_of(mine)
+    found = errors(cases, ["what"]).set_index("what")
+    medians, biases = (
+        tuple(float(found[column][name]) if name in found.index else None for name in TIMES)
+        for column in ("median", "bias")
+    )
+    hits = errors(cases[cases["low"].notna()], ["source"])["in_range"]
+    return AccuracyCell(key, len(mine), medians, biases, float(hits[0]) if len(hits) else None)
 
 
 COLUMNS = {
@@ -202,6 +204,20 @@ class ServedAccuracy(tables.Shown):
     @property
     def cells(self) -> list[AccuracyCell]:
         return cells_of(self.judged)
+
+    @property
+    def evidence(self) -> Evidence:
+        """As every source is shown."""
+        cases = cases_of(self.judged)
+        names = ("engine, GPU, model, precision", "points", "TPOT %", "TTFT %", "tokens/s %", "in range")
+        cells = [cell_texts(cell) for cell in self.cells]
+        table = EvidenceTable("Medians of absolute errors, in percent, with their sign in brackets", names, cells, 1)
+        left = (f"{count} point{'s were' if count > 1 else ' was'} not simulated: {why}"
+                for why, count in sorted(self.refused.items()))  # fmt: skip
+        return Evidence(
+            "How far simulated serving is off", (summary(self), *_far_points(self)), cases,
+            errors(cases, ["source", "group", "what"]), (table,) if cells else (), self.read_as, tuple(left),
+        )  # fmt: skip
 
     @property
     def refused(self) -> dict[str, int]:
@@ -283,38 +299,23 @@ def validate_served(
     return ServedAccuracy(judged_points, tuple(each.read_as for each in read), tuple(worsened))
 
 
-def page(found: ServedAccuracy) -> str:
-    """Markdown: the answer, all cells, and what was refused."""
-    lines = ["# How far simulated serving is off", "", summary(found), ""]
-    lines += [f"- {each}" for each in found.read_as]
-    lines += ["", "Errors are medians of absolute errors, in percent; in brackets the median with its sign.", ""]
-    lines += ["| engine, GPU, model, precision | points | TPOT | TTFT | tokens/s | in range |"]
-    lines += ["|---|---|---|---|---|---|"]
-    for cell in found.cells:
-        lines.append("| " + " | ".join(cell_texts(cell)) + " |")
-    if found.refused:
-        lines += ["", "Not simulated:", ""]
-        lines += [f"- {count} points: {why}" for why, count in sorted(found.refused.items())]
-    return "\n".join([*lines, ""])
-
-
 def cell_texts(cell: AccuracyCell) -> list[str]:
     """``vllm h200 …``, points, and errors with their biases."""
-    errors = [
+    times = [
         "–" if error is None or bias is None else f"{100 * error:.1f} ({100 * bias:+.1f})"
         for error, bias in zip(cell.errors, cell.biases, strict=True)
     ]
     hits = "–" if cell.hits is None else f"{cell.hits:.0%}"
-    return [" ".join(dict.fromkeys(cell.key)), str(cell.points), *errors, hits]
+    return [" ".join(dict.fromkeys(cell.key)), str(cell.points), *times, hits]
 
 
 def write_page(found: ServedAccuracy, path: Path) -> None:
     """The page, and beside it the table of its cells (``.csv``), with which a later run is compared."""
-    files.write_text(path, page(found))
+    files.write_text(path, found.evidence.markdown())
     table_of(found.cells).write_csv(path.with_suffix(".csv"))
 
 
-def far_told(found: ServedAccuracy) -> Iterator[str]:
+def _far_points(found: ServedAccuracy) -> Iterator[str]:
     """Points that are far off, in words, the farthest first."""
     off = [(abs(error), at, error) for at, each in enumerate(found.judged) if (error := each.error("tpot")) is not None]
     for size, at, error in sorted(off, reverse=True)[:MOST_FAR]:
@@ -322,3 +323,20 @@ def far_told(found: ServedAccuracy) -> Iterator[str]:
         if size > FAR:
             times = f"{each.point.tpot:,.2f} ms measured, {each.tpot:,.2f} simulated"
             yield f"{each.point.where}: TPOT {times} ({error:+.0%})"
+
+
+def cases_of(judged: Iterable[JudgedPoint]) -> pandas.DataFrame:
+    """A row for each time of a point that was simulated, with `KEYS` and ``where``. None counts as unseen: constants of
+    the host were fitted on some of the public points.
+    """
+    found, own = [], []
+    for each in judged:
+        for name, unit in zip(TIMES, ("ms", "ms", "tokens/s"), strict=True):
+            ours, theirs = getattr(each, name), getattr(each.point, name)
+            if ours is not None and theirs:
+                known = each.within(name) is not None if name != "output_per_s" else False
+                low, high = each.ranges[name == "tpot"] if known and each.ranges else (nan, nan)
+                key = [str(getattr(each.point, part)) for part in KEYS]
+                found.append(Case("serving", " ".join(key), name, unit, theirs, ours, None, low, high))
+                own.append((*key, each.point.where))
+    return frame_of(found, **dict(zip((*KEYS, "where"), zip(*own, strict=True), strict=True)) if own else {})

@@ -1,0 +1,1 @@
+"""Measured serving beside the simulation of it."""
