@@ -1,14 +1,11 @@
 """What stands between backticks exists: modules, files, functions, fields and keys, in sources and in the manual."""
 
-import ast
 import builtins
-import io
 import re
-import tokenize
 from functools import cache
 from pathlib import Path
 
-from support.source import parsed
+from support.source import Piece, pieces
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("archsim", "microarch", "calibration")
@@ -54,23 +51,19 @@ FILES = re.compile(r"[\w.]+\.(html|json|yaml|csv)")
 
 
 @cache
+def pieces_of(file: Path) -> list[Piece]:
+    return pieces(file.read_text(encoding="utf-8"))
+
+
+@cache
 def words_of(file: Path) -> frozenset[str]:
-    """Identifiers of the code of a file, and words of its texts that are no docstrings."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    documents = {id(node.body[0].value) for node in ast.walk(tree) if documented(node)}
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        for field in ("id", "arg", "attr", "name", "asname", "module"):
-            if isinstance(text := getattr(node, field, None), str):
-                found.update(text.split("."))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-            found.update(re.findall(r"\w+", node.value))
-    return frozenset(found)
-
-
-def documented(node: ast.AST) -> bool:
-    holds = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
-    return holds and ast.get_docstring(node) is not None
+    """Words of the code of a file, and of its texts that are no docstrings."""
+    text, at, code = file.read_text(encoding="utf-8"), 0, []
+    for piece in pieces_of(file):
+        if piece.kind in ("comment", "docstring"):
+            code.append(text[at : piece.at])
+            at = piece.end
+    return frozenset(re.findall(r"\w+", " ".join([*code, text[at:]])))
 
 
 @cache
@@ -78,19 +71,6 @@ def keys() -> frozenset[str]:
     """Words of the generated reference: keys of files, columns, options."""
     texts = [*(ROOT / "docs" / "schemas").glob("*.json"), ROOT / "docs" / "reference.md", ROOT / "docs" / "results.md"]
     return frozenset(word for file in texts for word in re.findall(r"\w+", file.read_text(encoding="utf-8")))
-
-
-def texts_of(file: Path, tree: ast.Module) -> list[tuple[int, str]]:
-    """(line, text) of comments and docstrings."""
-    text = file.read_text(encoding="utf-8")
-    found = [
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type == tokenize.COMMENT
-    ]
-    return found + [
-        (node.body[0].lineno, ast.get_docstring(node, clean=False)) for node in ast.walk(tree) if documented(node)
-    ]
 
 
 def module_file(name: str) -> Path | None:
@@ -111,39 +91,44 @@ def dotted_exists(name: str) -> bool:
 
 
 def test_names_in_docstrings_and_comments_exist():
-    wrong = []
-    for file, tree in parsed(SOURCES).items():
-        for line, text in texts_of(file, tree):
-            for ticked in TICKED.findall(text):
+    wrong, everywhere = [], keys() | dir_of_builtins() | defined()
+    for file in SOURCES:
+        for piece in pieces_of(file):
+            if piece.kind not in ("comment", "docstring"):
+                continue
+            for ticked in TICKED.findall(piece.text):
                 name = ticked.strip().removesuffix("()")
                 if not re.fullmatch(r"[A-Za-z_][\w.]*\w", name) or name in ELSEWHERE:
                     continue
                 if PARTS.fullmatch(name) or FILES.fullmatch(name):
                     continue
                 first, _, rest = name.removeprefix("ar.").partition(".")
-                known = words_of(file) | keys() | dir_of_builtins() | defined()
                 if first in PACKAGES and rest:
                     good = dotted_exists(name) or (ROOT / name).exists()
                 else:
-                    good = all(part in known or part.isdigit() for part in name.removeprefix("ar.").split("."))
+                    parts = name.removeprefix("ar.").split(".")
+                    good = all(part in everywhere or part.isdigit() or part in words_of(file) for part in parts)
                 if not good:
-                    wrong.append(f"{file.relative_to(ROOT)}:{line} `{name}`")
+                    wrong.append(f"{file.relative_to(ROOT)}:{piece.line} `{name}`")
     assert wrong == [], "\n".join(wrong)
+
+
+DEFINITION = re.compile(
+    r"\b(?:def|class|as) (\w+)|^\s*(\w+(?:, \w+)+) =|\b(\w+)(?:: [^=\n]+)? ?:?=(?!=)|\bfor ([\w, ()]+) in\b"
+    r"|^\s+(\w+): ",
+    re.MULTILINE,
+)
 
 
 @cache
 def defined() -> frozenset[str]:
     """Names of functions, classes, fields and constants of any module, and texts that are one word: keys and values."""
     found: set[str] = set()
-    for file, tree in parsed(SOURCES).items():
-        found |= {file.stem}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                found.add(node.value)
+    for file in SOURCES:
+        found.add(file.stem)
+        for groups in DEFINITION.findall(file.read_text(encoding="utf-8")):
+            found.update(word for names in groups for word in re.findall(r"\w+", names))
+        found.update(each.text for each in pieces_of(file) if each.text.isidentifier())
     return frozenset(found)
 
 
@@ -169,15 +154,15 @@ def test_modules_and_files_of_the_manual_exist():
 
 def test_reprs_say_their_own_class():
     """A text that begins like a constructor, ``Name(``, in a class of that name."""
-    wrong = [
-        f"{file.relative_to(ROOT)}:{text.lineno} {begins[1]}"
-        for file, tree in parsed(SOURCES).items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        for text in ast.walk(node)
-        if isinstance(text, ast.JoinedStr) and text.values and isinstance(text.values[0], ast.Constant)
-        if (begins := re.match(r"([A-Z]\w+)\(", str(text.values[0].value))) and begins[1] != node.name
-    ]
+    wrong = []
+    for file in SOURCES:
+        text = file.read_text(encoding="utf-8")
+        for piece in pieces_of(file):
+            begins = re.match(r"([A-Z]\w+)\(", piece.text) if piece.kind == "f-string" else None
+            if begins:
+                above = re.findall(r"^\s*class (\w+)|^(?=[a-zA-Z_])", text[: piece.at], re.MULTILINE)
+                if above[-1] and above[-1] != begins[1]:
+                    wrong.append(f"{file.relative_to(ROOT)}:{piece.line} {begins[1]}")
     assert wrong == [], "\n".join(wrong)
 
 

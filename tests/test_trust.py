@@ -292,7 +292,7 @@ def test_a_tilde_that_the_shell_left_is_the_home_folder(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     tiny_file(tmp_path)
     small = ["--set", "workload.batch=[12]", "--set", "policies=[ep]", "--set", "systems=[dojo]", "--jobs", "1"]
-    assert main(["sweep", "tiny.yaml", "--out=~/out", *small]) == 0
+    assert main(["sweep", "tiny.yaml", "--out=~/out", "--samples", "0", *small]) == 0
     assert (tmp_path / "home" / "out" / "index.html").exists() and not (tmp_path / "~").exists()
     with pytest.raises(ArchsimError, match="expanded by shells"):
         ar.sweep(tmp_path / "tiny.yaml", "~/out")

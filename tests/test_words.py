@@ -1,12 +1,9 @@
 """The printed strings of pages, commands and studies speak the words of docs/glossary.md: no retired word is left."""
 
-import ast
-import io
 import re
-import tokenize
 from pathlib import Path
 
-from support.source import parsed
+from support.source import pieces
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("archsim", "calibration", "microarch")
@@ -33,22 +30,15 @@ RETIRED = {
 KEPT = ("laws of physics", "law of that topology", "no law of this level")  # of nature, and the key `law`
 
 
-def printed(text: str, tree) -> list[tuple[int, str]]:
-    """(Line, words) of the strings of a module that are no docstrings; of f-strings what stands outside of braces."""
-    docs = {
-        (node.value.lineno, node.value.col_offset)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    kinds = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    of = [each for each in tokens if each.type in kinds and each.start not in docs and " " in each.string]
-    return [(each.start[0], re.sub(r"\{[^{}]*\}", "{}", each.string)) for each in of]
-
-
 def test_no_printed_string_has_a_retired_word():
-    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
-    found = [(file, *each) for file, tree in parsed(files).items() for each in printed(file.read_text("utf-8"), tree)]
+    """Strings that are no docstrings; of f-strings what stands outside of braces."""
+    found = [
+        (file, piece.line, re.sub(r"\{[^{}]*\}", "{}", piece.text))
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for piece in pieces(file.read_text("utf-8"))
+        if piece.kind in ("string", "f-string") and " " in piece.text
+    ]
     for file in sorted((ROOT / "archsim").rglob("*.j2")):
         plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", " ", file.read_text("utf-8"))
         found += [(file, number, line) for number, line in enumerate(plain.splitlines(), 1)]

@@ -35,7 +35,11 @@ RUNS: dict[str, Sequence[str]] = {
     ),
     "serving": ("serve_plan", "serve_h200", "requests.count=20", _SCHEDULERS),
 }  # fmt: skip
-ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[2], overrides=sys.argv[3:], jobs=1)"
+# Nothing is sampled: that needs SciPy, which an installation that compiles does not have.
+ASKS = (
+    "import sys; from archsim import api; verb, file, *changes = sys.argv[1:]; "
+    "getattr(api, verb)(file, overrides=changes, jobs=1, **{'samples': 0} if verb == 'serve_plan' else {})"
+)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:

@@ -21,18 +21,24 @@ Compiled = Any  # numba's pointer to a function of (state, k, now_ns, limits)
 def compile_scheduler(
     name: str, params: Mapping[str, float], state: records.ServingState, limits: records.SchedulerLimits
 ) -> Compiled:
-    """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept.
+    """The scheduler that a file names, for compiled code. Shipped ones are compiled once and kept on disk.
 
     Raises ArchsimError for a function of the user's that numba cannot compile.
     """
     signature = void(typeof(state), int64, float64, typeof(limits))
     if not is_function(name):
-        return pointer(getattr(schedulers, name), signature)
+        return _shipped(getattr(schedulers, name), signature)
     try:
         own = own_code.import_function(name)
         return _of_user(own, _values(own, params), signature)
     except (NumbaError, ValueError) as error:
         raise errors.ArchsimError(f"scheduler: {name}: cannot be compiled: {_first_lines(error)}") from None
+
+
+@lru_cache(maxsize=16)
+def _shipped(function: Callable[..., None], signature: Any) -> Compiled:
+    """Read from disk once a process: reading takes as long as serving a few hundred requests."""
+    return pointer(function, signature)
 
 
 @lru_cache(maxsize=16)

@@ -271,7 +271,7 @@ def test_own_functions_without_effort_are_told(tmp_path, monkeypatch, capsys):
     mine += "{name: told, allocation: 'test_users_own:states_its_effort'}]"
     text = re.sub("policies: .*", f"policies: {mine}", TINY).replace("assumptions: published", "assumptions: physical")
     (tmp_path / "tiny.yaml").write_text(text.replace("[12, 40]", "12"))
-    assert main(["sweep", "tiny.yaml", "--jobs", "1"]) == 0
+    assert main(["sweep", "tiny.yaml", "--jobs", "1", "--samples", "0"]) == 0
     note = "Decisions of policy silent take no time, because test_users_own:states_no_effort returns no Effort"
     said, page = capsys.readouterr().err, text_of_report(tmp_path / "reports/tiny")
     assert note in said and note in page and "Decisions of policy told" not in said + page

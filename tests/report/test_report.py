@@ -885,7 +885,7 @@ def test_frames_of_a_run_add_up_to_its_totals_and_a_map_shows_them(tmp_path):
     file, few = tiny_file(tmp_path), ("policies=[allo]", "workload.batch=[12]", "workload.decode_steps=6")
     words = [word for each in few for word in ("--set", each)]
     file.write_text(re.sub(r"- name: square.*?(?=models:)", "", file.read_text(), flags=re.S))
-    assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    assert main(["sweep", str(file), *words, "--samples", "0", "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
     report = Report(tmp_path / "out")
     ((key, frames),) = report.frames.items()
     dies = report.dies[key]
@@ -925,7 +925,7 @@ def test_frames_are_written_and_read_run_by_run(tmp_path):
 def test_a_map_shows_no_queues_of_an_engine_that_does_not_measure_them(tmp_path):
     file, few = tiny_file(tmp_path), ("policies=[ep]", "workload.batch=[12]", "workload.decode_steps=2")
     words = [word for each in (*few, "engine=analytical") for word in ("--set", each)]
-    assert main(["sweep", str(file), *words, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    assert main(["sweep", str(file), *words, "--samples", "0", "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
     drawn = die_figures.maps(Report(tmp_path / "out"))[0]
     assert drawn.links and all(set(link["queue_at"]) == {None} for link in drawn.links)
     assert "queue" not in {metric.field for metric in drawn.metrics}

@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 
 
 def sweep(*arguments: str) -> int:
-    return main(["sweep", "tiny.yaml", "--set", "policies=[base, ep]", "--jobs", "1", *arguments])
+    return main(["sweep", "tiny.yaml", "--set", "policies=[base, ep]", "--jobs", "1", "--samples", "0", *arguments])
 
 
 def test_a_report_of_another_experiment_is_not_replaced_in_silence(here, capsys):

@@ -250,7 +250,7 @@ def files_of(folder, *changes):
     """The files of a run."""
     overrides = [each for change in changes for each in ("--set", change)]
     file = experiment(folder)
-    assert main(["sweep", file, "--out", str(folder / "out"), "--jobs", "1", *overrides]) == 0
+    assert main(["sweep", file, "--out", str(folder / "out"), "--jobs", "1", "--samples", "0", *overrides]) == 0
     return [(folder / "out" / name).read_bytes() for name in FILES]
 
 
@@ -277,7 +277,7 @@ def test_an_allocator_in_rtl_sees_speeds_of_dies_and_links_as_its_table(tmp_path
         file, out = experiment(tmp_path / name, ask), tmp_path / name / "out"
         changes = [SYSTEM % made, *((UNEQUAL, SLOW_LINK) if change else ())]
         overrides = [each for one in changes for each in ("--set", one)]
-        assert main(["sweep", file, "--out", str(out), "--jobs", "1", *overrides]) == 0
+        assert main(["sweep", file, "--out", str(out), "--jobs", "1", "--samples", "0", *overrides]) == 0
         return (out / "results.csv").read_bytes()
 
     equal, unequal = run("equal", "rtl"), run("rtl", "rtl", "unequal")

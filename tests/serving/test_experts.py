@@ -368,7 +368,7 @@ FEW = "routing={like: model, layers: 1, requests: 64, steps: 128, every: 100000}
 
 def wide_served(name, *changes):
     """The one row of the run, without the loads of its page."""
-    (row,) = ar.serve_plan(CONFIGS / f"{name}.yaml", changes).table.rows
+    (row,) = ar.serve_plan(CONFIGS / f"{name}.yaml", changes, samples=0).table.rows
     return row
 
 

@@ -327,7 +327,7 @@ def test_json_says_why(tmp_path, monkeypatch):
     given = {**GIVEN, "scheduler": {"name": "vllm_v1", "max_num_seqs": 1}}
     requests = {"concurrency": 4, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 12}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**given, "requests": requests}))
-    assert main(["serve", str(tmp_path / "mine.yaml"), "--json"]) == 0
+    assert main(["serve", str(tmp_path / "mine.yaml"), "--json", "--samples", "0"]) == 0
     (row,) = lines[0]["rows"]
     assert "a rank runs at most 1 request at a time" in row["why_slow"][0] and row["why_slow"][0] in row["notes"]
 

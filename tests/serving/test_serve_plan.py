@@ -39,7 +39,7 @@ def read(folder, names=LAST):
 
 
 def test_axes_are_rows_and_what_cannot_run_says_why(tmp_path):
-    served = ar.serve_plan(AXES, out=tmp_path)
+    served = ar.serve_plan(AXES, out=tmp_path, samples=0)
     rows = served.table.rows
     assert [row["point"] for row in rows] == [0, 1, 2, 3] and {row["scheduler.name"] for row in rows} == {"sglang"}
     assert ["tp 3 does not divide" in row["refused"] for row in rows] == [False, True, False, True]
@@ -101,14 +101,14 @@ def test_one_deployment_says_its_p99_and_if_its_load_is_too_high_the_rate_that_i
 
 
 def test_a_page_has_the_curves_over_the_load_and_links_every_other_file_once(tmp_path):
-    ar.serve_plan(FILE, out=tmp_path / "whole")
+    ar.serve_plan(FILE, out=tmp_path / "whole", samples=0)
     page = (tmp_path / "whole" / "index.html").read_text()
     assert '"goodput"' in page and '"throughput"' in page  # lines of a figure
     assert "<code>loads: {rates: […]}</code> in the file asks for higher ones" in page
     (line,) = (line for line in page.splitlines() if 'class="files"' in line)
     there = {file.name for file in (tmp_path / "whole").iterdir() if file.is_file() and not file.name.startswith(".")}
     assert sorted(re.findall(r'href="([^"]+)"', line)) == sorted(there - {"index.html"})
-    ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=tmp_path / "strict")
+    ar.serve_plan(FILE | {"slo": {"ttft": "1 ms"}}, out=tmp_path / "strict", samples=0)
     assert "asks for higher ones" not in (tmp_path / "strict" / "index.html").read_text()
 
 
@@ -121,25 +121,25 @@ def test_a_run_is_found_in_the_cache_with_all_that_happened(tmp_path, monkeypatc
 
     found: list[int] = []
     faults = {"instances": 2, "faults": [{"at": "1 s", "engine": 1, "rank": 0, "recovery": "1 s"}]}
-    first = ar.serve_plan(FILE | faults, out=tmp_path / "one", around=False).outcomes[0]
-    again = ar.serve_plan(FILE | faults, out=tmp_path / "two", around=False, watcher=Heard()).outcomes[0]
+    first = ar.serve_plan(FILE | faults, out=tmp_path / "one", around=False, samples=0).outcomes[0]
+    again = ar.serve_plan(FILE | faults, out=tmp_path / "two", around=False, samples=0, watcher=Heard()).outcomes[0]
     assert found == [1] and first.notes == again.notes and any("A fault after" in note for note in again.notes)
     names = (*LAST, "bench.json", "requests.csv")
     assert read(tmp_path / "one", names) == read(tmp_path / "two", names)
 
 
 def test_half_a_file_is_not_taken_for_a_whole_one(tmp_path):
-    ar.serve_plan(FILE, out=tmp_path, around=False)
+    ar.serve_plan(FILE, out=tmp_path, around=False, samples=0)
     before = read(tmp_path, ("requests.csv", "results.csv"))
     [row] = (tmp_path / "runs").glob("*.json")
     row.write_bytes(row.read_bytes()[: row.stat().st_size // 2])
-    ar.serve_plan(FILE, out=tmp_path, around=False)
+    ar.serve_plan(FILE, out=tmp_path, around=False, samples=0)
     assert read(tmp_path, ("requests.csv", "results.csv")) == before
 
 
 def test_other_requests_are_another_run(tmp_path):
-    first = ar.serve_plan(FILE, out=tmp_path, around=False).table.rows[0]
-    second = ar.serve_plan(FILE, ["requests.seed=1"], out=tmp_path, around=False).table.rows[0]
+    first = ar.serve_plan(FILE, out=tmp_path, around=False, samples=0).table.rows[0]
+    second = ar.serve_plan(FILE, ["requests.seed=1"], out=tmp_path, around=False, samples=0).table.rows[0]
     assert first["run"] != second["run"] and first["ttft_mean_ms"] != second["ttft_mean_ms"]
 
 
@@ -251,7 +251,7 @@ def test_few_samples_are_refused_and_the_command_says_the_sentence(capsys, tmp_p
     kept = json.loads(beside.read_text(encoding="utf-8"))
     kept["options"][0]["tpot_mean_ms"] *= 2
     beside.write_text(json.dumps(kept), encoding="utf-8")
-    assert intervals_in(page.parent, ar.serve_plan(SURE_FILE).table) is None
+    assert intervals_in(page.parent, ar.serve_plan(SURE_FILE, samples=0).table) is None
     assert main(["serve", str(file), "--samples", "16", "--search"]) == 2
 
 

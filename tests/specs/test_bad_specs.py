@@ -387,7 +387,7 @@ def test_a_manifest_keeps_what_its_file_told(tmp_path, capsys):
     file = tmp_path / "given.yaml"
     file.write_text(dump_yaml(experiment_of({}, {"assumptions.overlap": "two_batch"})), encoding="utf-8")
     for at in (file, tmp_path / "out" / "manifest.yaml"):
-        assert main(["sweep", str(at), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+        assert main(["sweep", str(at), "--out", str(tmp_path / "out"), "--jobs", "1", "--samples", "0"]) == 0
         assert "assumptions.overlap" in capsys.readouterr().err
         assert "assumptions.overlap has no effect: " in (tmp_path / "out" / "files.html").read_text(encoding="utf-8")
 

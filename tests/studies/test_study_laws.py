@@ -56,11 +56,11 @@ STUDIES = {
         ("front.csv", "index.html", "manifest.yaml"),
     ),
     "serve": Study(
-        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs), SERVED,
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0), SERVED,
         ("results.csv", "results.parquet", "index.html", "manifest.yaml", "bench.json", "requests.csv"),
     ),
     "serve axes": Study(
-        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs),
+        lambda given, out, watcher, jobs: ar.serve_plan(given, out=out, watcher=watcher, jobs=jobs, samples=0),
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
     ),
     "sure": Study(
