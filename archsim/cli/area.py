@@ -9,8 +9,9 @@ from archsim.cli import arguments
 from archsim.cli.printing import console, grid, print_notes
 from archsim.report import deciders
 from archsim.report.deciders import families, words
+from archsim.search.options import experiment_or_machine
 from archsim.specs.decision import DecisionSpec
-from archsim.specs.library import AXIS_UNREAD, MANIFEST, load_experiment
+from archsim.specs.library import AXIS_UNREAD, MANIFEST
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
@@ -30,7 +31,8 @@ COUNTED = (
 
 def add_area(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(
-        parser, "The experiment, or the folder of a report, to see what prediction cost and gained, too"
+        parser,
+        "The experiment, a system, or the folder of a report, to see what prediction cost and gained, too",
     )
     parser.add_argument(
         "--design",
@@ -50,7 +52,8 @@ def run_area(args: argparse.Namespace) -> int:
     folder = Path(args.file) if Path(args.file).is_dir() else None
     if folder and args.overrides:
         raise SpecError(f"--set {args.overrides[0]}: {folder} is a report, whose runs are made; change its experiment")
-    experiment = load_experiment(folder / MANIFEST if folder else args.file, args.overrides)
+    source = str(folder / MANIFEST) if folder else args.file
+    experiment, chosen_model = experiment_or_machine(source, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
     out = console()
     asks = any(policy.needs_speeds(part) for policy in experiment.policies for part in ("allocation", "rebalancing"))
@@ -71,7 +74,7 @@ def run_area(args: argparse.Namespace) -> int:
         out.print(_worth_table(folder))
     if args.sources:
         out.print(_sources_table(chosen))
-    print_notes(each for each in experiment.unread if AXIS_UNREAD in each)
+    print_notes([*filter(None, [chosen_model]), *(each for each in experiment.unread if AXIS_UNREAD in each)])
     return arguments.OK
 
 

@@ -21,7 +21,8 @@ from archsim.runs.prices import (
     price_ranges,
     refuse_unbuildable,
 )
-from archsim.specs.library import AXIS_UNREAD
+from archsim.specs.library import AXIS_UNREAD, load_experiment
+from archsim.specs.made import MONOLITHIC
 from archsim.specs.system import SystemSpec
 from microarch.silicon.cost import CARRIER_MM2
 from microarch.silicon.estimates import Estimate
@@ -77,9 +78,11 @@ def run_cost(args: argparse.Namespace) -> int:
 
 def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[str, ...]]:
     """The systems of an experiment, and what of it has no effect; or one system, by name or file."""
-    from archsim.search.options import experiment_or_machine
+    from archsim.search.options import is_system, load_system
 
-    experiment = experiment_or_machine(args.file, args.overrides)
+    if is_system(args.file):
+        return (load_system(args.file, [each.removeprefix("systems.0.") for each in args.overrides]),), ()
+    experiment = load_experiment(args.file, args.overrides)
     return experiment.systems, experiment.unread
 
 
@@ -124,6 +127,9 @@ def _carrier(machine: SystemHardware) -> str:
     pieces = f" Each die is made in {machine.pieces} pieces" if machine.pieces > 1 else ""
     pieces += ("." if made is not None and made.pieces else ", which costs least.") if pieces else ""
     together = dies_together(machine.system) or 1
+    if made is not None and made.carrier == MONOLITHIC:
+        count = f"{machine.carriers} wafer{'s' if machine.carriers > 1 else ''}"
+        return f"Dies ({machine.silicon_mm2:,.0f} mm²) are parts of {count}, of {CARRIER_MM2:,.0f} mm², not cut."
     if machine.packages:
         each_mm2 = machine.carrier_mm2 * together / machine.system.sites
         whose = "its" if together == 1 else f"{together} dies and their"
@@ -153,8 +159,8 @@ def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], hig
     from archsim.report.units import interval
 
     made = grid("block", title=title, numbers=("value", "all coefficients low", "all high"))
-    for name, number in value.items():
-        made.add_row(name, *interval(number, low[name], high[name]))
+    for name in value | low | high:  # other ends may have other parts, such as joined pieces
+        made.add_row(name, *interval(*(each.get(name, 0.0) for each in (value, low, high))))
     made.add_section()
     made.add_row("sum", *interval(sum(value.values()), sum(low.values()), sum(high.values())))
     return made

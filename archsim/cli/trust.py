@@ -17,10 +17,10 @@ def run_trust(args: argparse.Namespace) -> int:
     from archsim.report.units import percent
     from archsim.search.options import experiment_or_machine
 
-    experiment = experiment_or_machine(args.file, args.overrides)
+    experiment, chosen = experiment_or_machine(args.file, args.overrides)
     print_compiling(of=experiment)
     found = trust(experiment, {name: getattr(args, name) for name in arguments.CHOSEN})
-    args.result = found.plain()
+    args.result = found.plain() | ({"chosen": chosen} if chosen else {})
     console().print(found.sentence, soft_wrap=True)
     table = grid("part of the time", numbers=("share", "median error", "5 %", "95 %"))
     table.add_column("rests on")
@@ -28,4 +28,6 @@ def run_trust(args: argparse.Namespace) -> int:
         ends = ("–",) * 3 if each.off is None else (percent(each.typical), percent(each.off.p05), percent(each.off.p95))
         table.add_row(each.name, percent(each.share, 1), *ends, each.source)
     console().print(table)
+    if chosen:
+        console().print(chosen, soft_wrap=True)
     return arguments.OK

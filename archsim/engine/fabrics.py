@@ -17,6 +17,7 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.wafer import Draw, dead_links
 from archsim.specs.built import named_dies, switches_of
+from archsim.specs.made import MONOLITHIC
 from archsim.specs.scenario import Scenario
 from microarch.fabric import as_built, described, extent, fabric, grid
 from microarch.fabric.levels import Level, build_levels
@@ -47,7 +48,9 @@ def dies_on_a_carrier(system) -> Any:
     links = np.bincount(graph.link_class, minlength=1).tolist()
     leaving = sum(count * each.bandwidth_bytes_per_s for count, each in zip(links, link_classes(system), strict=False))
     area = die_area(system, leaving / system.sites, 0.0)
-    whole_mm2 = least_whole_mm2(sum(area.values()), interface_of(system, AreaEstimates()))
+    whole_mm2 = sum(area.values())
+    if system.made is None or system.made.carrier != MONOLITHIC:
+        whole_mm2 = least_whole_mm2(whole_mm2, interface_of(system, AreaEstimates()))
     stacks = stacks_of(system)
     return np.maximum(1, CARRIER_MM2 // (whole_mm2 + stacks * HBM_STACK_MM2)).astype(np.int64)
 

@@ -99,6 +99,11 @@ def kernels_from(system: SystemSpec, kernel: str) -> str | None:
     return _nearest_with(name, calibration_digest(name), kernel)
 
 
+def has_kernels(system: SystemSpec, kernel: str) -> bool:
+    """Whether the calibration of `kernels_from` has the kernel's times."""
+    return bool(_shapes(calibration_named(kernels_from(system, kernel)), kernel))
+
+
 def own_calibration(system: SystemSpec) -> str:
     """The calibration of the system's transfers: of the law that its innermost level names, else of its dies."""
     return system.transfer_law or system.compute.calibration or DEFAULT_CALIBRATION

@@ -27,10 +27,10 @@ from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.fabric_calibrations import fabric_calibration
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.estimate import SURE, Interval, interval
+from archsim.uncertainty.ranges import shorten
 from archsim.uncertainty.worlds import draws_of, quantities_of
 
 SAMPLES = 1024
-LAYERS = 4  # that run
 MESH = "blackhole"  # the mesh that was measured
 _LEAST = 0.005  # share of an iteration below which a part is not named
 # Part → columns of an iteration, and the table of measured laws that times it.
@@ -120,10 +120,8 @@ def trust(experiment: ExperimentSpec, chosen: Mapping[str, Any]) -> Trust:
         "batch": max(experiment.workload.batch), "policy": "ep" if "ep" in policies else policies[0],
     }  # fmt: skip
     one = choose(experiment, **{**chosen, **{name: chosen.get(name) or value for name, value in default.items()}})
-    layers = min(LAYERS, one.workload.layers or LAYERS, len(one.models[0].moe_layer_ids))
-    workload = one.workload.model_copy(update={"layers": layers, "decode_steps": 1})
-    selection = select(one.model_copy(update={"workload": workload, "engine": "analytical"}))
-    (run,) = selection.runs()
+    selection = select(one)
+    run = shorten(selection.runs()[0])
     return _trust_run(run, Simulator(selection.maker.traces).record(run)["row"])
 
 

@@ -18,6 +18,7 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.fabrics import build_fabric, dies_together, link_classes
 from archsim.laws.wafer import harvested_yield
+from archsim.specs.made import MONOLITHIC
 from archsim.specs.system import SystemSpec
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon import decision_area, die_area
@@ -202,7 +203,7 @@ class SystemHardware(NamedTuple):
         """Whether the dies that are linked as on one carrier are in a package, not on a wafer."""
         made = self.system.made
         on_one_mm2 = self.carrier_mm2 * (dies_together(self.system) or 1) / self.system.sites
-        return on_one_mm2 <= PACKAGE_MM2 and (made is None or made.carrier != "wafer")
+        return on_one_mm2 <= PACKAGE_MM2 and (made is None or made.carrier not in ("wafer", MONOLITHIC))
 
     @property
     def carrier_share(self) -> float:
@@ -253,6 +254,8 @@ def price_ranges(system: SystemSpec, coefficients: Coefficients) -> list[tuple[s
     """
     found, own = [], coefficients.of(system)
     for name, each in (own.area.by_name() | own.cost.by_name()).items():
+        if each.low == each.high:
+            continue
         low, high = (
             sum(build_costs(system, coefficients.change({name: end})).usd.values()) for end in (each.low, each.high)
         )
@@ -299,6 +302,7 @@ def _price_system(
         pieces=made.pieces if made is not None else None,
         packaged=made is None or made.carrier != "wafer",
         finished=made is not None and made.carrier == "package",
+        monolithic=made is not None and made.carrier == MONOLITHIC,
         beside=_beside(system, area, coefficients),
     )
     groups = system.sites // together

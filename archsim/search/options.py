@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,17 +195,62 @@ def is_system(source: str) -> bool:
     return alone or (references.is_path(source) and library.kind_of_file(source) == SYSTEM)
 
 
-def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> ExperimentSpec:
-    """An experiment; or for a system, by name or file, one that decodes DeepSeek-V3 on it, with overrides of the
-    system. Raises SpecError.
+FIRST = "deepseek-v3"  # that decodes on a machine alone, where it fits
+# How a machine alone runs: requests of a die, and where attention's weights are; the first way in which a model fits.
+WAYS = ((64, "replicated"), (64, "sharded"), (16, "sharded"), (4, "sharded"), (1, "sharded"))
+
+
+def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> tuple[ExperimentSpec, str]:
+    """An experiment and ''; or for a system, by name or file, with overrides of the system: one that decodes on it, and
+    how its model was chosen: FIRST, else the largest that ships and fits, in the first of WAYS in which one does; where
+    none does, the smallest, with memory left out. Raises SpecError.
     """
     if not is_system(source):
-        return library.load_experiment(source, overrides)
+        return library.load_experiment(source, overrides), ""
     system = load_system(source, [each.removeprefix("systems.0.") for each in overrides])
-    trace = {"synthetic": {"like": "model", "prompt_tokens": 0}}
-    given = {"trace": trace, "batch": 64 * system.dies, "context": round(PROMPT)}
-    found = experiment_with(models=["deepseek-v3"], workload=given)
-    return found.model_copy(update={"name": system.name, "systems": (system,)})
+    from archsim.runs.plan import RunMaker, plan_of
+    from archsim.runs.point_measures import PartMeasures
+    from archsim.specs.plan import Dropped
+
+    def found(models: Sequence[str], way: tuple[int, str] = WAYS[0], **assumed: str) -> ExperimentSpec:
+        if _lacks_transfers(system):
+            assumed["transfer_software"] = "free"
+        given = {
+            "trace": {"synthetic": {"like": "model", "prompt_tokens": 0, "decode_steps": 1}},
+            "batch": way[0] * system.dies, "context": round(PROMPT), "attention_weights": way[1],
+        }  # fmt: skip
+        assumptions = {"set": "physical", **assumed} if assumed else "physical"
+        made = experiment_with(models=list(models), workload=given, assumptions=assumptions)
+        return made.model_copy(update={"name": system.name, "systems": (system,)})
+
+    free = " No dispatch or combine of its GPU was measured, so these take links alone." * _lacks_transfers(system)
+    begin, measures = f"{system.name} is a machine alone, so ", PartMeasures(RunMaker().contexts)
+    for way in WAYS:
+        for point in plan_of(found(_models_by_size(), way)).points({}, Dropped()):
+            if measures.fits(point):
+                model, how = point.model.name, f"{way[0]} requests a die and attention {way[1]}"
+                why = "" if model == FIRST else f": {FIRST} does not fit, and it is the largest that ships and does"
+                return found([model], way), f"{begin}{model} decodes on it, with {how}{why}.{free}"
+    model = _models_by_size()[-1]
+    why = "no model that ships fits on its dies without a pipeline, so memory is left out"
+    return found([model], capacity="unbounded"), f"{begin}{model} decodes on it: {why}.{free}"
+
+
+def _lacks_transfers(system: SystemSpec) -> bool:
+    """Whether no dispatch and combine of a GPU was measured that this machine could take."""
+    from archsim.engine.transfer_kernels import KERNELS, has_kernels
+
+    return system.launch == "gpu" and not has_kernels(system, KERNELS["per_rank"])
+
+
+@lru_cache(maxsize=1)
+def _models_by_size() -> tuple[str, ...]:
+    """Those that ship with traffic of their own: FIRST, then the largest."""
+    traffic = config_files.named_files("traffic")
+    names = [name for name in config_files.named_files("models") if name in traffic and name != FIRST]
+    models = experiment_with(models=names).models
+    size = {name: each.all_weights for name, each in zip(names, models, strict=True)}
+    return (FIRST, *sorted(size, key=lambda name: -size[name]))
 
 
 def _of_file(source: Any, count: int) -> Side:

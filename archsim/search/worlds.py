@@ -133,8 +133,10 @@ class InWorlds(NamedTuple):
 
 
 def prices(system: SystemSpec, samples: int) -> np.ndarray:
-    """float64[world] USD of making one machine; coefficients are drawn, the same for all machines."""
-    quantities = economics_of(Coefficients())
+    """float64[world] USD of making one machine; coefficients are drawn, the same for all machines, within the ranges of
+    its node and memory.
+    """
+    quantities = economics_of(Coefficients().of(system))
     given = draws_of([each.key for each in quantities], samples, seed=_PRICED)
     values = {each.key.partition(".")[2]: each.distribution.at(given[each.key]) for each in quantities}
     return np.array([

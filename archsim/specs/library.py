@@ -200,8 +200,8 @@ def kind_of_file(source: Source) -> str:
 
 
 def file_of(source: str | os.PathLike[str]) -> Path:
-    """The file at a path (of a report's folder: its manifest), or of an experiment's name: in ``./configs``, then in
-    the shipped configs.
+    """The file at a path (of a report's folder: its manifest), or of the name of an experiment, else of a system: in
+    ``./configs``, then in the shipped configs.
 
     Raises SpecError for a name that is neither, and for what is no path.
     """
@@ -218,6 +218,7 @@ def file_of(source: str | os.PathLike[str]) -> Path:
             raise errors.SpecError(f"{text}: no such file; the experiment that ships under this name is `{name}`")
         report = Path(text, MANIFEST)
         return report if report.is_file() else Path(text)
+    known = config_files.named_files("systems") | known
     if text not in known:
         hint = f"{errors.did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
         raise errors.SpecError(f"{text}: no such file, nor an experiment of this name{hint}")

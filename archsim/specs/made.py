@@ -15,6 +15,7 @@ from archsim.specs.terms import TERMS
 
 NodeName = Literal["n16", "n12", "n7", "n6", "n5", "n4", "n3", "n2"]
 MemoryKind = Literal["hbm2e", "hbm3", "hbm3e", "hbm4", "gddr7", "lpddr5x", "cxl", "sram"]
+MONOLITHIC = "monolithic"  # carrier: the wafer in which the dies were made
 DieArea = Annotated[float, quantity(AREA, "1 mm2", "50000 mm2")]
 
 
@@ -36,8 +37,9 @@ class MadeSpec(Spec):
 
     WAYS: ClassVar[Mapping[str, str]] = TERMS
     # package: a finished one for the dies that are linked as on one carrier, its assembly priced; wafer: they stand on
-    # whole wafers. Null: a wafer, or a share of one where all of it fits the largest package.
-    carrier: Literal["package", "wafer"] | None = None
+    # whole wafers; monolithic: they are parts of a wafer that is not cut, so there are no bonds, and defects switch off
+    # cores. Null: a wafer, or a share of one where all of it fits the largest package.
+    carrier: Literal["package", "wafer", "monolithic"] | None = None
     node: NodeName | None = None  # process of the die; null: 5 nm
     area_mm2: DieArea | None = Field(None, alias="area")  # of all its pieces, IO dies apart; null: from its rates
     pieces: Annotated[int, count(1, 1000)] | None = None  # of a die; null: as many as make it cheapest
@@ -49,6 +51,8 @@ class MadeSpec(Spec):
             least = int(-(-self.area_mm2 // RETICLE_MM2))
             what = f"a piece of {self.area_mm2:g} mm2 / {self.pieces} is larger than a reticle, {RETICLE_MM2:g} mm2"
             raise KeyProblem(("pieces",), f"{what}. Give {least} pieces or more")
+        if self.carrier == MONOLITHIC and (self.pieces or 1) > 1:
+            raise KeyProblem(("pieces",), f"dies of a wafer that is not cut are in one piece, not {self.pieces}")
         return self
 
     @model_serializer(mode="wrap")

@@ -38,7 +38,7 @@ from archsim.specs.built import AsBuilt, as_built, places_of, refuse_impossible
 from archsim.specs.decision import DecisionSpec
 from archsim.specs.drawn_dies import DrawnSpec, SparesSpec
 from archsim.specs.fabric import Bandwidth, FabricSpec, Latency, MeshSpec, TopologySpec
-from archsim.specs.made import MadeSpec, MemoryKind, MemorySpec
+from archsim.specs.made import MONOLITHIC, MadeSpec, MemoryKind, MemorySpec
 from archsim.specs.memory_owner import with_owner
 from archsim.specs.terms import TERMS
 
@@ -400,6 +400,15 @@ class SystemSpec(Spec):
             )
         self.topology.refuse_unconnected(self.sites)
         refuse_impossible(self)
+        if (
+            self.made is not None
+            and self.made.carrier == MONOLITHIC
+            and (self.hbm.kind is None or self.hbm.kind.startswith("hbm"))
+        ):
+            raise KeyProblem(
+                ("made", "carrier"), "a wafer that is not cut has no place for stacks of HBM. Give hbm: {kind: sram}, "
+                "memory on the board (gddr7, lpddr5x, cxl), or made.carrier: wafer"
+            )  # fmt: skip
         if self.launch == "gpu" and self.compute.kernel_latency_ns is not None:
             raise KeyProblem(
                 ("compute", "kernel_latency"), "kernels of a GPU take the times of its calibration. Give launch: "

@@ -24,7 +24,7 @@ _VOLTAGE = "clock and voltage are one domain for arrays and LLC, HBM and links k
 _PDN = "loss between the board's supply and the die is not modelled; write power.limit as what reaches the dies"
 _TEST = "test is a share of the price of a die (coefficient test_share) and takes no area; add its area to made.area"
 _OPTICS = "light is a link with its own rate and latency: topology links, or a level of fabric: {levels: [{switch: 8, bandwidth: 900 GB/s, hop_latency: 0.3 us}]}; lasers and their power are not modelled"
-_STITCH = "a piece is at most one reticle and fields are not stitched; write made.pieces, or one large die as made: {area: 46225 mm2} without pieces, on made.carrier: wafer"
+_STITCH = "a piece is at most one reticle and fields are not stitched; write made.pieces, or a wafer that is not cut as made.carrier: monolithic"
 _ROUTER = (
     "routers are links with a latency: d2d.hop_latency; how packets meet is the assumption contention and arbitration"
 )

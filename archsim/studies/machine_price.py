@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from archsim.report.units import carried_digits, percent
 from archsim.runs.energy import full_load_w
 from archsim.runs.plan import with_areas
 from archsim.runs.prices import Coefficients, SystemHardware, build_costs
+from archsim.specs.made import MONOLITHIC
 from archsim.specs.system import SystemSpec
 from archsim.uncertainty.estimate import SURE, Interval, interval
 from archsim.uncertainty.system_quantities import economics_of
@@ -46,6 +46,7 @@ class MachinePrice:
     silicon_mm2: float
     samples_mm2: np.ndarray
     limit_w: float | None  # of the machine, by its file; None: it gives none
+    uncut: bool = False  # whether dies stay in the wafers in which they were made
 
     @property
     def best_spares(self) -> int:
@@ -59,6 +60,8 @@ class MachinePrice:
         within = f" in {percent(SURE)} of {len(self.samples_usd)} samples"
         now = _range(self.usd[own], interval(self.samples_usd[:, own]), "USD", within)
         kept = _spare_dies(own)
+        if len(self.usd) == 1 and self.uncut:
+            return f"A good {self.name} costs {now}: its dies stay in their wafers, whose spare cores replace bad ones."
         if len(self.usd) == 1:
             return f"A good {self.name} costs {now}, and its carriers or packages have no room for a spare die."
         if float(np.median(self.samples_usd[:, best])) > MOST_MADE * self.parts_usd:
@@ -106,7 +109,8 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
     """``middle``: coefficients, of which those that a user set are exact."""
     middle = middle or Coefficients()
     machine = build_costs(system, middle)
-    alone = (dies_together(system) or 1) == 1 or machine.packages  # in every sample, as it is without a draw
+    uncut = system.made is not None and system.made.carrier == MONOLITHIC and system.drawn is None
+    alone = uncut or (dies_together(system) or 1) == 1 or machine.packages  # in every sample, as it is without a draw
     found = [_priced(system, each, alone) for each in [middle, *_drawn(system, middle, samples)]]
     room, limits = _with_room(machine, len(found[0][0])), []
     if system.power is not None:
@@ -117,7 +121,7 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
         parts_usd=sum(machine.usd.values()),
         watt=found[0][1], samples_watt=np.array([watt for _, watt, _ in found[1:]]),
         silicon_mm2=found[0][2], samples_mm2=np.array([mm2 for _, _, mm2 in found[1:]]),
-        limit_w=min((each for each in limits if each), default=None),
+        limit_w=min((each for each in limits if each), default=None), uncut=uncut,
     )  # fmt: skip
 
 
@@ -139,7 +143,7 @@ def _priced(system: SystemSpec, coefficients: Coefficients, alone: bool) -> tupl
 def _by_spares(machine: SystemHardware) -> np.ndarray:
     """USD of a good machine with 0, 1, … spare dies on every carrier, beside the dies that it needs."""
     system, usd = machine.system, machine.usd
-    from scipy.special import bdtr
+    from scipy.special import betainc
 
     lost_usd = usd.get("bonding", 0.0)
     tested_usd = sum(each for name, each in usd.items() if name not in ("bonding", "assembly"))
@@ -157,7 +161,7 @@ def _by_spares(machine: SystemHardware) -> np.ndarray:
         )
     die_usd = (tested_usd - usd["carrier"] - usd.get("cables", 0.0)) / system.sites
     spares = np.arange(MOST_SPARES + 1)
-    share = bdtr(spares, ceil(needed) + spares, 1 - good)
+    share = betainc(needed, spares + 1, good)  # binomial; carriers may have a part of a die in the mean
     each_usd = (needed + spares) * die_usd + (usd["carrier"] + usd.get("cables", 0.0)) / carriers
     with np.errstate(divide="ignore"):
         return carriers * each_usd / share + usd.get("assembly", 0.0)

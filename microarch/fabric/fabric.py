@@ -154,12 +154,17 @@ class Routes:
     """The routes of a graph, which are found when they are asked for: they are the largest of its arrays.
 
     toward: int32[die, node], the link that leaves a node on its way to a die, or -1 - the node to which none leads;
-    link_dst: int32[link], the node that it enters. routers: how many nodes count as hops; None: the dies.
+    link_dst: int32[link], the node that it enters. routers: how many nodes count as hops; None: the dies. ``others``:
+    routes that are as long as these, and bool[die], the sources of which messages take them.
     """
 
-    def __init__(self, toward: np.ndarray, link_dst: np.ndarray, routers: int | None = None) -> None:
+    def __init__(
+        self, toward: np.ndarray, link_dst: np.ndarray, routers: int | None = None,
+        others: tuple[Routes, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
         self._given: tuple[np.ndarray, np.ndarray] | None = (toward, link_dst)
         self._routers = len(toward) if routers is None else routers
+        self._others = others
 
     @cached_property
     def found(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,7 +181,11 @@ class Routes:
         route_ptr = np.concatenate([[0], np.cumsum(length.ravel(), dtype=np.int64)])
         route_links = np.empty(route_ptr[-1], number_type(len(link_dst)))
         list_links(toward, link_dst, route_ptr, route_links)
-        self._given = None
+        if self._others is not None:
+            others, of = self._others
+            theirs = np.repeat(np.repeat(of, dies), np.diff(route_ptr))
+            route_links[theirs] = others.found[2][theirs]
+        self._given = self._others = None
         return entered, route_ptr, route_links
 
     @classmethod
@@ -288,12 +297,14 @@ class Fabric(Graph):
 class Wiring:
     """The result of a topology builder. edges: int64[edge, 2] nodes, each pair once; classes: int64[edge].
 
-    following: int64[node, die]: the next node from a node towards a die; dies come first among the nodes.
+    following: int64[node, die]: the next node from a node towards a die; dies come first among the nodes. ``others``:
+    the same of messages from some dies, bool[die], on routes that are as long; None: of none.
     """
 
     edges: np.ndarray
     classes: np.ndarray
     following: np.ndarray
+    others: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def nodes(self) -> int:
@@ -321,13 +332,18 @@ def assemble(
     link_src, link_dst = both[by_source].astype(np.int32).T
     link_of = np.full((nodes, nodes), -1, np.int32)
     link_of[link_src, link_dst] = np.arange(len(link_src))
-    link = np.take_along_axis(link_of, wiring.following, axis=1)
-    toward = np.ascontiguousarray(np.where(link < 0, -1 - wiring.following, link).T, np.int32)
     link_dst = np.ascontiguousarray(link_dst)
+
+    def routes(following: np.ndarray, others: tuple[Routes, np.ndarray] | None = None) -> Routes:
+        link = np.take_along_axis(link_of, following, axis=1)
+        toward = np.ascontiguousarray(np.where(link < 0, -1 - following, link).T, np.int32)
+        return Routes(toward, link_dst, routers, others)
+
+    others = None if wiring.others is None else (routes(wiring.others[0]), wiring.others[1])
     x, y = (None, None) if places is None else (place.astype(np.int32) for place in places)
     return Graph(
         kind=kind, dies=dies, nodes=nodes, link_src=np.ascontiguousarray(link_src), link_dst=link_dst, link_edge=edge,
-        link_class=classes[edge].astype(np.int32), routes=Routes(toward, link_dst, routers), node_x=x, node_y=y,
+        link_class=classes[edge].astype(np.int32), routes=routes(wiring.following, others), node_x=x, node_y=y,
     )  # fmt: skip
 
 

@@ -36,18 +36,26 @@ def grid_wiring(x: int, y: int, places: tuple[np.ndarray, np.ndarray], *, wrappe
     along y.
 
     A wrapped route goes the shorter way round; if both are equally long, towards the higher column or row from even
-    ones, and the other way from odd ones, so that half-way pairs load both ways alike.
+    ones, and the other way from odd ones, so that half-way pairs load both ways alike. Around sides of 6, 10, 14, …
+    every other link would have one more of each line: there, that is so along x towards even rows, and along y from
+    even columns; the other way round towards and from odd ones.
     """
     x_of, y_of = places
     die_at = np.zeros((x, y), np.int64)
     die_at[x_of, y_of] = np.arange(x * y)
-    step_x = _step(x_of, x, wrapped[0])
-    step_y = np.where(step_x == 0, _step(y_of, y, wrapped[1]), 0)
-    following = die_at[(x_of[:, None] + step_x) % x, (y_of[:, None] + step_y) % y]
+    step_x = _step(x_of, x, wrapped[0], y_of[None, :] if x % 4 == 2 else 0)
+
+    def along(first: int) -> np.ndarray:
+        step_y = np.where(step_x == 0, _step(y_of, y, wrapped[1], first), 0)
+        return die_at[(x_of[:, None] + step_x) % x, (y_of[:, None] + step_y) % y]
+
+    others = (along(1), x_of % 2 == 1) if wrapped[1] and y % 4 == 2 and y > 2 and x > 1 else None
     edges = _neighbours(die_at, wrapped)
     apart_x, apart_y = (np.abs(of[edges[:, 0]] - of[edges[:, 1]]) for of in (x_of, y_of))
     along_x = np.where(apart_x > 1, HORIZONTAL_WRAP, HORIZONTAL)
-    return Wiring(edges, np.where(apart_x > 0, along_x, np.where(apart_y > 1, VERTICAL_WRAP, VERTICAL)), following)
+    return Wiring(
+        edges, np.where(apart_x > 0, along_x, np.where(apart_y > 1, VERTICAL_WRAP, VERTICAL)), along(0), others
+    )
 
 
 def _neighbours(die_at: np.ndarray, wrapped: tuple[bool, bool]) -> np.ndarray:
@@ -60,11 +68,13 @@ def _neighbours(die_at: np.ndarray, wrapped: tuple[bool, bool]) -> np.ndarray:
     return edges[edges[:, 0] != edges[:, 1]]
 
 
-def _step(place: np.ndarray, side: int, wrapped: bool) -> np.ndarray:
-    """-1, 0 or 1, int64[node, die]: which way along one axis."""
+def _step(place: np.ndarray, side: int, wrapped: bool, first: np.ndarray | int) -> np.ndarray:
+    """-1, 0 or 1, int64[node, die]: which way along one axis; of two equal ones upwards from places of which the sum
+    with ``first`` is even.
+    """
     apart = place[None, :] - place[:, None]
     if not wrapped:
         return np.sign(apart)
     around = apart % side
-    up = (2 * around < side) | ((2 * around == side) & (place[:, None] % 2 == 0))
+    up = (2 * around < side) | ((2 * around == side) & ((place[:, None] + first) % 2 == 0))
     return np.where(around == 0, 0, np.where(up, 1, -1))

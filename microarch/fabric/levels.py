@@ -85,7 +85,7 @@ def _network(level: Level) -> Wiring:
             f"level kind {level.kind!r}: expected one of {', '.join(kind for kind in BUILDERS if kind != 'edges')}"
         )
     wiring = BUILDERS[level.kind](Site(*level.sides, die_places(*level.sides)))
-    return Wiring(wiring.edges, np.zeros(len(wiring.edges), np.int64), wiring.following)
+    return Wiring(wiring.edges, np.zeros(len(wiring.edges), np.int64), wiring.following, wiring.others)
 
 
 def _inside(group: _Group, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> 
     sizes = np.cumprod([1, *(each.members for each in inner)])  # dies of a group of every level
     crosses = wiring.edges[:, :1] // sizes != wiring.edges[:, 1:] // sizes
     classes = crosses.shape[1] - 1 - crosses[:, ::-1].argmax(axis=1)
-    return _Group(len(die), Wiring(wiring.edges, classes, wiring.following), sides, places)
+    return _Group(len(die), Wiring(wiring.edges, classes, wiring.following, wiring.others), sides, places)
 
 
 def _more(classes: np.ndarray, edges: np.ndarray, number: int) -> np.ndarray:

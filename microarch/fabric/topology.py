@@ -8,7 +8,8 @@ name               links                                   route, and how ties o
 ================== ======================================= =============================================================
 ``mesh``           to the neighbours along x and y         along x first, then along y (XY)
 ``torus``          and from the last of a row or column    the same; the shorter way round; of two equal ones upwards
-                   to its first                            from even columns and rows, downwards from odd ones
+                   to its first                            from even columns and rows, downwards from odd ones;
+                                                           of sides of 6, 10, … so of every other line alone
 ``torus_x``, ``_y`` as torus, with rings along one axis     the same; a mesh's way along the other axis
 ``ring``           die i to i + 1, the last to die 0       the same, by the dies' numbers
 ``fully_connected`` every die to every other               the link itself

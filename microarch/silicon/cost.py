@@ -6,7 +6,7 @@ yield (1 + A·D/α)^-α (Stapper; ITRS). Known-good dies and HBM stacks are bond
 loses the whole carrier.
 
 The carrier is a wafer, or where all of it fits the largest package, a part of one. A finished package pays for its
-assembly, too.
+assembly, too. Dies of a wafer that is not cut have no carrier, and no bonds.
 
 A die is made in the number of pieces for which it costs least: more pieces have a better yield, but need room for the
 interface between them, and are put together one by one. Interface and joining cost the same for every die, so that one
@@ -154,6 +154,7 @@ def machine_cost(
     pieces: int | None = None,
     packaged: bool = False,
     finished: bool = False,
+    monolithic: bool = False,
     beside: Beside = NOTHING_BESIDE,
 ) -> Making:
     """The least price of a machine: ``dies``, ``test``, ``hbm``, ``carrier``, ``cables`` between carriers, ``joining``
@@ -163,13 +164,20 @@ def machine_cost(
     bandwidth each way from one carrier to the next; share_good: of pieces, by their area and number a die; None: those
     without a defect. These three and ``stacks_per_die`` may be arrays: of many machines. ``stacks_per_die``: on the
     carrier; ``pieces``: of a die; None: as many as make it cheapest. ``packaged``: a package may be the carrier;
-    ``finished``: with its assembly; ``beside``: each die.
+    ``finished``: with its assembly; ``monolithic``: the dies are parts of wafers that are not cut, all of
+    which are good, as spare cores replace those with defects (Cerebras, 2025: 900,000 of 970,000 cores of a WSE-3 are
+    in use); ``beside``: each die.
     """
     estimates = estimates or CostEstimates()
     carrier_usd = estimates.carrier_usd.value
     cables_usd = across_bytes_per_s * 8 / GB * estimates.cable_usd_per_gbit_per_s.value  # to the next carrier
     wafer_usd, tested = estimates.wafer_usd.value, 1 + estimates.test_share.value
     hbm_usd = dies * hbm_bytes_per_die / GB * estimates.hbm_usd_per_gb.value
+    if monolithic:
+        wafers = np.ceil(dies * die_mm2 / CARRIER_MM2)
+        usd = {"dies": wafers * wafer_usd, "test": wafers * wafer_usd * estimates.test_share.value, "hbm": hbm_usd,
+               "carrier": 0.0 * wafers, "cables": (wafers - 1) * cables_usd}  # fmt: skip
+        return Making(usd | ({"beside": dies * beside.usd} if beside.usd else {}), np.ones_like(wafers), wafers)
 
     def made(pieces: Any, tested_usd: Any, whole_mm2: Any) -> tuple[Any, Any, Any]:
         """Number of carriers, price of one, and share of the price of all parts that failed bonds add."""

@@ -153,6 +153,22 @@ def test_uniform_traffic_loads_all_links_of_a_ring_equally(name, sides, busiest,
         assert loads("mesh").max() == mesh
 
 
+@pytest.mark.parametrize("kind", ["torus", "torus_x", "torus_y"])
+def test_no_routes_of_a_torus_load_its_busiest_link_less(kind):
+    """Uniform traffic between bands of neighbouring lines must cross their edges, however it is routed."""
+    for x in (1, 2, 3, 4, 5, 6, 8, 10):
+        for y in (1, 2, 3, 4, 6, 7, 10):
+            graph = build_topology(kind, x, y, "row_major")
+            busiest, least = np.bincount(graph.route_links, minlength=1).max(), 0
+            for place, side in ((graph.x_of, x), (graph.y_of, y)):
+                for begin in range(side):
+                    for size in range(1, side):
+                        band = (place - begin) % side < size
+                        cut = int((band[graph.link_src] & ~band[graph.link_dst]).sum())
+                        least = max(least, -(-int(band.sum() * (~band).sum()) // cut))
+            assert busiest == least or x * y == 1, (x, y)
+
+
 def test_rails_are_reached_inside_the_own_group_first():
     """Two nodes of four GPUs: 1 of node 0 to 3 of node 1 goes over the node's switch to 3, then over rail 3."""
     graph = build_levels((Level("switch", (4, 1)), Level("switch", (2, 1), "gpu")))

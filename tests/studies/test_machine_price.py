@@ -1,13 +1,19 @@
 """Price of a good machine by spare dies, and power against a limit: closed forms and directions."""
 
+import json
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 
+from archsim.base.errors import SpecError
+from archsim.cli.main import main
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import Coefficients, build_costs
-from archsim.search.options import load_system
+from archsim.search.options import experiment_or_machine, load_system
+from archsim.search.worlds import prices
+from archsim.specs import config_files
 from archsim.studies.machine_price import price_machine
 
 
@@ -43,3 +49,51 @@ def test_a_limit_is_kept_with_the_share_of_samples_below_it():
     for each, share in zip(found, kept, strict=True):
         assert f"probability of {100 * share:.0f}" in each.power_sentence
     assert math.isclose(found[0].watt, found[2].watt)
+
+
+SYSTEMS = sorted(config_files.named_files("systems"))
+DOORS = (["hardware", "cost"], ["hardware", "power"], ["hardware", "area"], ["check"])
+
+
+def of_door(capsys, *words):
+    """What a command prints as JSON; it must succeed."""
+    assert main([*words, "--json"]) == 0, words
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_machine_has_one_price_and_a_model(capsys):
+    for name in ("dojo_enhanced", "sow_x", "wse3"):
+        system = load_system(name)
+        own = sum(build_costs(system).usd.values())
+        found = price_machine(system, samples=16)
+        assert found.usd[min(found.spares, len(found.usd) - 1)] == pytest.approx(own), name
+        low, high = np.quantile(prices(system, 16), [0, 1])  # of `compare`
+        assert low < own < high, name
+    for name, model in (("wse3", "olmoe-1b-7b"), ("blackhole_line8", "mixtral-8x7b"), ("h200_node", "deepseek-v3")):
+        experiment, chosen = experiment_or_machine(name)
+        assert experiment.models[0].name == model and model in chosen
+    for name, door in product(("cloudmatrix384", "wse3", "blackhole_line8"), DOORS):
+        assert of_door(capsys, *door, name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_machine_passes_every_door_at_one_price(capsys, name):
+    for door in (*DOORS, ["check", "--trust"]):
+        found = of_door(capsys, *door, name)
+        if door[-1] == "cost":
+            own = sum(build_costs(load_system(name)).usd.values())
+            assert sum(found[name]["value"]["usd"].values()) == pytest.approx(own)
+            assert price_machine(load_system(name), samples=16).usd[0] == pytest.approx(own)
+
+
+def test_a_wafer_that_is_not_cut_has_no_bonds():
+    """Its price is that of whole wafers, whatever fails to be bonded; HBM has no place on it."""
+    wse3 = load_system("wse3")
+    for loss in (0.0, 0.01):
+        known = Coefficients().change({"bond_loss": loss, "wafer_usd": 10_000, "test_share": 0.2})
+        assert sum(build_costs(wse3, known).usd.values()) == pytest.approx(12_000)
+    assert build_costs(wse3).pieces == 1 and price_machine(wse3, samples=16).usd[0] < 25_000
+    assert build_costs(load_system("wse3", ["mesh={x: 8, y: 5}"])).usd["dies"] == 2 * build_costs(wse3).usd["dies"]
+    with pytest.raises(SpecError, match="made"):
+        load_system("dojo", ["made={carrier: monolithic}"])
