@@ -39,7 +39,7 @@ ASKS = "import sys; from archsim import api; getattr(api, sys.argv[1])(sys.argv[
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    add_jobs(parser, "How many processes to use")
+    add_jobs(parser, "How many processes to use", cluster=False)
     parser.add_argument(
         "--into", metavar="FOLDER", type=Path,
         help="Compile for every processor of this kind, into a folder that a wheel takes along as "

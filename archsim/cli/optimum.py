@@ -11,6 +11,7 @@ from archsim.cli import arguments
 def add_optimum(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser)
     arguments.add_report(parser, "reports/NAME-optimum")
+    arguments.add_jobs(parser)
     parser.add_argument(
         "--steps",
         type=arguments.positive,
@@ -23,6 +24,7 @@ def add_optimum(parser: argparse.ArgumentParser) -> None:
 def run_optimum(args: argparse.Namespace) -> int:
     """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
+    from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
 
     experiment = ar.load_experiment(args.file, args.overrides)
@@ -30,7 +32,7 @@ def run_optimum(args: argparse.Namespace) -> int:
     print_replaced(folder, None)
     print_compiling()
     print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
-    found = ar.optimum(experiment, None, args.steps, _print_run)
+    found = ar.optimum(experiment, None, args.steps, _print_run, jobs=args.jobs or available_cores())
     print("writing the page ...", file=sys.stderr, flush=True)
     from archsim.studies.optimum_page import answers, write_optimum
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from archsim.base import files, tables
 from archsim.base.errors import ArchsimError, TraceError
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
@@ -275,7 +275,7 @@ def validate_served(
     found: dict[int, JudgedPoint] = {}
     if points:
         found[0] = simulated_point(points[0])  # here, so that processes begin with compiled functions
-    for at, judged in in_copies(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
+    for at, judged in do_all(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
         found[at] = judged
         report(f"{len(found)} of {len(points)} measured points simulated")
     judged_points = tuple(found[at] for at in range(len(points)))

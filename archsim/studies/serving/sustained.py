@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.measures import saturation, times_ns
 from archsim.serving.requests import Requests, first, scale_rate
 from archsim.serving.serving import ENOUGH, FIRST, Deployment, deploy, requests_on, simulate_requests
@@ -61,7 +61,7 @@ def sustained_rate(
         drawn = deploy(other)
         return _highest(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE), rate, CLOSE_IN_SAMPLE)
 
-    rates = np.array([each for _, each in in_copies(in_sample, range(samples), jobs)])
+    rates = np.array([each for _, each in do_all(in_sample, range(samples), jobs)])
     return SustainedRate(rate, interval(rates * rate / plain))  # few requests wait less, in a sample and without
 
 
