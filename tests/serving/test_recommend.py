@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.inferencex_rows import decode_batches
+from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
 from archsim.studies.serving.race import Curve
 from archsim.studies.serving.recommend import recommend
@@ -180,6 +182,42 @@ def test_a_script_starts_every_engine_on_gpus_and_ports_of_its_own_behind_a_rout
         assert {re.search(r"--port (\d+)", line)[1] for line in heads} <= set(re.findall(r":(\d+)", behind))
         assert "8000" in behind and "8000" not in ports
     assert ("--attn-dp-size" in text) == (engine == "sglang" and any(ranks > 2 for _, _, ranks in pools))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("pools", [[("both", 3, 8)], [("both", 2, 16)], [(PREFILL, 2, 4), (DECODE, 1, 2)]])
+def test_kubernetes_starts_engines_with_the_arguments_of_the_script(engine, pools):
+    every = [sized(engine, *pool)._replace(checkpoint="owner/name", drafts=2) for pool in pools]
+    lines = [line for line in script(every, 8).splitlines() if "CUDA_VISIBLE_DEVICES=" in line]
+
+    def flags(text):  # of one host, without addresses and ports
+        text = text.replace("$ATTENTION", "--enable-dp-attention --dp-size")
+        words = [word.strip("'") for word in shlex.split(text.rstrip("& "))]
+        at = next(at for at, word in enumerate(words) if word.startswith("--"))
+        found = dict(zip(words[at:], [*words[at + 1 :], ""], strict=True))
+        return {key: value for key, value in found.items() if key.startswith("--") and not re.search(
+            "host|port|addr|rank|nnodes|headless", key)}  # fmt: skip
+
+    objects = list(yaml.safe_load_all(yaml.safe_dump_all(manifests(every, 8))))
+    wide = any(ranks > 8 for *_, ranks in pools)
+    assert bool(objects) == (len(pools) == 1 and not (engine == "trtllm" and wide))
+    for each in objects:
+        if "spec" in each and each["kind"] != "Service":
+            spec = each["spec"].get("leaderWorkerTemplate", {"leaderTemplate": each["spec"].get("template")})
+            assert each["spec"]["replicas"] == pools[0][1] and spec.get("size", 1) == (2 if wide else 1)
+            (container,) = spec["leaderTemplate"]["spec"]["containers"]
+            assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+            assert flags(container["command"][-1].splitlines()[-1]) == flags(lines[0].split("CUDA_VISIBLE_DEVICES=")[1])
+            assert subprocess.run(["bash", "-n", "-c", container["command"][-1]], check=True)
+    values = yaml.safe_load(yaml.safe_dump(llm_d_values(every, 8)))
+    assert bool(values) == (engine == "vllm" and not wide)
+    for (role, instances, _), started_at in zip(pools, (0, 2), strict=False):
+        if values:
+            own = values["prefill" if role == PREFILL else "decode"]
+            (container,) = own["containers"]
+            assert own["replicas"] == instances and container["args"][0] == "owner/name"
+            mine = " ".join(map(shlex.quote, container["args"][1:]))
+            assert flags(mine) == flags(lines[started_at].split('MODEL"')[1])
 
 
 def test_a_script_says_what_is_missing_before_anything_starts(tmp_path):

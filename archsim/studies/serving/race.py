@@ -42,7 +42,7 @@ class Tried(NamedTuple):
 
     def per_gpu(self) -> float:
         """Requests a second."""
-        return self.rate / (self.choice.devices if self.choice.prefill else self.choice.parallel.ranks)
+        return self.rate / (self.choice.devices if self.choice.prefill else self.choice.parallel.devices)
 
 
 class Race:
@@ -114,9 +114,9 @@ class Race:
         enough = [each for each in sorted(given.max_num_seqs) if each >= running]
         choice = configuration.Configuration(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
                         _nearest(given.max_num_batched_tokens, question.USUAL_TOKENS),
-                        precision=self.kinds[kind].dtypes)  # fmt: skip
+                        precision=self.kinds[kind].dtypes, draft_tokens=self.kinds[kind].drafts)  # fmt: skip
         try:
-            return self._rate(kind, choice, LEFT_BELOW * best * parallel.ranks, guess)
+            return self._rate(kind, choice, LEFT_BELOW * best * parallel.devices, guess)
         except errors.ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 

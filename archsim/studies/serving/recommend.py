@@ -20,7 +20,7 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
@@ -83,7 +83,7 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
     shown: dict[int, tuple[Curve, Upkeep]] = {}
     try:
-        for at, each in in_copies(lambda at: race.curve_and_energy(finalists[at]), range(len(finalists)), jobs):
+        for at, each in do_all(lambda at: race.curve_and_energy(finalists[at]), range(len(finalists)), jobs):
             shown[at] = each
     except KeyboardInterrupt:
         if not shown:
@@ -114,12 +114,12 @@ def _race_sizes(
     best: dict[str, float] = {}
     ended = False
     try:
-        for (kind, parallel), guess in in_copies(race.estimate, every, jobs):
+        for (kind, parallel), guess in do_all(race.estimate, every, jobs):
             guesses.append((kind, parallel, guess))
             report(f"{len(guesses)} of {len(every)} sizes of engines estimated")
     except KeyboardInterrupt:
         ended = True
-    guesses.sort(key=lambda each: (-each[2].rate / each[1].ranks, each[0], str(each[1])))
+    guesses.sort(key=lambda each: (-each[2].rate / each[1].devices, each[0], str(each[1])))
     chosen = _best_guesses(guesses, race)
     others = [each for each in guesses if each not in chosen]
     left = [
@@ -134,7 +134,7 @@ def _race_sizes(
             begun.add(kind)
 
     try:
-        for _, tried in in_copies(race.sizes, tasks(), jobs):
+        for _, tried in do_all(race.sizes, tasks(), jobs):
             done.append(tried)
             gpu = race.kinds[tried.kind].offer.gpu
             best[gpu] = max(best.get(gpu, 0.0), tried.per_gpu())
@@ -170,7 +170,7 @@ def _with_limits(
     found: dict[tuple[int, ParallelSpec], Tried] = {(each.kind, each.choice.parallel): each for each in served}
     chosen = _finalists(race, served, LIMITED)
     try:
-        for at, (_, tried) in enumerate(in_copies(race.limits, chosen, jobs), 1):
+        for at, (_, tried) in enumerate(do_all(race.limits, chosen, jobs), 1):
             done.append(tried)
             found[tried.kind, tried.choice.parallel] = tried
             report(f"batch limits of {at} of the {len(chosen)} best sizes compared")
@@ -208,8 +208,8 @@ def _with_pools(
         devices = race.kinds[mine[0].kind].offer.devices
         for one, other in product(mine, mine):
             prefill, decode = one.choice.parallel, other.choice.parallel
-            for number in sorted({max(1, round(share * devices / prefill.ranks)) for share in POOL_SHARES}):
-                left = (devices - number * prefill.ranks) // decode.ranks
+            for number in sorted({max(1, round(share * devices / prefill.devices)) for share in POOL_SHARES}):
+                left = (devices - number * prefill.devices) // decode.devices
                 if left >= 1:
                     choice = other.choice._replace(
                         parallel=prefill, instances=number + left, prefill=number,
@@ -224,7 +224,7 @@ def _with_pools(
             yield kind, choice, guess, best.get(race.kinds[kind].offer.gpu, 0.0)
 
     try:
-        for at, (_, tried) in enumerate(in_copies(race.pool, with_best(), jobs), 1):
+        for at, (_, tried) in enumerate(do_all(race.pool, with_best(), jobs), 1):
             done.append(tried)
             found.append(tried)
             gpu = race.kinds[tried.kind].offer.gpu
@@ -268,6 +268,11 @@ def _compare(
             usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
             limited=curves[at].shares_at(nominal[at], limits[at]),
             meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
+            fewer=tuple(
+                each.choice.devices if each.choice.prefill
+                else _instances(asked, kind.offer, each, rate) * choice.parallel.devices
+                for rate in (float(np.median(drawn[at])), nominal[at])
+            ),
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(rows[at].rate_per_s >= asked.rate for at in order):
@@ -293,15 +298,15 @@ def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
     """
     if tried.choice.prefill:
         return tried.choice.instances
-    most = offer.devices // tried.choice.parallel.ranks
+    most = offer.devices // tried.choice.parallel.devices
     return min(most, max(1, -int(-asked.rate // rate))) if asked.rate and rate > 0 else most
 
 
 def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
     """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
     together = bool(tried.choice.prefill)
-    most = 1 if together else offer.devices // tried.choice.parallel.ranks
-    ranks = tried.choice.devices if together else tried.choice.parallel.ranks
+    most = 1 if together else offer.devices // tried.choice.parallel.devices
+    ranks = tried.choice.devices if together else tried.choice.parallel.devices
     if asked.rate:
         needed = np.ceil(asked.rate / np.maximum(rates, 1e-9))
         usd = needed * ranks * (offer.rent.usd_per_hour if offer.rent else 1.0)
@@ -329,7 +334,7 @@ def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Trie
     refused = [each for each in done if each.refused]
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     if len(refused) == len(done) and refused:
-        last = max(refused, key=lambda each: each.choice.parallel.ranks)
+        last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
     return (
         f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "
