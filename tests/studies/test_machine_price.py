@@ -8,6 +8,7 @@ import pytest
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.search.options import load_system
+from archsim.specs import config_files
 from archsim.studies.machine_price import price_machine
 
 
@@ -43,3 +44,11 @@ def test_a_limit_is_kept_with_the_share_of_samples_below_it():
     for each, share in zip(found, kept, strict=True):
         assert f"probability of {100 * share:.0f}" in each.power_sentence
     assert math.isclose(found[0].watt, found[2].watt)
+
+
+def test_every_shipped_machine_costs_the_same_at_both_doors():
+    for name in config_files.named_files("systems"):
+        system = load_system(name)
+        priced = price_machine(system, samples=16)
+        assert priced.own_usd[0] == pytest.approx(sum(build_costs(system).usd.values()), rel=0.02), name
+        assert priced.own_usd[1:].min() <= priced.own_usd[0] <= priced.own_usd[1:].max(), name

@@ -246,7 +246,7 @@ def search(
         )
     }
     parts = [OfLayout(kind, precision, drafts, layout)
-             for (_, precision, drafts), kind in kinds.items() for layout in _layouts(serving)]  # fmt: skip
+             for (_, precision, drafts), kind in kinds.items() for layout in layouts(serving)]  # fmt: skip
     if not parts:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     store, workspace = None if folder is None else RecordStore(folder), Workspace()
@@ -393,7 +393,7 @@ def _order(found: ConfigurationResult) -> tuple:
     return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
 
 
-def _layouts(serving: serving_files.Serving) -> list[EngineLayout]:
+def layouts(serving: serving_files.Serving) -> list[EngineLayout]:
     """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []

@@ -17,7 +17,7 @@ from archsim.serving.serving import ENOUGH, FIRST, Deployment, deploy, requests_
 from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import sure
-from archsim.studies.serving.highest_rate import WITHIN, draw_requests, raised_rate, share_within
+from archsim.studies.serving.highest_rate import WITHIN, draw_requests, highest, share_within
 from archsim.studies.serving.load_answer import SustainedRate, offered_requests
 from archsim.studies.serving.race import TIMES, Curve, limits_of
 from archsim.studies.serving.runs import ServeRun
@@ -71,7 +71,7 @@ def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess
     def fits(rate: float) -> bool:
         return share_within(serving, deployment, scale_rate(requests, rate / requests.offered_per_s)) >= WITHIN
 
-    return raised_rate(fits, guess, close)
+    return highest(fits, guess, close=close)
 
 
 def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> Requests:
