@@ -291,7 +291,9 @@ def test_the_answer_is_a_sentence_and_its_numbers_hang_together(found):
 def test_the_files_start_what_was_recommended(found):
     result, folder = found
     names = {each.name for each in folder.iterdir()}
-    assert {"serve.yaml", "start.sh", "recommendation.json", "configurations.csv"} <= names
+    assert {"serve.yaml", "start.sh", "recommendation.json", "configurations.csv", "index.html"} <= names
+    page = (folder / "index.html").read_text()
+    assert result["answer"] in page and "output tokens/s per device" in page and "tokens/s of a user" in page
     assert json.loads((folder / "recommendation.json").read_text())["answer"] == result["answer"]
     serving = load_serving(str(folder / "serve.yaml"))
     check_serving(serving)

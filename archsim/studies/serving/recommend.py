@@ -45,7 +45,7 @@ from archsim.studies.serving.question import (
     describe_limits,
     kinds_of,
 )
-from archsim.studies.serving.race import GRID, Curve, Race, Tried, limits_of
+from archsim.studies.serving.race import GRID, TIMES, Curve, Race, Tried, limits_of
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
@@ -255,7 +255,7 @@ def _compare(
         rows.append(Recommended(
             kind, choice, rate_per_s=rate, low=low, high=high, probability=float(probability[at]), upkeep=costs[at],
             usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
-            limited=curves[at].shares_at(nominal[at], limits[at]),
+            limited=curves[at].shares_at(nominal[at], limits[at]), frontier=_frontier(each, curves[at], output),
             meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
             fewer=tuple(
                 each.choice.devices if each.choice.prefill
@@ -278,6 +278,16 @@ def _compare(
         configurations=sum(each.configurations for each in done),
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
         notes=tuple(_notes(race, best, measures)),
+    )  # fmt: skip
+
+
+def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:
+    """See `Recommended.frontier`. ``output``: mean tokens of an answer."""
+    devices = tried.choice.devices if tried.choice.prefill else tried.choice.parallel.devices
+    tpot_ns = np.median(curve.times_ns[:, TIMES.index("tpot")], axis=1)
+    return tuple(
+        (NS_PER_S / ns, rate * output / devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
+        if 0 < ns < np.inf
     )  # fmt: skip
 
 

@@ -55,6 +55,8 @@ class Recommended:
     usd_per_million: float  # USD of a million output tokens; nan: the price of a GPU is unknown
     limited: np.ndarray  # float64[TIMES] shares of requests within each limit, at slightly more than its rate
     meets: float = 1.0  # share of the draws in which it meets the asked rate; 1 without one
+    # (tokens/s of the median user, output tokens/s per device, requests/s) at rates around its own
+    frontier: tuple[tuple[float, float, float], ...] = ()
     fewer: tuple[int, ...] = ()  # devices that meet the asked rate in half of the draws, and without a draw
 
     @property
@@ -319,9 +321,9 @@ def _offered_rate(found: Recommendation) -> float:
 
 def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:
     """The files to start the best with: ``serve.yaml`` of ``archsim serve``, ``start.sh`` with the engine's arguments,
-    ``kubernetes.yaml`` and ``llm-d.yaml`` (`archsim.studies.serving.kubernetes`), TensorRT-LLM's options, a placement
-    of experts where ``loads`` were recorded, and ``recommendation.json`` and ``configurations.csv`` with what was
-    compared. Raises PlacementError and TraceError for loads.
+    ``index.html`` with a Pareto figure, ``kubernetes.yaml`` and ``llm-d.yaml`` (`archsim.studies.serving.kubernetes`),
+    TensorRT-LLM's options, a placement of experts where ``loads`` were recorded, and ``recommendation.json`` and
+    ``configurations.csv`` with what was compared. Raises PlacementError and TraceError for loads.
     """
     import yaml
 
@@ -358,6 +360,37 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
     from archsim.base.files import write_text
 
     rows = [each.row() for each in (found.best, *found.others)]
+    write_text(folder / "index.html", page_of(found, sorted(each.relative_to(folder).as_posix() for each in written)))
     document = {"answer": answer(found), "why": list(why(found)), "compared": rows, "notes": list(found.notes)}
     write_text(folder / "recommendation.json", json.dumps(document, indent=1, ensure_ascii=False))
-    return [*written, folder / "recommendation.json"]
+    return [*written, folder / "recommendation.json", folder / "index.html"]
+
+
+def page_of(found: Recommendation, files: Sequence[str]) -> str:
+    """The page: the answer, the configurations at several rates by the speed of a user and the throughput of a GPU,
+    and why.
+    """
+    from archsim.report.rendering import render
+    from archsim.report.units import significant
+    from archsim.studies.serving.search_page import pareto_plots
+
+    every = (found.best, *found.others)
+    names = [
+        f"{NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}" for each in every
+    ]
+    at = [(name, point) for name, each in zip(names, every, strict=True) for point in each.frontier]
+    plots = pareto_plots(
+        [name for name, _ in at], [point[:2] for _, point in at], [point[2] for _, point in at],
+        range(len(found.best.frontier)), "recommended",
+    )  # fmt: skip
+    rows = [
+        [name, significant(each.rate_per_s), f"{significant(each.low)}–{significant(each.high)}",
+         percent(each.probability)] for name, each in zip(names, every, strict=True)
+    ]  # fmt: skip
+    return render("serving_points.html.j2", {
+        "model": found.asked.model.name, "system": ", ".join(dict.fromkeys(each.kind.offer.gpu for each in every)),
+        "points": found.configurations, "answer": answer(found), "policies": "all engines that were considered",
+        "files": files, "title": "The best, and what comes close", "rows": rows, "texts": 1, "refused": 0,
+        "headers": ["configuration", "requests/s", "80 % range", "best with"], "notes": [*why(found), *found.notes],
+        "plots": plots, "intervals": None,
+    })  # fmt: skip
