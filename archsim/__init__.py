@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from archsim.base.errors import ArchsimError
     from archsim.engine.flows.simulation import simulate_flows
     from archsim.policies.allocation import Effort, Plan, StepView
+    from archsim.runs.executor import on_cluster
     from archsim.runs.results import Results
     from archsim.specs.library import load_assumptions, load_experiment, load_model, load_system
 
@@ -80,6 +81,7 @@ _NAMES = {
     "archsim.base.errors": "ArchsimError",
     "archsim.engine.flows.simulation": "simulate_flows",
     "archsim.policies.allocation": "Effort Plan StepView",
+    "archsim.runs.executor": "on_cluster",
     "archsim.runs.results": "Results",
     "archsim.specs.library": "load_assumptions load_experiment load_model load_system",
 }
@@ -89,8 +91,8 @@ __all__ = [  # noqa: F822 (defined by __getattr__)
     "ArchsimError", "Calibrations", "Effort", "ExplorationPlan", "Plan", "Results", "StepView", "__version__",
     "ablate", "block_worth", "calibrate", "calibrate_meshes", "calibrate_serving", "check", "claims", "compare",
     "compare_serving", "engines", "explore", "figure", "load", "load_assumptions", "load_experiment", "load_model",
-    "load_system", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve", "serve_plan",
-    "serve_policies", "serve_sure", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
+    "load_system", "on_cluster", "optimum", "place", "recommend", "run", "run_phase", "search_serving", "serve",
+    "serve_plan", "serve_policies", "serve_sure", "simulate_flows", "sure", "sweep", "validate", "validate_meshes",
     "validate_served", "verify", "why", "worth",
 ]  # fmt: skip
 

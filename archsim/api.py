@@ -350,7 +350,6 @@ def sweep(
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
-    scheduler: str | None = None,
     *,
     samples: int = 0,
     overrides: Overrides = (),
@@ -363,9 +362,8 @@ def sweep(
 
     out: folder of the report: tables, manifest and page (``index.html``); runs kept there are not simulated again.
     None: nothing is written. jobs: parallel processes (default: available cores). watcher: receives progress.
-    scheduler: address of a Dask cluster that simulates instead, such as ``tcp://host:8786``. samples: worlds in which
-    the runs that the page's first sentences name get a range, with ``out``; the command has 32. overrides: as of
-    `load`.
+    samples: worlds in which the runs that the page's first sentences name get a range, with ``out``; the command has
+    32. overrides: as of `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
@@ -381,10 +379,10 @@ def sweep(
     selection = select(planned_of(overridden(experiment, overrides)), watcher.phase)
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
-            results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
+            results = sweep_selected(selection, Path(folder), jobs, watcher).in_memory()
     else:
         with failures_on_page(selection.plan.experiment.name, Path(out)):
-            results = sweep_selected(selection, Path(out), jobs, watcher, scheduler)
+            results = sweep_selected(selection, Path(out), jobs, watcher)
         write_sweep_report(selection, Path(out), samples, jobs, watcher)
     return results.with_page(partial(_report, selection, jobs))
 
@@ -482,7 +480,6 @@ def sure(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     overrides: Overrides = (),
-    scheduler: str | None = None,
     seed: int = 0,
 ) -> Sure | ServedSure:
     """How sure the answer of an experiment is: its runs in ``samples`` worlds, in which all numbers with a range are
@@ -494,8 +491,7 @@ def sure(
 
     samples: 16 or more. out: folder of ``sure.html``, ``sure.csv`` and ``sure.json``; runs kept there are not simulated
     again. system, model, policy, batch, assumptions: of the experiment; None: all of them. jobs: parallel processes
-    (default: available cores). overrides: as of `load`. scheduler: address of a Dask cluster, in place of jobs. seed:
-    which worlds are drawn.
+    (default: available cores). overrides: as of `load`. seed: which worlds are drawn.
 
     Raises ArchsimError for too few samples; otherwise as `sweep`.
 
@@ -514,8 +510,8 @@ def sure(
     watcher = watcher or Unwatched()
     selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
-        return find_sure(selection, samples, None, jobs, watcher, scheduler, seed)
-    return sure_into(selection, samples, Path(out), jobs, watcher, scheduler, seed)
+        return find_sure(selection, samples, None, jobs, watcher, seed)
+    return sure_into(selection, samples, Path(out), jobs, watcher, seed)
 
 
 def _is_deployment(source: Any) -> bool:
@@ -548,6 +544,7 @@ def optimum(
     steps: int = 200,
     report: Callable[[Measured], None] | None = None,
     *,
+    jobs: int = 1,
     overrides: Overrides = (),
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
@@ -556,7 +553,7 @@ def optimum(
     %).
 
     out: folder of the page and ``optimum.csv``; None: nothing is written. steps: per run to bound, evenly
-    spread. report: called for every finished run. overrides: as of `load`.
+    spread. report: called for every run, in their order. jobs: parallel processes. overrides: as of `load`.
 
     Raises ArchsimError for more than 128 dies, CapacityError if the weights do not fit.
 
@@ -567,7 +564,7 @@ def optimum(
     from archsim.studies.optimum_page import write_optimum
 
     whole = experiment_of(overridden(experiment, overrides))
-    found = measure_optimum(whole, steps, report or (lambda _: None))
+    found = measure_optimum(whole, steps, report or (lambda _: None), jobs)
     if out is not None:
         write_optimum(list(found.runs), found.name, Path(out), whole.unread)
     return found
@@ -826,6 +823,7 @@ def worth(
     held_out: float = HELD_OUT,
     out: str | os.PathLike[str] | None = None,
     samples: int | None = None,
+    jobs: int = 1,
 ) -> Worth:
     """Whether a balancer pays: its placements on the first part of recorded loads, served on tokens of the last.
 
@@ -837,7 +835,7 @@ def worth(
     policy, loads, held_out: as of ``place``; loads None: of the traffic that is known of the model. deployment: a file
     of ``archsim serve`` with one engine; its requests and limits are served. out: folder of the engines' files of the
     best placement. samples: ``.worlds`` is what it gains where what laws are off is drawn so often (None: 16, of the
-    first requests; 0: none).
+    first requests; 0: none). jobs: parallel processes.
 
     Raises as ``place`` and ``serve``; PlacementError for loads of one matrix, which leave nothing to judge on.
 
@@ -848,7 +846,7 @@ def worth(
 
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads or ())
     target, paths = None if out is None else Path(out), [Path(source) for source in sources]
-    return judged(policy, paths, deployment, overrides, held_out, target, samples, policies_sentence)
+    return judged(policy, paths, deployment, overrides, held_out, target, samples, jobs, policies_sentence)
 
 
 def block_worth(

@@ -166,9 +166,15 @@ def stem_of(source: str) -> str:
     return Path(source).resolve().name.partition(".")[0] or "archsim"
 
 
-def add_jobs(parser: argparse._ActionsContainer, meaning: str = "How many runs to simulate in parallel") -> None:
+def add_jobs(
+    parser: argparse._ActionsContainer, meaning: str = "How many runs to simulate in parallel", cluster: bool = True
+) -> None:
+    """``--jobs``, and ``--scheduler`` where a ``cluster`` may do the work (`archsim.cli.main` heeds it)."""
     text = f"{meaning} (default: the number of cores)."
     parser.add_argument("--jobs", type=positive, metavar="N", help=text, **below(parser, EFFORT))
+    if cluster:
+        text = "Simulate on this Dask cluster, such as tcp://host:8786, in place of --jobs."
+        parser.add_argument("--scheduler", metavar="ADDRESS", help=text, **below(parser, EFFORT))
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
@@ -199,7 +205,7 @@ def add_store_out(parser: argparse.ArgumentParser, default: str) -> None:
         "--replace", action="store_true", help="Replace an existing store, once all input has been read.",
         **below(parser, OUTPUT),
     )  # fmt: skip
-    add_jobs(parser, "How many threads to use")
+    add_jobs(parser, "How many threads to use", cluster=False)
 
 
 def positive(text: str) -> int:

@@ -43,7 +43,7 @@ ASKS = (
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    add_jobs(parser, "How many processes to use")
+    add_jobs(parser, "How many processes to use", cluster=False)
     parser.add_argument(
         "--into", metavar="FOLDER", type=Path,
         help="Compile for every processor of this kind, into a folder that a wheel takes along as "

@@ -5,7 +5,7 @@ import errno
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +192,7 @@ def _run(argv: Sequence[str] | None) -> int:
             (files.claim if arguments.force else files.refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
-        with heartbeat(first), own_code.code_told(sys.stderr):
+        with heartbeat(first), own_code.code_told(sys.stderr), _where(getattr(arguments, "scheduler", None)):
             return _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
     except errors.ArchsimError as error:
         print(errors.printable(str(error)), file=sys.stderr)
@@ -203,6 +203,15 @@ def _run(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt as end:
         print(f"\nInterrupted. {str(end) or 'Unfinished work is not kept.'}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _where(scheduler: str | None) -> AbstractContextManager[None]:
+    """Where jobs are done: on the cluster of ``--scheduler``, or here."""
+    if scheduler is None:
+        return nullcontext()
+    from archsim.runs.executor import on_cluster
+
+    return on_cluster(scheduler)
 
 
 def _out_checked(out: str) -> str:

@@ -11,6 +11,7 @@ from archsim.cli import arguments
 def add_optimum(parser: argparse.ArgumentParser) -> None:
     arguments.add_experiment(parser)
     arguments.add_report(parser, "reports/NAME-optimum")
+    arguments.add_jobs(parser)
     parser.add_argument(
         "--steps",
         type=arguments.positive,
@@ -23,6 +24,7 @@ def add_optimum(parser: argparse.ArgumentParser) -> None:
 def run_optimum(args: argparse.Namespace) -> int:
     """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
+    from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
 
     experiment = ar.load_experiment(args.file, args.overrides)
@@ -30,24 +32,31 @@ def run_optimum(args: argparse.Namespace) -> int:
     print_replaced(folder, None)
     print_compiling()
     print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
-    found = ar.optimum(experiment, None, args.steps, _print_run)
+    found = ar.optimum(experiment, None, args.steps, _tell_run, jobs=args.jobs or available_cores())
     print("writing the page ...", file=sys.stderr, flush=True)
     from archsim.studies.optimum_page import answers, write_optimum
 
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
     for place, said in answers(list(found.runs)):
         print(f"For {place}, {said}")
+    for measured in found.runs:
+        print(_described(measured))
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")
     return arguments.OK
 
 
-def _print_run(measured) -> None:
+def _tell_run(measured) -> None:
+    print(_described(measured), file=sys.stderr, flush=True)
+
+
+def _described(measured) -> str:
+    """How far a run is above the bound, and by what."""
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
     parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
     steps = len(measured.steps)
     said = f"{measured.run.name}: {mean} above the bound ({parts})"
-    print(f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said, flush=True)
+    return f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said

@@ -234,6 +234,7 @@ def print_sure(found) -> None:
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
+        print(place.sentence)
         print(f"{place.name}: {place.timed}")
         for option in place.options:
             times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
@@ -248,7 +249,6 @@ def print_sure(found) -> None:
         print_causes(place.indices, place.unknown, place.explained_told)
         for said in place.advice:
             print(said)
-        print(place.sentence)
     print_notes(list(found.notes))
 
 

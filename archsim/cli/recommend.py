@@ -53,6 +53,17 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pools", action="store_true", help="Consider pools of engines that only prefill or only decode, too."
     )
+    for name, text in (
+        ("--stages", "Consider pipelines of so many stages, too."),
+        ("--context", "Consider ranks that share the tokens of a request, so many of them, too (vLLM)."),
+        ("--drafts", "Consider so many draft tokens (MTP) per decode, too."),
+    ):
+        parser.add_argument(
+            name, action="append", default=[], type=arguments.positive, metavar="N", help=f"{text} May be repeated."
+        )
+    parser.add_argument(
+        "--acceptance", type=_share, metavar="SHARE", help="Probability that a draft is accepted, such as 0.8."
+    )
     parser.add_argument("--loads", action="append", default=[], metavar="FILE",
                         help="Recorded loads of experts, from which a placement is made. May be repeated.")  # fmt: skip
     arguments.add_jobs(parser, "How many processes to use")
@@ -74,7 +85,8 @@ def run_recommend(args: argparse.Namespace) -> int:
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
         output_tokens=args.output, requests=args.requests, rate=args.rate, usd_per_hour=args.usd, watts=args.watts,
         prices=arguments.named_numbers("--price", args.price), engines=args.engine, precisions=args.precision,
-        objective=args.best, pools=args.pools, jobs=args.jobs, report=heartbeat.doing, out=args.out, loads=args.loads,
+        objective=args.best, pools=args.pools, stages=args.stages, context=args.context, drafts=args.drafts,
+        acceptance=args.acceptance, jobs=args.jobs, report=heartbeat.doing, out=args.out, loads=args.loads,
     )  # fmt: skip
     args.result = found.as_json()
     print(answer(found))
@@ -117,6 +129,13 @@ def _tokens(text: str) -> float:
 
 def _rate(text: str) -> float:
     return _number(text.removesuffix("/s"), 1e-6)
+
+
+def _share(text: str) -> float:
+    value = _number(text, 0.0)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; expected a share from 0 to 1")
+    return value
 
 
 def _budget(text: str) -> float:

@@ -20,12 +20,6 @@ def add_sure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     arguments.add_report(parser, "reports/NAME-sure")
     arguments.add_jobs(parser)
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Run on this Dask cluster, such as tcp://host:8786.",
-        **arguments.below(parser, arguments.EFFORT),
-    )
 
 
 def run_sure(args: argparse.Namespace) -> int:
@@ -53,7 +47,7 @@ def run_sure(args: argparse.Namespace) -> int:
         from archsim.studies.sure import sure_into
 
         selected = select(planned, watching.phase)
-        found = sure_into(selected, args.samples, folder, args.jobs, watching, args.scheduler, args.seed)
+        found = sure_into(selected, args.samples, folder, args.jobs, watching, args.seed)
     args.result = found.plain()
     print_sure(found)
     print(f"report: {folder / 'sure.html'}")

@@ -27,12 +27,6 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     arguments.add_jobs(parser)
     arguments.add_samples(parser, sentence="default: 32 quick ones, of the runs that the first sentence names; 0: none")
     parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="Run on this Dask cluster, such as tcp://host:8786.",
-        **arguments.below(parser, arguments.EFFORT),
-    )
-    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="Print the runs, and whether each fits in memory, without simulating them.",
@@ -83,10 +77,10 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
         from archsim.uncertainty.ranges import WORLDS
 
         with failures_on_page(plan.experiment.name, folder):
-            results = sweep_selected(selection, folder, args.jobs, watching, args.scheduler)
+            results = sweep_selected(selection, folder, args.jobs, watching)
         sure = None
         if args.samples:
-            sure = sure_into(selection, args.samples, folder, args.jobs, watching, args.scheduler)
+            sure = sure_into(selection, args.samples, folder, args.jobs, watching)
         sample = "running a sample on both engines, " if plan.sweep.axes else ""
         watching.phase(f"{sample}writing the page")
         worlds = WORLDS if args.samples is None else min(args.samples, WORLDS)

@@ -57,12 +57,14 @@ def run_worth(args: argparse.Namespace) -> int:
 
 def _balancer(args: argparse.Namespace) -> int:
     import archsim as ar
+    from archsim.base.host import available_cores
     from archsim.cli.printing import print_compiling, print_notes
 
     print_compiling()
     print("choosing placements, serving with and without ...", file=sys.stderr, flush=True)
     out = None if args.out is None else Path(args.out)
-    found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples)
+    found = ar.worth(args.what, args.loads, args.deployment, args.overrides, out=out, samples=args.samples,
+                     jobs=args.jobs or available_cores())  # fmt: skip
     args.result = found
     if found.answer:
         print(found.answer)

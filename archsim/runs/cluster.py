@@ -17,14 +17,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.pool import Failure, attempt
-from archsim.runs.run import Record, Workspace
+from archsim.runs.run import Record, Workspace, code_of
 from archsim.runs.run_queue import AnyJob
 
 PATIENCE_S = 6.0  # for the scheduler to answer
@@ -70,6 +71,49 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
             client.cancel(list(futures))
 
 
+def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: str) -> Iterator[tuple[Any, Any]]:
+    """As `archsim.runs.pool.in_copies`, with a task for each thread of the cluster at a time. ``work`` is sent once to
+    each worker, whose tasks share what it keeps. Raises ArchsimError as `simulate_on_cluster`, and where the cluster
+    gives up on a task.
+    """
+    distributed = _import_distributed()
+    with _client(distributed, address) as client, client.as_current():
+        left, here = iter(tasks), (os.getcwd(), tuple(each for each in sys.path if each))
+        sent = client.scatter([work], broadcast=True)[0]
+
+        def submit(most: int) -> dict[Any, Any]:
+            return {client.submit(_do, sent, task, code_of(()), *here, pure=False, retries=RETRIES): task
+                    for task in islice(left, most)}  # fmt: skip
+
+        futures = submit(max(1, sum(client.nthreads().values())))
+        ended = distributed.as_completed(futures)
+        try:
+            for future in ended:
+                task, result = futures.pop(future), _replies(future)
+                if isinstance(result, Failure):
+                    raise ArchsimError(result.message)
+                failed, found = result
+                if failed:
+                    raise found
+                yield task, found
+                following = submit(1)
+                futures |= following
+                ended.update(following)
+        finally:
+            client.cancel(list(futures))
+
+
+def _do(work: Callable[[Any], Any], task: Any, code: str, folder: str, path: Sequence[str]) -> tuple[bool, Any]:
+    """On a worker: whether an exception was raised, and it or the result."""
+    _settle(folder, path)
+    if code_of(()) != code:
+        return True, ArchsimError(OTHER.message)
+    try:
+        return False, work(task)
+    except Exception as error:  # raised in the process that waits for it
+        return True, error
+
+
 def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
     """The batches of every group: all jobs, at most MOST_TOGETHER in each, and few enough for TURNS of every thread.
     The first of several is one job.
@@ -112,11 +156,10 @@ def _workspace(thread: int) -> Workspace:
     return Workspace()
 
 
-def _replies(future: Any) -> list[Record | Failure] | Failure:
-    """The results of a batch, or why there are none: its worker died too often."""
+def _replies(future: Any) -> Any:
+    """The results of a task, or a `Failure`: its worker died too often."""
     try:
-        found: list[Record | Failure] = future.result()
-        return found
+        return future.result()
     except Exception as error:  # Dask raises whatever stopped the transport or the scheduler
         return Failure(f"the cluster gave up on it: {type(error).__name__}: {error}")
 

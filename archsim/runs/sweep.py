@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archsim.base import errors, files, host
-from archsim.runs import cluster, plan, pool, results
+from archsim.runs import executor, plan, pool, results
 from archsim.runs import store as cache
 from archsim.runs.run import ROW, Job, Record, Run, Workspace
 from archsim.runs.store import PART_RUNS, RecordStore, SweepStore
@@ -67,22 +67,19 @@ def sweep(
     out: str | Path | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
-    scheduler: str | None = None,
 ) -> results.Results:
     """Simulate every run of an experiment that is not kept in ``out`` (default: ``reports/<name>``).
 
-    jobs: parallel runs (default: available cores); scheduler: address of a Dask cluster to use instead. The tables in
-    ``out`` do not depend on ``jobs``, on the order in which runs finish, or on kept results. Raises CapacityError and
-    TraceError before anything runs; FailedRuns at the end if runs have failed: the others are kept.
+    jobs: parallel runs (default: available cores). The tables in ``out`` do not depend on ``jobs``, on the order in
+    which runs finish, or on kept results. Raises CapacityError and TraceError before anything runs; FailedRuns at the
+    end if runs have failed: the others are kept.
     """
     watcher = watcher or Unwatched()
     selection = plan.select(experiment, watcher.phase)
-    return sweep_selected(selection, report_folder(selection.plan.experiment, out), jobs, watcher, scheduler)
+    return sweep_selected(selection, report_folder(selection.plan.experiment, out), jobs, watcher)
 
 
-def sweep_selected(
-    selection: plan.Selection, folder: Path, jobs: int | None, watcher: Watcher, scheduler: str | None = None
-) -> results.Results:
+def sweep_selected(selection: plan.Selection, folder: Path, jobs: int | None, watcher: Watcher) -> results.Results:
     """Like `sweep`, but for runs that are selected already."""
     with files.sole_writer(folder):
         kept = SweepStore(folder, selection)
@@ -92,7 +89,7 @@ def sweep_selected(
         failures: list[str] = []
         parts = 0
         for points, runs in selection.blocks(PART_RUNS, kept.details):
-            _do_part(parts, points, runs, kept, watcher, failures, jobs or host.available_cores(), scheduler, workspace)
+            _do_part(parts, points, runs, kept, watcher, failures, jobs or host.available_cores(), workspace)
             parts += 1
         cache.remove_oldest()
         refuse_failed(failures, len(selection), folder)
@@ -115,7 +112,6 @@ def complete(
     watcher: Watcher,
     failures: list[str],
     processes: int = 1,
-    scheduler: str | None = None,
     *,
     workspace: Workspace | None = None,
     kept_from_s: float = 0.0,
@@ -123,8 +119,8 @@ def complete(
     outdate: Callable[[], None] = lambda: None,
 ) -> dict[str, Record]:
     """Records by key, without details: those of the folder ``store`` (None: there is no folder) or of the cache, or
-    simulated now, by at most ``processes`` at a time or by the Dask cluster at ``scheduler``. Reasons for missing ones
-    are added to ``failures``.
+    simulated now, by at most ``processes`` at a time (`archsim.runs.executor`). Reasons for missing ones are added to
+    ``failures``.
 
     Jobs with details, and those that take at least ``kept_from_s``, are kept in the folder as they finish, so that a
     command that is ended (Ctrl-C) goes on from there. ``workspace``: what jobs that are done in this process find and
@@ -146,12 +142,7 @@ def complete(
             found(job, records[job.key])
     if not waiting:
         return records
-    replies = (
-        pool.simulate_all(waiting, processes, workspace or Workspace(watcher.at))
-        if scheduler is None
-        else cluster.simulate_on_cluster(waiting, scheduler)
-    )
-    for job, reply in replies:
+    for job, reply in executor.simulate_all(waiting, processes, workspace or Workspace(watcher.at)):
         if isinstance(reply, pool.Failure):
             failures.append(f"{job.name}: {reply.message}")
             watcher.on_failed(job, reply)
@@ -182,7 +173,6 @@ def _do_part(
     watcher: Watcher,
     failures: list[str],
     jobs: int,
-    scheduler: str | None,
     workspace: Workspace,
 ) -> None:
     if store.has_part(number, points, runs):
@@ -190,7 +180,7 @@ def _do_part(
         return
     at = {run.key: point for point, run in zip(points, runs, strict=True)}
     records = complete(
-        runs, store.records, watcher, failures, jobs, scheduler,
+        runs, store.records, watcher, failures, jobs,
         workspace=workspace,
         kept_from_s=KEPT_ALONE_S,
         found=lambda run, record: store.log(at[run.key], record),

@@ -11,7 +11,6 @@ import numpy as np
 
 from archsim.base import errors
 from archsim.base.quantities import TIME, format_quantity
-from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.report.units import listing, percent
 from archsim.runs.prices import build_costs
@@ -21,6 +20,7 @@ from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_o
 from archsim.search.options import EQUALS, Limits, Requests, Side
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
+from archsim.studies.machine_price import price_machine
 from archsim.uncertainty.estimate import OptionPair, pair
 
 if TYPE_CHECKING:
@@ -310,8 +310,6 @@ def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: R
             batch = size
             simulated, file = _simulate(machine, machine.used[best], batch, requests)
     rates = machine.side.machines * frontier.at(_limit(limits), limits.ttft_ns)[:, 0]
-    own = sum(build_costs(machine.system).usd.values())
-    usd = np.concatenate([[own], worlds.prices(machine.system, samples)]) if samples else np.array([own])
     file = file.model_copy(update={"name": machines.re_named(machine.side.name)})
     return Compared(
         machine=machine,
@@ -320,7 +318,7 @@ def _compare_side(machine: Machine, found: Frontier, limits: Limits, requests: R
         batch=simulated,
         simulated=ratio,
         rates=rates,
-        usd=machine.side.machines * usd,
+        usd=machine.side.machines * price_machine(machine.system, samples=samples).own_usd,
         file=file,
     )
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from archsim.base import errors
 from archsim.iteration.layers import has_experts
+from archsim.runs.executor import do_all
 from archsim.runs.plan import select
-from archsim.runs.pool import in_copies
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.search.frontier import Curve
@@ -385,7 +385,7 @@ def machine_of(
         if jobs > 1:
             estimates.coarse(way)
     done = 0
-    for way, each in in_copies(estimates.coarse, every, jobs):
+    for way, each in do_all(estimates.coarse, every, jobs):
         done += 1
         say(f"{side.name}: {done} of {len(every)} ways to use it are estimated")
         if isinstance(each, str):
@@ -397,7 +397,7 @@ def machine_of(
     found.sort(key=lambda each: each.way.label)
     kept = best_of(found, requests.output, limits)
     say(f"{side.name}: {len(kept)} of them with more batches")
-    fine = sorted((each for _, each in in_copies(estimates.fine, kept, jobs)), key=lambda each: each.way.label)
+    fine = sorted((each for _, each in do_all(estimates.fine, kept, jobs)), key=lambda each: each.way.label)
     return Machine(side, base, tuple(best_of(fine, requests.output, limits)), len(every), tuple(refused))
 
 

@@ -1,4 +1,4 @@
-"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off, and prices.
+"""Machines in many worlds: by what factor iterations take longer where numbers and laws are off.
 
 Parts that two machines share have common draws: a section of a system (``hbm``, ``d2d``, ``compute``, ...) that says
 the same in both, and laws measured on the same GPU. Those that differ are other parts, and are drawn independently. Of
@@ -17,14 +17,13 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
-from archsim.runs.prices import Coefficients, build_costs
 from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.system_quantities import SystemQuantity, economics_of, quantities_of
+from archsim.uncertainty.system_quantities import SystemQuantity, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, value_of
 
 # Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
@@ -32,7 +31,6 @@ _REST: Mapping[str, tuple[str, ...]] = {
     "gemm": ("projections", "dense", "head"), "attention": ("attention",), "collectives": ("all_reduce",),
     "host": ("host",),
 }  # fmt: skip
-_PRICED = 1  # seed of the draws of prices
 
 
 class Off(NamedTuple):
@@ -130,17 +128,3 @@ class InWorlds(NamedTuple):
         known = np.log(np.stack([self.batch(used.way, each) for each in anchors]))
         at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
         return np.exp(np.stack([np.interp(every, at, known[:, world]) for world in range(self.samples)]))
-
-
-def prices(system: SystemSpec, samples: int) -> np.ndarray:
-    """float64[world] USD of making one machine; coefficients are drawn, the same for all machines, within the ranges of
-    its node and memory.
-    """
-    quantities = economics_of(Coefficients().of(system))
-    given = draws_of([each.key for each in quantities], samples, seed=_PRICED)
-    values = {each.key.partition(".")[2]: each.distribution.at(given[each.key]) for each in quantities}
-    return np.array([
-        sum(build_costs(system, Coefficients().change({name: float(each[at]) for name, each in values.items()})
-                        ).usd.values())
-        for at in range(samples)
-    ])  # fmt: skip

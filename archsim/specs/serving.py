@@ -274,8 +274,16 @@ class SearchSpec(Spec):
     devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
+    # Of engines that decode alone; empty: those of `max_num_seqs`.
+    decode_max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = ()
     # Empty: that of the file.
     precision: tuple[deployment.PrecisionSpec, ...] = ()
+    # Stages of a pipeline (`parallel.pp`), which divide the devices of an engine, too.
+    pp: tuple[Annotated[int, count(1, 4096)], ...] = Field((1,), min_length=1)
+    # Of the tp ranks, so many share the tokens of a request (`parallel.attention.context`).
+    context: tuple[Annotated[int, count(1, 4096)], ...] = Field((1,), min_length=1)
+    # Drafts of every decode, accepted as `speculation` says; 0: none. Empty: those of the file.
+    draft_tokens: tuple[Annotated[int, count(0, 64)], ...] = ()
     # disaggregated: engines alike, some of which prefill and the others decode; unlike: of two sizes, such as TP 4 that
     # prefill and DP 8 that decode.
     pools: tuple[Literal["colocated", "disaggregated", "unlike"], ...] = Field(("colocated",), min_length=1)
@@ -340,6 +348,11 @@ class SpeculationSpec(Spec):
     # Drafts at each depth, of which one at most is accepted, such as [4, 8, 8]; null: one.
     tree: tuple[Annotated[int, count(1, 1024)], ...] | None = None
     seed: Annotated[int, count(0, 2**31)] = 0  # of the draws
+
+    def of_depth(self, drafts: int) -> "SpeculationSpec":
+        """So many drafts, accepted as these are."""
+        rates = self.acceptance if isinstance(self.acceptance, float) else self.acceptance[:drafts]
+        return self.model_copy(update={"draft_tokens": drafts, "acceptance": rates})
 
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
@@ -532,6 +545,7 @@ class ServeSpec(Spec):
                 "give least_loaded"
             )
             raise KeyProblem(("scheduler", "balance"), what)
+        self._refuse_drafts()
         self._refuse_unordered()
         self._refuse_faults()
         self._refuse_offload()
@@ -560,6 +574,20 @@ class ServeSpec(Spec):
             if self.static_batch is not None:
                 raise KeyProblem(where, "a static batch prefills, which experts_on does not model. Leave one out")
         return self
+
+    def _refuse_drafts(self) -> None:
+        most, given = max(self.search.draft_tokens, default=0), self.speculation
+        if not most:
+            return
+        where = "search", "draft_tokens"
+        if given == "none":
+            what = "how many drafts are accepted is not known. Give speculation: {draft_tokens: 1, acceptance: 0.8}"
+            raise KeyProblem(where, what)
+        if given.tree is not None:
+            raise KeyProblem(where, "a tree (speculation.tree) has depths of its own. Leave one out")
+        if isinstance(given.acceptance, tuple) and len(given.acceptance) < most:
+            what = f"{most} drafts, and speculation.acceptance has {len(given.acceptance)} rates. Give one for each"
+            raise KeyProblem(where, what)
 
     def _refuse_unordered(self) -> None:
         order, classes = self.scheduler.order, self.requests.classes

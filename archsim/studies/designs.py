@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from archsim.base import errors, fields, sums, tables
 from archsim.base.causes import CAUSES
-from archsim.runs import energy, plan
+from archsim.runs import energy, executor, plan, pool
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
 from archsim.runs.packed_steps import unpack
 from archsim.runs.prices import build_costs, price_range
-from archsim.runs.simulator import Simulator
+from archsim.runs.run import Workspace
 from archsim.specs.experiment import ExperimentSpec
 
 if TYPE_CHECKING:
@@ -126,10 +126,12 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
         raise errors.ArchsimError(
             f"{names[0]} and {names[1]} are the same design: no key of their specifications differs"
         )
-    simulator, records = Simulator(), []
-    for side in sides:
-        (run,) = plan.select(side).runs()
-        records.append(simulator.record(run))
+    runs, found = [replace(plan.select(side).runs()[0], details=True) for side in sides], {}
+    for run, reply in executor.simulate_all(runs, 1, Workspace()):
+        if isinstance(reply, pool.Failure):
+            raise errors.ArchsimError(reply.message)
+        found[run.key] = reply
+    records = [found[run.key] for run in runs]
     rows = [{**record["row"], "speedup_vs_base": None, "speedup_vs_ep": None} for record in records]
     from archsim.runs.calibration_notes import die_of
 

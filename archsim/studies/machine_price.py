@@ -49,6 +49,12 @@ class MachinePrice:
     uncut: bool = False  # whether dies stay in the wafers in which they were made
 
     @property
+    def own_usd(self) -> np.ndarray:
+        """float64[1 + sample] USD of a good machine with the spare dies of its file; the first without a draw."""
+        own = min(self.spares, len(self.usd) - 1)
+        return np.array([self.usd[own], *(each[own] for each in self.samples_usd)])
+
+    @property
     def best_spares(self) -> int:
         """The number with the lowest median, of those for which carriers have room."""
         return int(np.argmin(np.median(self.samples_usd, axis=0)))
@@ -111,7 +117,8 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
     machine = build_costs(system, middle)
     uncut = system.made is not None and system.made.carrier == MONOLITHIC and system.drawn is None
     alone = uncut or (dies_together(system) or 1) == 1 or machine.packages  # in every sample, as it is without a draw
-    found = [_priced(system, each, alone) for each in [middle, *_drawn(system, middle, samples)]]
+    drawn = _drawn(system, middle, samples) if samples else []
+    found = [_priced(system, each, alone) for each in [middle, *drawn]]
     room, limits = _with_room(machine, len(found[0][0])), []
     if system.power is not None:
         limits = [system.power.limit_w, system.power.die_limit_w and system.power.die_limit_w * system.dies]
@@ -126,9 +133,12 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
 
 
 def _drawn(system: SystemSpec, middle: Coefficients, samples: int) -> list[Coefficients]:
-    """Coefficients in every sample, by the ranges that they have for this machine's node and memory."""
+    """Coefficients in every sample, by the ranges that they have for this machine's node and memory; draws are those
+    of other machines.
+    """
     quantities = economics_of(middle.of(system))
-    draws = draws_of([each.key for each in quantities], samples, seed=1)
+    names = dict.fromkeys(each.key for each in (*economics_of(middle), *quantities))
+    draws = draws_of(list(names), samples, seed=1)
     values = {each.key.partition(".")[2]: each.distribution.at(draws[each.key]) for each in quantities}
     return [middle.change({name: float(each[at]) for name, each in values.items()}) for at in range(samples)]
 

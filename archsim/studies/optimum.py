@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archsim.base import tables
+from archsim.runs.executor import do_all
 from archsim.runs.plan import select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
@@ -35,21 +36,32 @@ class Optimum(tables.Shown):
         return table_of(list(self.runs)).to_pandas()
 
 
-def measure_optimum(experiment: ExperimentSpec, most_steps: int, report: Callable[[Measured], None]) -> Optimum:
-    """Bound at most ``most_steps`` steps of every run, evenly spread; call ``report`` for every finished run.
+def measure_optimum(
+    experiment: ExperimentSpec, most_steps: int, report: Callable[[Measured], None], jobs: int = 1
+) -> Optimum:
+    """Bound at most ``most_steps`` steps of every run, evenly spread; call ``report`` for every run, in their order.
 
     Raises CapacityError if the weights do not fit, ArchsimError for more than 128 dies.
     """
     selection = select(experiment)
-    simulator, found, bounds, machine = Simulator(selection.maker.traces), [], Bounds(), None
-    for run in selection.runs():
-        replay = simulator.replay(run)
-        same = (run.system, run.model, run.batch, run.assumptions)
-        if same != machine:
-            bounds, machine = Bounds(), same
-        steps = tuple(distances(replay, most_steps, bounds))
-        found.append(Measured(run, np.array(run.model.moe_layer_ids)[replay.engine.rows], replay.engine.fabric, steps))
-        report(found[-1])
+    runs, simulator = selection.runs(), Simulator(selection.maker.traces)
+    known: dict[str, Any] = {}  # the machine of the last run, and its bounds
+
+    def measure(at: int) -> Measured:
+        run = runs[at]
+        replay, machine = simulator.replay(run), (run.system, run.model, run.batch, run.assumptions)
+        if known.get("machine") != machine:
+            known.update(machine=machine, bounds=Bounds())
+        steps = tuple(distances(replay, most_steps, known["bounds"]))
+        return Measured(run, np.array(run.model.moe_layer_ids)[replay.engine.rows], replay.engine.fabric, steps)
+
+    ended: dict[int, Measured] = {}
+    found: list[Measured] = []
+    for at, each in do_all(measure, range(len(runs)), jobs):
+        ended[at] = each
+        while len(found) in ended:
+            found.append(ended.pop(len(found)))
+            report(found[-1])
     return Optimum(experiment.name, tuple(found))
 
 

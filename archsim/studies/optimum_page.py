@@ -83,10 +83,13 @@ def answers(found: list[Measured]) -> Iterator[tuple[str, str]]:
         if 1 + least < NO_FASTER:
             said = f"no allocation is faster than {' or '.join(near)}."
         else:
-            said = f"no allocation is more than {1 + least:.3g}× as fast as {' or '.join(near)}."
+            far = [step.distance for each in here if each.run.policy.name == means[0][1] for step in each.steps]
+            low, high = (1 + float(np.quantile(far, share)) for share in (0.05, 0.95))
+            spread = f" ({low:.3g}× to {high:.3g}× in 90 % of layer-steps)" if len(far) > 1 else ""
+            said = f"no allocation is more than {1 + least:.3g}× as fast as {' or '.join(near)}{spread}."
             said += f" Most of that distance is {largest}." if least > CLOSE else ""
-        far = f" Farthest from the bound is {most[1]}, {1 + most[0]:.3g}×." if most[0] > least + CLOSE else ""
-        yield place, f"{said}{far}"
+        worst = f" Farthest from the bound is {most[1]}, {1 + most[0]:.3g}×." if most[0] > least + CLOSE else ""
+        yield place, f"{said}{worst}"
 
 
 def _row(each: Measured) -> dict:

@@ -56,20 +56,19 @@ def find_sure(
     folder: Path | None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
-    scheduler: str | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
     """Run the worlds and say how sure the answer is. ``folder``: keeps the runs in ``worlds/``, where a later call
-    finds them; ``scheduler``: as of `propagate`; ``seed``: another one draws other worlds. Raises ArchsimError for too
+    finds them; ``seed``: another one draws other worlds. Raises ArchsimError for too
     few samples; FailedRuns.
     """
     if folder is None:
         with TemporaryDirectory(prefix="archsim-") as made:
-            return find_sure(selection, samples, Path(made), jobs, watcher, scheduler, seed)
+            return find_sure(selection, samples, Path(made), jobs, watcher, seed)
     runs, point = selection.runs(), selection.plan.point(selection.kept[0])
 
     name, traces = selection.plan.experiment.name, selection.maker.traces
-    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched(), scheduler, seed)
+    return _answer(name, runs, _places, point, traces, samples, folder, jobs, watcher or Unwatched(), seed)
 
 
 def sure_of_sides(
@@ -106,7 +105,6 @@ def _answer(
     folder: Path,
     jobs: int | None,
     watcher: Watcher,
-    scheduler: str | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
     """``places_of``: the runs that are compared; ``point``: of the first run, for what it costs."""
@@ -115,7 +113,7 @@ def _answer(
     worlds = Worlds(runs, samples, seed)
     every = plan_runs(runs, worlds)
     watcher.phase(_estimate(point, every, samples))
-    found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher, scheduler)
+    found = propagate(runs, worlds, folder / _FOLDER, traces, jobs, watcher)
     watcher.phase("finding what the answer depends on")
     named = {each.quantity.key: each.quantity for run in runs for each in worlds.quantities(run, run.engine)}
     places = tuple(_place(of, options, worlds, named) for of, options in places_of(found))
@@ -135,11 +133,10 @@ def sure_into(
     folder: Path,
     jobs: int | None,
     watcher: Watcher | None = None,
-    scheduler: str | None = None,
     seed: int = 0,
 ) -> sure_answer.Sure:
     """Like `find_sure`, but also writes the page and the tables to the folder."""
-    found = find_sure(selection, samples, folder, jobs, watcher, scheduler, seed)
+    found = find_sure(selection, samples, folder, jobs, watcher, seed)
     sure_files.write_sure(found, folder)
     return found
 

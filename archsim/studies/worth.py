@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,10 @@ from archsim.base.errors import CapacityError, PlacementError, SpecError, did_yo
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.units import between, listing, percent, signed_percent, significant
+from archsim.runs.executor import do_all, shared_folder
+from archsim.runs.run import Workspace
 from archsim.serving.expert_groups import FROM_TRAFFIC
-from archsim.serving.serving import Outcome
+from archsim.serving.measures import Measures
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving
@@ -147,6 +148,7 @@ def worth(
     held_out: float,
     out: Path | None,
     samples: int | None = None,
+    jobs: int = 1,
     tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
     """See ``archsim.api.worth``. ``tell``: what is said of the deployment without and with the best placement, by the
@@ -171,24 +173,26 @@ def worth(
         few = f"{history.source} is one matrix: nothing is left to judge on"
         raise PlacementError(f"{few}. Record several passes or steps")
     later = history.counts[-first.held_out :][:MOST_STEPS]
-    with TemporaryDirectory(prefix="archsim-worth-") as folder:
+    with shared_folder() as folder:
         files = {spares: Path(folder) / f"{spares}" for spares in placed}
         for spares, each in placed.items():
             write_placed(each, files[spares])
-        outcomes = _serve_variants(serving, model, history, later, files, 0)
+        outcomes = _serve_variants(serving, model, history, later, files, 0, jobs)
         rows = [_row(outcomes[None], None, first)]
         rows += [_row(outcomes[spares], spares, each) for spares, each in placed.items()]
         best = min(rows[1:], key=lambda row: (-row.goodput_per_s, row.tpot_ms, row.spares))
         assert best.spares is not None
         chosen = {best.spares: files[best.spares]}
-        draws = [outcomes] + [_serve_variants(serving, model, history, later, chosen, seed) for seed in range(1, DRAWS)]
+        draws = [outcomes] + [
+            _serve_variants(serving, model, history, later, chosen, seed, jobs) for seed in range(1, DRAWS)
+        ]
         redundant = placed[best.spares].map.slots - model.experts
         names = "no balancer", f"{policy} and {redundant:,} redundant expert{'' if redundant == 1 else 's'}"
         worlds, answer = None, ""
         if samples != 0:
             with _plan_with_loads(serving, model, history, later, chosen, 0) as plan:
                 most = MOST_TOKENS if samples is None else np.inf
-                sampled = sure.find_sure(plan, samples or SAMPLES, None, names=names, most_tokens=most)
+                sampled = sure.find_sure(plan, samples or SAMPLES, None, jobs=jobs, names=names, most_tokens=most)
                 worlds, answer = _in_worlds(policy, sampled, names), tell(plan, sampled, names)
     changes = np.array([_changes(each[None], each[best.spares]) for each in draws])
     low, high = changes.min(axis=0).tolist(), changes.max(axis=0).tolist()
@@ -228,6 +232,14 @@ def _candidates(
     return found
 
 
+class _Served(NamedTuple):
+    """What comes of serving a variant."""
+
+    measures: Measures
+    kv_blocks: int  # of a rank
+    notes: tuple[str, ...]
+
+
 def _serve_variants(
     serving: Serving,
     model: ModelSpec,
@@ -235,10 +247,18 @@ def _serve_variants(
     loads: np.ndarray,
     folders: Mapping[int, Path],
     seed: int,
-) -> dict[int | None, Outcome]:
+    jobs: int,
+) -> dict[int | None, _Served]:
     """Spares (None: without the balancer) → what serving gives, with one draw of tokens and requests."""
     with _plan_with_loads(serving, model, history, loads, folders, seed) as plan:
-        return dict(zip((None, *folders), page.serve_all(plan).outcomes, strict=True))
+        asked, server = plan.runs(), page.Server(Workspace())
+
+        def serve(at: int) -> _Served:
+            outcome = server.serve(asked[at])
+            return _Served(outcome.measures, outcome.deployment.prefill.pool.kv_blocks, tuple(outcome.notes))
+
+        found = dict(do_all(serve, range(len(asked)), jobs))
+    return {spares: found[at] for at, spares in enumerate((None, *folders))}
 
 
 @contextmanager
@@ -254,7 +274,7 @@ def _plan_with_loads(
     given = deepcopy(dict(serving.given))
     routing = serving.spec.routing
     sampled = {"layers": routing.layers, "every": routing.every} if isinstance(routing, RoutingSpec) else {}
-    with TemporaryDirectory(prefix="archsim-worth-") as folder:
+    with shared_folder() as folder:
         trace = Path(folder) / "held_out.npz"
         write_tokens(trace, model, history.layer_ids, loads, seed)
         given["routing"] = {"trace": str(trace), "requests": TOKENS, "steps": MOST_STEPS, **sampled}
@@ -300,17 +320,17 @@ def write_tokens(path: Path, model: ModelSpec, layer_ids: Sequence[int], loads: 
     )  # fmt: skip
 
 
-def _row(outcome: Outcome, spares: int | None, placed: Placed) -> ServedVariant:
+def _row(outcome: _Served, spares: int | None, placed: Placed) -> ServedVariant:
     judged = placed.rows[0] if spares is None else placed.rows[-1]
     measures, ns = outcome.measures, judged.experts_ns
     return ServedVariant(
         name=WITHOUT if spares is None else placed.policy, spares=spares, max_over_mean=judged.max_over_mean,
         experts_ms=None if ns is None else ns / NS_PER_MS, ttft_ms=measures.ttft.mean, tpot_ms=measures.tpot.mean,
-        goodput_per_s=measures.goodput_per_s, kv_blocks=outcome.deployment.prefill.pool.kv_blocks,
+        goodput_per_s=measures.goodput_per_s, kv_blocks=outcome.kv_blocks,
     )  # fmt: skip
 
 
-def _changes(before: Outcome, after: Outcome) -> tuple[float, float, float]:
+def _changes(before: _Served, after: _Served) -> tuple[float, float, float]:
     """Of TPOT, TTFT and goodput, relative."""
     old, new = ((m.tpot.mean, m.ttft.mean, m.goodput_per_s) for m in (before.measures, after.measures))
     tpot, ttft, goodput = (after_ / before_ - 1 if before_ else 0.0 for before_, after_ in zip(old, new, strict=True))

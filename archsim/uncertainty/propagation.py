@@ -20,7 +20,7 @@ import numpy as np
 
 from archsim.base.errors import FailedRuns
 from archsim.base.host import available_cores
-from archsim.runs import pool, sweep
+from archsim.runs import executor, pool, sweep
 from archsim.runs import store as cache
 from archsim.runs.packed_steps import unpack
 from archsim.runs.run import Job, Record, Run, Workspace, generated_digest
@@ -81,15 +81,12 @@ def propagate(
     traces: dict[tuple[str, str], Trace],
     jobs: int | None,
     watcher: sweep.Watcher,
-    scheduler: str | None = None,
 ) -> list[InWorlds]:
-    """The runs in all worlds. ``folder``: of the records, which a later call finds; ``scheduler``: address of a Dask
-    cluster that simulates, in place of ``jobs`` processes. Raises FailedRuns.
-    """
+    """The runs in all worlds. ``folder``: of the records, which a later call finds. Raises FailedRuns."""
     every = plan_runs(runs, worlds)
     failures: list[str] = []
     records = sweep.complete(
-        every, RecordStore(folder), SharedProgress(watcher, len(every)), failures, jobs or available_cores(), scheduler,
+        every, RecordStore(folder), SharedProgress(watcher, len(every)), failures, jobs or available_cores(),
         workspace=Workspace(traces=traces), kept_from_s=KEPT_FROM_S,
     )  # fmt: skip
     cache.remove_oldest()
@@ -171,7 +168,7 @@ def over_layers(found: list[InWorlds], traces: dict[tuple[str, str], Trace]) -> 
         return found
     asked = [(replace(each.run, engine=FAST, details=True), each) for each in some]
     changed = {}
-    for run, record in pool.simulate_all([run for run, _ in asked], 1, Workspace(traces=traces)):
+    for run, record in executor.simulate_all([run for run, _ in asked], 1, Workspace(traces=traces)):
         if isinstance(record, pool.Failure):
             raise FailedRuns(record.message)
         if record["steps"]:  # of very many steps none are kept

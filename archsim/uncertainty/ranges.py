@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import FailedRuns
-from archsim.runs import pool
+from archsim.runs import executor, pool
 from archsim.runs.run import Job, Record, Run, Workspace
 from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.propagation import FAST, InWorlds, layers_of, over_layers, over_traffic, runs_of_traffic
@@ -95,7 +95,7 @@ def quick_worlds(
     asked = [each for group in (*places, *traffics) for each in group]
     records: dict[int, Record] = {}
     listed = [ShortRun(run, number) for number, run in enumerate(asked)]
-    for job, record in pool.simulate_all(listed, jobs, Workspace(traces=traces)):
+    for job, record in executor.simulate_all(listed, jobs, Workspace(traces=traces)):
         if isinstance(record, pool.Failure):
             raise FailedRuns(f"{job.name}: {record.message}")
         records[job.number] = record

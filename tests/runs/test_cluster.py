@@ -1,5 +1,6 @@
-"""Sweeps on a Dask cluster: the same bytes as here; a worker that dies loses nothing; nobody there is said in time."""
+"""Work on a Dask cluster: the same bytes as here; a worker that dies loses nothing; nobody there is said in time."""
 
+import json
 import os
 import signal
 import threading
@@ -8,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from support.dask_processes import Cluster, free_port
 from support.tiny import SLOW_POLICY, archsim, tiny, tiny_file
 from support.waiting import wait_for
@@ -15,6 +17,9 @@ from support.waiting import wait_for
 pytest.importorskip("distributed", reason="needs Dask: pip install 'archsim[cluster]'")
 
 import archsim as ar
+from archsim.api import EXAMPLE
+from archsim.cli.main import main
+from archsim.runs import executor
 from archsim.runs.cluster import DASK_MOST_TOGETHER, PATIENCE_S, TURNS, batches, simulate_on_cluster
 from archsim.runs.pool import Failure
 from archsim.runs.sweep import Unwatched, sweep
@@ -51,7 +56,8 @@ class Watching(Unwatched):
 def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
     experiment = tiny(tmp_path)
     sweep(experiment, tmp_path / "here", jobs=1)
-    sweep(experiment, tmp_path / "there", scheduler=cluster.address)
+    with ar.on_cluster(cluster.address):
+        sweep(experiment, tmp_path / "there")
     for name in BYTES:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
@@ -59,9 +65,76 @@ def test_a_cluster_gives_the_same_bytes(tmp_path, cluster):
 @pytest.mark.nightly
 def test_a_cluster_gives_the_same_worlds(tmp_path, cluster):
     experiment = tiny(tmp_path, "policies=[ep]", "engine=analytical")
-    for name, how in (("here", {"jobs": 1}), ("there", {"scheduler": cluster.address})):
-        ar.sure(experiment, 16, tmp_path / name, **how)
+    for name, address in (("here", None), ("there", cluster.address)):
+        with ar.on_cluster(address):
+            ar.sure(experiment, 16, tmp_path / name, jobs=1)
     for name in ("sure.json", "sure.csv", "sure.html"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
+SERVED = {
+    "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"},
+    "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 20},
+    "slo": {"ttft": "1 s"},
+}  # fmt: skip
+SEARCHED = {"devices": 2, "max_num_seqs": [8], "max_num_batched_tokens": [512]}
+FILES = {
+    "tiny": dict(EXAMPLE), "blocks": {**EXAMPLE, "policies": ["base", "allo", "allo+pred"]},
+    "designs": {**EXAMPLE, "name": "designs", "engine": "analytical",
+                "sweep": {"grid": {"system.d2d.bandwidth": ["100 GB/s", "200 GB/s"]}},
+                "explore": {"objectives": ["throughput", "area"]}},
+    "die4": EXAMPLE["systems"][0], "twice": {**EXAMPLE["systems"][0], "name": "twice", "hbm": {
+        "bandwidth": "2 TB/s", "capacity": "80 GB"}},
+    "toy": EXAMPLE["models"][0], "searched": SERVED | {"search": SEARCHED},
+    "axes": SERVED | {"sweep": {"grid": {"requests.arrivals.rate": ["4/s", "8/s"]}}},
+}  # fmt: skip
+# Command → files of its folder that are the same wherever it is done.
+HEAVY = {
+    "why --bound tiny.yaml": "index.html optimum.csv",
+    "compare die4.yaml twice.yaml --model toy.yaml --policy ep --batch 64 --samples 16": "index.html frontier.csv",
+    "compare base ep --in tiny.yaml": "index.html",
+    "why --ablate tiny.yaml": "index.html ablation.csv",
+    "sweep --search designs.yaml": "index.html front.csv",
+    "serve --search searched.yaml": "index.html search.csv",
+    "serve axes.yaml --samples 16": "index.html results.csv sure.csv",
+    "recommend llama-3.1-8b --on h200:2 --tpot 10ms --engine vllm": "serve.yaml configurations.csv start.sh",
+    "compare axes.yaml --samples 16": "index.html sure.csv",
+    "compare --without prediction --in blocks.yaml": "",
+}
+QUICK = list(HEAVY)[:3]
+
+
+@pytest.fixture(scope="module")
+def here():
+    """The address of a cluster of two threads of this process."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
+    ) as made:
+        yield made.scheduler_address
+
+
+@pytest.mark.parametrize("words", [each if each in QUICK else pytest.param(each, marks=pytest.mark.nightly)
+                                   for each in HEAVY])  # fmt: skip
+def test_every_heavy_command_gives_the_same_files_on_a_cluster(tmp_path, monkeypatch, here, words, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, given in FILES.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(given))))
+    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 0)
+    asked = []
+    for name in ("simulate_on_cluster", "work_on_cluster"):
+        done = getattr(executor.cluster, name)
+        monkeypatch.setattr(executor.cluster, name, lambda *given, done=done: asked.append(given) or done(*given))
+    monkeypatch.setattr("archsim.runs.store.find", lambda job: None)  # else what was kept is not simulated
+    printed = []
+    for place, more in (("here", ["--jobs", "1"]), ("there", ["--scheduler", here])):
+        assert main([*words.split(), *more, *([] if "--without" in words else ["--out", place])]) == 0
+        printed.append([line for line in capsys.readouterr().out.splitlines() if place not in line])
+        assert bool(asked) == (place == "there")
+    assert printed[0] == printed[1]
+    for name in HEAVY[words].split():
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 
@@ -78,7 +151,8 @@ def test_a_worker_that_dies_in_a_run_loses_nothing(tmp_path, cluster, monkeypatc
         threading.Timer(0.05, lambda: cluster.workers[0].send_signal(signal.SIGKILL)).start()
 
     watching = Watching(kill_one)
-    sweep(experiment, tmp_path / "there", watcher=watching, scheduler=cluster.address)
+    with ar.on_cluster(cluster.address):
+        sweep(experiment, tmp_path / "there", watcher=watching)
     cluster.workers[0].wait(timeout=10)
     assert watching.finished_runs + watching.kept_runs == experiment.runs
     assert cluster.workers[0].returncode == -signal.SIGKILL
@@ -101,7 +175,8 @@ def test_a_worker_that_dies_with_results_nobody_has_read_loses_nothing(tmp_path,
         worker.wait(timeout=10)
 
     watching = Watching(kill_the_fullest)
-    sweep(experiment, tmp_path / "there", watcher=watching, scheduler=cluster.address)
+    with ar.on_cluster(cluster.address):
+        sweep(experiment, tmp_path / "there", watcher=watching)
     assert killed and killed[0] > 0, "the worker held a result that was still to be read"
     assert watching.finished_runs + watching.kept_runs == experiment.runs
     for name in BYTES:

@@ -20,6 +20,7 @@ from archsim.search.worlds import off_of
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
+from archsim.studies.machine_price import price_machine
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
@@ -234,3 +235,13 @@ def test_of_keys_that_cost_nothing_the_one_that_gains_more_is_worth_more():
         ("much", 0.5), ("little", 0.01), ("less", -0.1),
     ))  # fmt: skip
     assert (much.worth > little.worth).all() and (little.worth > less.worth).all()
+
+
+def test_a_memory_of_its_own_counts_in_the_price_of_a_side(files):
+    own = copy.deepcopy(dict(DIE4)) | {"name": "stacked"}
+    own["hbm"] = {"bandwidth": "1 TB/s", "capacity": "80 GB", "kind": "hbm4"}
+    (files / "stacked.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(own))))
+    found = compare("die4.yaml", "stacked.yaml", samples=16)
+    for each in found.sides:
+        assert each.usd.tolist() == price_machine(each.machine.system, samples=16).own_usd.tolist()
+    assert (found.sides[1].usd > found.sides[0].usd).all()

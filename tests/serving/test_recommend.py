@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 import subprocess
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,11 +32,12 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.chances import Factors, drawn_rates
-from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
 from archsim.studies.serving.race import Curve
 from archsim.studies.serving.recommend import recommend
-from archsim.studies.serving.search import search
+from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
 
@@ -182,6 +185,42 @@ def test_a_script_starts_every_engine_on_gpus_and_ports_of_its_own_behind_a_rout
     assert ("--attn-dp-size" in text) == (engine == "sglang" and any(ranks > 2 for _, _, ranks in pools))
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("pools", [[("both", 3, 8)], [("both", 2, 16)], [(PREFILL, 2, 4), (DECODE, 1, 2)]])
+def test_kubernetes_starts_engines_with_the_arguments_of_the_script(engine, pools):
+    every = [sized(engine, *pool)._replace(checkpoint="owner/name", drafts=2) for pool in pools]
+    lines = [line for line in script(every, 8).splitlines() if "CUDA_VISIBLE_DEVICES=" in line]
+
+    def flags(text):  # of one host, without addresses and ports
+        text = text.replace("$ATTENTION", "--enable-dp-attention --dp-size")
+        words = [word.strip("'") for word in shlex.split(text.rstrip("& "))]
+        at = next(at for at, word in enumerate(words) if word.startswith("--"))
+        found = dict(zip(words[at:], [*words[at + 1 :], ""], strict=True))
+        return {key: value for key, value in found.items() if key.startswith("--") and not re.search(
+            "host|port|addr|rank|nnodes|headless", key)}  # fmt: skip
+
+    objects = list(yaml.safe_load_all(yaml.safe_dump_all(manifests(every, 8))))
+    wide = any(ranks > 8 for *_, ranks in pools)
+    assert bool(objects) == (len(pools) == 1 and not (engine == "trtllm" and wide))
+    for each in objects:
+        if "spec" in each and each["kind"] != "Service":
+            spec = each["spec"].get("leaderWorkerTemplate", {"leaderTemplate": each["spec"].get("template")})
+            assert each["spec"]["replicas"] == pools[0][1] and spec.get("size", 1) == (2 if wide else 1)
+            (container,) = spec["leaderTemplate"]["spec"]["containers"]
+            assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+            assert flags(container["command"][-1].splitlines()[-1]) == flags(lines[0].split("CUDA_VISIBLE_DEVICES=")[1])
+            assert subprocess.run(["bash", "-n", "-c", container["command"][-1]], check=True)
+    values = yaml.safe_load(yaml.safe_dump(llm_d_values(every, 8)))
+    assert bool(values) == (engine == "vllm" and not wide)
+    for (role, instances, _), started_at in zip(pools, (0, 2), strict=False):
+        if values:
+            own = values["prefill" if role == PREFILL else "decode"]
+            (container,) = own["containers"]
+            assert own["replicas"] == instances and container["args"][0] == "owner/name"
+            mine = " ".join(map(shlex.quote, container["args"][1:]))
+            assert flags(mine) == flags(lines[started_at].split('MODEL"')[1])
+
+
 def test_a_script_says_what_is_missing_before_anything_starts(tmp_path):
     for engine, missing in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm-serve")):
         text = script([sized(engine, "both", 2, 16)], 8)
@@ -252,7 +291,9 @@ def test_the_answer_is_a_sentence_and_its_numbers_hang_together(found):
 def test_the_files_start_what_was_recommended(found):
     result, folder = found
     names = {each.name for each in folder.iterdir()}
-    assert {"serve.yaml", "start.sh", "recommendation.json", "configurations.csv"} <= names
+    assert {"serve.yaml", "start.sh", "recommendation.json", "configurations.csv", "index.html"} <= names
+    page = (folder / "index.html").read_text()
+    assert result["answer"] in page and "output tokens/s per device" in page and "tokens/s of a user" in page
     assert json.loads((folder / "recommendation.json").read_text())["answer"] == result["answer"]
     serving = load_serving(str(folder / "serve.yaml"))
     check_serving(serving)
@@ -381,7 +422,7 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
 
 def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
-    from archsim.studies.serving.highest_rate import _lower
+    from archsim.studies.serving.highest_rate import lowered
 
     asked = []
 
@@ -389,8 +430,8 @@ def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
         asked.append(rate)
         return rate <= 9.0
 
-    assert 9.0 / 1.03 <= _lower(fits, 10.0) <= 9.0 and len(asked) <= 5
-    assert _lower(lambda rate: False, 10.0) == 0.0
+    assert 9.0 / 1.03 <= lowered(fits, 10.0) <= 9.0 and len(asked) <= 5
+    assert lowered(lambda rate: False, 10.0) == 0.0
 
 
 def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, capsys):
@@ -415,21 +456,77 @@ def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, 
     assert f"tp {told.tp} dp {told.dp}" in (tmp_path / "out" / "search.csv").read_text().splitlines()[1]
 
 
+SPACE = {
+    "system": "h200_node", "model": "qwen3-235b-a22b", "precision": {"products": "fp8_block"},
+    "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 20},
+    "speculation": {"draft_tokens": 3, "acceptance": [0.8, 0.7, 0.5]},
+    "search": {"devices": 8, "max_num_seqs": [64], "max_num_batched_tokens": [2048], "pp": [1, 2], "context": [1, 2],
+               "draft_tokens": [0, 2], "decode_max_num_seqs": [32, 128], "pools": ["colocated", "unlike"]},
+}  # fmt: skip
+
+
+def test_every_configuration_of_a_search_is_a_file_that_says_the_same():
+    serving, seen = load_serving(SPACE), set()
+    for drafts in serving.spec.search.draft_tokens:
+        kind = serving_under(serving, serving.policy, None, drafts)
+        for layout in layouts(serving):
+            for choice in OfLayout(kind, None, drafts, layout).choices:
+                given = with_choice(serving.given, choice)
+                own, sides = load_serving(given).spec, {}
+                for name, side in own.sides.items():
+                    sides[name] = side.parallel, side.instances, side.max_num_seqs
+                assert sum(side.parallel.devices * side.instances for side in own.pools) == choice.devices == 8
+                assert own.speculation == kind.spec.speculation
+                assert (own.speculation == "none") == (drafts == 0)
+                if choice.prefill:
+                    assert sides["decode"] == (choice.decode, choice.instances - choice.prefill, choice.decode_seqs)
+                    assert sides["prefill"][:2] == (choice.parallel, choice.prefill)
+                else:
+                    assert own.parallel == choice.parallel
+                seen.add((choice.parallel.pp, choice.parallel.attention.context, drafts, choice.decode_seqs))
+    assert len(seen) == 2 * 2 * 2 * 3
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"speculation": "none"}, "search.draft_tokens"),
+    ({"speculation": {"draft_tokens": 1, "acceptance": [0.8]}}, "2 drafts"),
+    ({"speculation": {"draft_tokens": 2, "acceptance": 0.8, "tree": [2, 2]}}, "tree"),
+])  # fmt: skip
+def test_drafts_of_a_search_need_their_acceptance(changes, words):
+    with pytest.raises(SpecError, match=words):
+        load_serving(SPACE | changes)
+
+
+def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
+    asked = asked_of("qwen3-235b-a22b", ["h200:8"], drafts=[2], acceptance=0.8, stages=[2], context=[2])
+    kinds = kinds_of(asked)
+    assert {(each.engine, each.drafts) for each in kinds} == set(product(("vllm", "sglang", "trtllm"), (0, 2)))
+    assert all(each.serving.spec.search.pp == (1, 2) for each in kinds)
+    assert {each.engine for each in kinds if 2 in each.serving.spec.search.context} == {"vllm"}
+    parallel = ParallelSpec(attention=AttentionRanks(tp=4, dp=1, context=2), experts=ExpertRanks(ep=4, tp=1), pp=2)
+    words = " ".join(arguments(started("vllm", parallel=parallel, drafts=2)))
+    assert "--pipeline-parallel-size 2 --decode-context-parallel-size 2 --speculative-config" in words
+    assert "num_nextn_predict_layers: 2" in options_file(started("trtllm", drafts=2))
+    for wrong, named in (({"drafts": [2]}, "--acceptance"), ({"context": [2], "engines": ["sglang"]}, "--context 2")):
+        with pytest.raises(SpecError, match=named):
+            asked_of("qwen3-235b-a22b", ["h200:8"], **wrong)
+
+
 def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    real, calls = studied.in_copies, []
+    real, calls = studied.do_all, []
 
     def ending(work, tasks, jobs):
         calls.append(work)
         for at, each in enumerate(real(work, tasks, jobs)):
-            if len(calls) == 4 and at == 1:  # sizes, rates, limits, then the best at several rates
+            if len(calls) == 5 and at == 1:  # sizes, rates twice, limits, then the best at several rates
                 raise KeyboardInterrupt
             yield each
 
-    monkeypatch.setattr(studied, "in_copies", ending)
+    monkeypatch.setattr(studied, "do_all", ending)
     found = studied.recommend(given)
-    assert found.ended and len(calls) == 4 and not found.others
+    assert found.ended and len(calls) == 5 and not found.others
 
 
 def small(monkeypatch, *words):

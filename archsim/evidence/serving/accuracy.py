@@ -23,7 +23,7 @@ from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
 from archsim.evidence.serving.load_results import read_served
 from archsim.evidence.serving.measured_points import DISAGGREGATED, MeasuredPoint
 from archsim.evidence.serving.measured_run import number_of, requests_measured
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
@@ -291,7 +291,7 @@ def validate_served(
     found: dict[int, JudgedPoint] = {}
     if points:
         found[0] = simulated_point(points[0])  # here, so that processes begin with compiled functions
-    for at, judged in in_copies(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
+    for at, judged in do_all(lambda at: simulated_point(points[at]), range(1, len(points)), jobs):
         found[at] = judged
         report(f"{len(found)} of {len(points)} measured points simulated")
     judged_points = tuple(found[at] for at in range(len(points)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, capital
 from archsim.report.units import listing, percent, percents_text, significant, times_text
-from archsim.runs import pool
+from archsim.runs import executor, pool
 from archsim.runs.plan import Selection
 from archsim.runs.run import Workspace
 from archsim.specs.axes import WAFER, LinkedAxes
@@ -536,7 +536,7 @@ def _perfect(selection: Selection, case: Case, design: tuple[int, ...]) -> tuple
     points = [selection.plan.point(runs[0].number) for runs in case.runs[design].values()]
     runs = selection.maker.runs([each._replace(system=each.system.as_made) for each in points])
     found = {}
-    for run, record in pool.simulate_all(runs, 1, Workspace(traces=selection.maker.traces)):
+    for run, record in executor.simulate_all(runs, 1, Workspace(traces=selection.maker.traces)):
         if not isinstance(record, pool.Failure) and (rate := record["row"].get("tokens_per_s")):
             found[run.policy.name] = float(rate)
     return max(found.items(), key=lambda each: each[1], default=None)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from archsim.iteration.layers import has_experts
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
+from archsim.specs.serving import SpeculationSpec
 from archsim.specs.serving_files import Serving
 
 
@@ -21,12 +22,14 @@ class Configuration(NamedTuple):
     prefill: int = 0  # engines that only prefill, while the others only decode; 0: all do both
     precision: PrecisionSpec | None = None  # None: that of the file
     decode: ParallelSpec | None = None  # sizes of engines that decode; None: as those that prefill
+    decode_seqs: int = 0  # requests that a rank of these runs at once, at most; 0: `max_num_seqs`
+    draft_tokens: int | None = None  # of every decode; None: those of the file
 
     @property
     def devices(self) -> int:
         """The devices of all engines together."""
         prefill = self.prefill if self.decode else self.instances
-        return prefill * self.parallel.ranks + (self.instances - prefill) * (self.decode or self.parallel).ranks
+        return prefill * self.parallel.devices + (self.instances - prefill) * (self.decode or self.parallel).devices
 
     @property
     def ranks(self) -> str:
@@ -39,18 +42,21 @@ class Configuration(NamedTuple):
             sizes = f"{self.instances} x {_sizes(self.parallel)}{apart}"
         given = self.precision.model_dump(exclude_none=True) if self.precision else {}
         dtypes = "".join(f", {key} {dtype}" for key, dtype in given.items())
-        return sizes + dtypes
+        drafts = "" if self.draft_tokens is None else f", {self.draft_tokens} drafts"
+        return sizes + dtypes + drafts
 
     @property
     def name(self) -> str:
         """``2 x tp 4 dp 1, ep 4 tp 1, 256 seqs, 8192 tokens``."""
         policy = f", {self.policy}" if self.policy else ""
-        return f"{self.ranks}, {self.max_num_seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
+        seqs = f"{self.max_num_seqs}" + (f" and {self.decode_seqs}" if self.decode_seqs else "")
+        return f"{self.ranks}, {seqs} seqs, {self.max_num_batched_tokens} tokens{policy}"
 
 
 def _sizes(parallel: ParallelSpec) -> str:
     attention, experts = parallel.attention, parallel.experts
-    return f"tp {attention.tp} dp {attention.dp}" + (f", ep {experts.ep} tp {experts.tp}" if experts else "")
+    more = f" pp {parallel.pp}" * (parallel.pp > 1) + f" context {attention.context}" * (attention.context > 1)
+    return f"tp {attention.tp} dp {attention.dp}{more}" + (f", ep {experts.ep} tp {experts.tp}" if experts else "")
 
 
 class EngineLayout(NamedTuple):
@@ -63,16 +69,17 @@ class EngineLayout(NamedTuple):
 
 def sizes_of(serving: Serving, devices: int) -> Iterator[ParallelSpec]:
     """The sizes of one engine on some of the devices, or on all of them."""
-    moe = has_experts(serving.model)
-    for ranks in _divisors(devices):
-        for tp in _divisors(ranks):
-            attention = AttentionRanks(tp=tp, dp=ranks // tp)
+    moe, given = has_experts(serving.model), serving.spec.search
+    stages = [(pp, ranks) for pp in given.pp if not devices % pp for ranks in _divisors(devices // pp)]
+    for pp, ranks in stages:
+        for tp, context in [(tp, each) for tp in _divisors(ranks) for each in given.context if not tp % each]:
+            attention = AttentionRanks(tp=tp, dp=ranks // tp, context=context)
             if not moe:
                 if attention.dp == 1:
-                    yield ParallelSpec(attention=attention)
+                    yield ParallelSpec(attention=attention, pp=pp)
                 continue
             for ep in dict.fromkeys((ranks, 1)):
-                yield ParallelSpec(attention=attention, experts=ExpertRanks(ep=ep, tp=ranks // ep))
+                yield ParallelSpec(attention=attention, experts=ExpertRanks(ep=ep, tp=ranks // ep), pp=pp)
 
 
 def _divisors(number: int) -> Sequence[int]:
@@ -88,16 +95,20 @@ def describe_sizes(choice: Configuration) -> str:
     def of(parallel: ParallelSpec) -> str:
         attention, experts = parallel.attention, parallel.experts
         one = f"TP {attention.tp}" if attention.dp == 1 else f"DP {attention.dp} of TP {attention.tp}"
+        one += f" with context on {attention.context}" * (attention.context > 1)
+        one = f"{parallel.pp} stages of {one}" if parallel.pp > 1 else one
         if experts is None or parallel.ranks == 1:
             return one
         both = [f"EP {experts.ep}"] if experts.ep > 1 else []
         both += [f"TP {experts.tp}"] if experts.tp > 1 else []
         return f"attention {one}, experts {' of '.join(both)}"
 
+    drafts = f", {choice.draft_tokens} draft tokens" if choice.draft_tokens else ""
     if choice.prefill:
         decodes = f"{choice.instances - choice.prefill} x {of(choice.decode or choice.parallel)}"
-        return f"{choice.prefill} x {of(choice.parallel)} that prefill and {decodes} that decode"
-    return f"{choice.instances} x {of(choice.parallel)}"
+        limit = f" of up to {choice.decode_seqs} requests a rank" if choice.decode_seqs else ""
+        return f"{choice.prefill} x {of(choice.parallel)} that prefill and {decodes} that decode{limit}{drafts}"
+    return f"{choice.instances} x {of(choice.parallel)}{drafts}"
 
 
 def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, Any]:
@@ -109,11 +120,17 @@ def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, An
     }  # fmt: skip
     if choice.precision is not None:
         found["precision"] = choice.precision.model_dump(exclude_none=True)
+    if choice.draft_tokens is not None:
+        found["speculation"] = "none"
+        if choice.draft_tokens:
+            of = SpeculationSpec.model_validate(given["speculation"]).of_depth(choice.draft_tokens)
+            found["speculation"] = of.model_dump(mode="json", exclude_unset=True)
     if choice.prefill:
         found["disaggregated"] = {
             "prefill": {"parallel": _plain(choice.parallel), "instances": choice.prefill},
             "decode": {
                 "parallel": _plain(choice.decode or choice.parallel), "instances": choice.instances - choice.prefill,
+                **({"max_num_seqs": choice.decode_seqs} if choice.decode_seqs else {}),
             },
         }  # fmt: skip
         return found
@@ -122,5 +139,7 @@ def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, An
 
 def _plain(parallel: ParallelSpec) -> dict[str, Any]:
     attention, experts = parallel.attention, parallel.experts
-    plain: dict[str, Any] = {"attention": {"tp": attention.tp, "dp": attention.dp}}
+    context = {"context": attention.context} if attention.context > 1 else {}
+    plain: dict[str, Any] = {"attention": {"tp": attention.tp, "dp": attention.dp, **context}}
+    plain |= {"pp": parallel.pp} if parallel.pp > 1 else {}
     return plain | ({"experts": {"ep": experts.ep, "tp": experts.tp}} if experts else {})

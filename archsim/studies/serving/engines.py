@@ -128,6 +128,8 @@ def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]]
         known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
         for (engine, known), count in zip(sides, counts, strict=False)
     ]
+    if choice.decode_seqs:
+        built[1] = built[1]._replace(pool=built[1].pool._replace(most=choice.decode_seqs))
     host = host_for(serving, PREFILL if choice.prefill else "")
     first, machines = built[0], ((serving.system.name, choice.devices),)
     store = kv_store_of(serving, scheduler, choice.parallel)

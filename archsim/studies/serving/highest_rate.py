@@ -13,7 +13,7 @@ from archsim.specs.serving_files import Serving
 WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)
 CLOSE = 0.03  # to which the rate is found
 CLOSE_ENOUGH = (1 + CLOSE) * (1 + 1e-9)
-MOST_DOUBLINGS = 12
+MOST_STEPS = 13  # until a rate is bracketed
 SUSTAINED = 20_000  # requests that a promised rate is held to: a queue that grows by 1 % shows
 
 
@@ -28,10 +28,10 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
         return share_within(serving, deployment, scale_rate(asked, rate / asked.offered_per_s)) >= WITHIN
 
     few, many = (draw_requests(serving, requests, count) for count in (ENOUGH, SUSTAINED))
-    rate = raised_rate(lambda rate: fits(few, rate), own)
+    rate = highest(lambda rate: fits(few, rate), own)
     if not rate or len(many.input) < SUSTAINED or fits(many, rate):
         return rate
-    return _lower(lambda rate: fits(many, rate), rate)
+    return lowered(lambda rate: fits(many, rate), rate)
 
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
@@ -40,40 +40,33 @@ def share_within(serving: Serving, deployment: Deployment, requests: Requests) -
     return 0.0 if saturation(served) else float(within_limits(served, slo_of(serving)).mean())
 
 
-def _lower(fits: Callable[[float], bool], high: float) -> float:
-    """The highest rate that fits, below one that does not, in as few runs as find it where it is near; 0 where none
-    does.
+def highest(
+    fits: Callable[[float], bool], first: float, *, step: float = 2.0, wider: float = 1.0, fails: float = 0.0,
+    least: float = 0.0, close: float = CLOSE_ENOUGH,
+) -> float:  # fmt: skip
+    """The highest rate that fits, to within a ratio ``close``; 0 where none does.
+
+    ``first``: a guess, raised or lowered by the factor ``step`` until the rate is bracketed, ``wider`` times as far
+    each time; ``least``, ``fails``: rates that are known to fit and not to.
     """
-    low, step = high / (1 + CLOSE), 2 * CLOSE
-    for _ in range(MOST_DOUBLINGS):
-        if fits(low):
-            break
-        low, high, step = low / (1 + step), low, 2 * step
-    else:
-        return 0.0
-    return bisect_rate(fits, low, high, CLOSE_ENOUGH)
-
-
-def raised_rate(fits: Callable[[float], bool], first: float, close: float = CLOSE_ENOUGH) -> float:
-    """The highest rate that fits, from a first guess, to within a ratio; 0 where none does."""
-    low, high = (first, 0.0) if fits(first) else (0.0, first)
-    for _ in range(MOST_DOUBLINGS):
-        rate = 2 * low if not high else high / 2
-        if low and high:
-            break
+    low, high, rate = least, fails, first
+    for _ in range(MOST_STEPS):
         if fits(rate):
             low = rate
         else:
             high = rate
-    return bisect_rate(fits, low, high, close) if low and high else low
-
-
-def bisect_rate(fits: Callable[[float], bool], low: float, high: float, ratio: float) -> float:
-    """The highest rate that fits, between one that does and one that does not, to within a ratio of both."""
-    while high / low > ratio:
+        if low and high:
+            break
+        rate, step = rate / step if high else rate * step, 1 + wider * (step - 1)
+    while low and high / low > close:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def lowered(fits: Callable[[float], bool], fails: float) -> float:
+    """The highest rate that fits, below one that does not, in few runs where it is near."""
+    return highest(fits, fails / (1 + CLOSE), step=1 + 2 * CLOSE, wider=2.0, fails=fails)
 
 
 def draw_requests(serving: Serving, requests: Requests, count: int) -> Requests:

@@ -75,6 +75,10 @@ class Asked(NamedTuple):
     max_num_seqs: tuple[int, ...] = SEQS  # limits of requests that are tried
     max_num_batched_tokens: tuple[int, ...] = TOKENS  # limits of tokens that are tried
     notes: tuple[str, ...] = ()  # on lengths of requests that are shorter than usual, and on how many GPUs are meant
+    stages: tuple[int, ...] = (1,)  # of a pipeline, that are tried
+    context: tuple[int, ...] = (1,)  # ranks that share the tokens of a request, that are tried
+    drafts: tuple[int, ...] = ()  # of every decode, that are tried; 0: none
+    acceptance: float | None = None  # of a draft
     assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
 
 
@@ -97,10 +101,14 @@ def asked_of(
     objective: str | None = None,
     prices: Mapping[str, float] | None = None,
     pools: bool = False,
+    stages: Sequence[int] = (),
+    context: Sequence[int] = (),
+    drafts: Sequence[int] = (),
+    acceptance: float | None = None,
 ) -> Asked:
     """The question as it is asked on the command line. ``input_tokens``, ``output_tokens``: None for the usual ones, or
-    what fits the model; ``ttft``, ``tpot``, ``e2e``: without any of them USUAL_LIMITS. Raises SpecError for what is
-    unknown or contradictory.
+    what fits the model; ``ttft``, ``tpot``, ``e2e``: without any of them USUAL_LIMITS; ``stages``, ``context``,
+    ``drafts``: tried beside none. Raises SpecError for what is unknown or contradictory.
     """
     if not on:
         raise SpecError("--on: name the GPUs and how many there are, such as --on h200:32")
@@ -115,6 +123,12 @@ def asked_of(
                 raise SpecError(f"{name}: unknown {each!r}{did_you_mean(each, known)} (known: {', '.join(known)})")
     if objective is not None and objective not in OBJECTIVES:
         raise SpecError(f"--best: unknown {objective!r} (known: {', '.join(OBJECTIVES)})")
+    if any(drafts) and acceptance is None:
+        raise SpecError(f"--drafts {max(drafts)}: how many are accepted is not known. Give --acceptance, such as 0.8")
+    if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
+        raise SpecError(
+            f"--context {max(context)}: only vLLM shares the tokens of a request among ranks when it decodes"
+        )
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     bought = usd_per_hour is not None or watts is not None
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
@@ -139,6 +153,8 @@ def asked_of(
         whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
         notes=(*([note] if note and requests is None else []), *taken), assumed=assumed,
+        stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
+        drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
     )  # fmt: skip
 
 
@@ -259,6 +275,7 @@ class SearchedServing(NamedTuple):
     precision: str  # of PRECISIONS
     dtypes: PrecisionSpec  # of its checkpoint
     serving: serving_files.Serving  # its file, read, with the search of its sizes and limits
+    drafts: int | None = None  # of every decode; None: none is asked for
 
 
 def kinds_of(asked: Asked) -> list[SearchedServing]:
@@ -266,13 +283,15 @@ def kinds_of(asked: Asked) -> list[SearchedServing]:
     found = []
     for offer in asked.offers:
         engines = asked.engines or tuple(each for each in ENGINES if not (each in NVIDIA_ONLY and offer.gpu in AMD))
-        for engine, precision in product(engines, asked.precisions or _usual_precisions(asked.model, offer.gpu)):
+        usual = asked.precisions or _usual_precisions(asked.model, offer.gpu)
+        for engine, precision, drafts in product(engines, usual, asked.drafts or (None,)):
             dtypes = _dtypes(asked.model, offer.gpu, engine, precision)
-            given = file_of(asked, offer, engine, dtypes) | {"search": {
+            given = file_of(asked, offer, engine, dtypes, drafts) | {"search": {
                 "devices": offer.devices, "max_num_seqs": list(asked.max_num_seqs),
-                "max_num_batched_tokens": list(asked.max_num_batched_tokens),
+                "max_num_batched_tokens": list(asked.max_num_batched_tokens), "pp": list(asked.stages),
+                "context": list(asked.context) if engine == "vllm" else [1],
             }}  # fmt: skip
-            found.append(SearchedServing(offer, engine, precision, dtypes, serving_files.load_serving(given)))
+            found.append(SearchedServing(offer, engine, precision, dtypes, serving_files.load_serving(given), drafts))
     return found
 
 
@@ -296,9 +315,12 @@ def _dtypes(model: ModelSpec, gpu: str, engine: str, precision: str) -> Precisio
     return PrecisionSpec.model_validate({"products": products, "experts": experts, "kv": kv})
 
 
-def file_of(asked: Asked, offer: Offer, engine: str, dtypes: PrecisionSpec) -> dict[str, Any]:
+def file_of(
+    asked: Asked, offer: Offer, engine: str, dtypes: PrecisionSpec, drafts: int | None = None
+) -> dict[str, Any]:
     """Of ``archsim serve``, without sizes and batch limits."""
-    return {
+    speculation = {"speculation": {"draft_tokens": drafts, "acceptance": asked.acceptance}} if drafts else {}
+    return speculation | {
         "system": offer.source, "model": asked.model_source, "engine": engine,
         "precision": dtypes.model_dump(exclude_none=True), "requests": dict(asked.requests),
         "scheduler": {"name": ENGINES[engine]}, "slo": dict(asked.slo),

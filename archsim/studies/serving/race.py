@@ -42,7 +42,7 @@ class Tried(NamedTuple):
 
     def per_gpu(self) -> float:
         """Requests a second."""
-        return self.rate / (self.choice.devices if self.choice.prefill else self.choice.parallel.ranks)
+        return self.rate / (self.choice.devices if self.choice.prefill else self.choice.parallel.devices)
 
 
 class Race:
@@ -114,9 +114,9 @@ class Race:
         enough = [each for each in sorted(given.max_num_seqs) if each >= running]
         choice = configuration.Configuration(parallel, 1, enough[0] if enough else max(given.max_num_seqs),
                         _nearest(given.max_num_batched_tokens, question.USUAL_TOKENS),
-                        precision=self.kinds[kind].dtypes)  # fmt: skip
+                        precision=self.kinds[kind].dtypes, draft_tokens=self.kinds[kind].drafts)  # fmt: skip
         try:
-            return self._rate(kind, choice, LEFT_BELOW * best * parallel.ranks, guess)
+            return self._rate(kind, choice, LEFT_BELOW * best * parallel.devices, guess)
         except errors.ArchsimError as error:
             return Tried(kind, choice, 0.0, guess.residence_ns, 0, 1, str(error))
 
@@ -131,18 +131,8 @@ class Race:
 
         if least and not fits(least):
             return Tried(kind, choice, 0.0, guess.residence_ns, runs, 1)
-        low, high = least, 0.0
-        rate = max(guess.rate, least * BETTER)
-        for _ in range(MOST_STEPS):
-            if fits(rate):
-                low = rate
-            else:
-                high = rate
-            if low and high:
-                break
-            rate = rate * STEP if not high else rate / STEP
-        if low and high:
-            low = highest_rate.bisect_rate(fits, low, high, 1 + QUICK_CLOSE)
+        first = max(guess.rate, least * BETTER)
+        low = highest_rate.highest(fits, first, step=STEP, least=least, close=1 + QUICK_CLOSE)
         return Tried(kind, choice, low, guess.residence_ns, runs, 1)
 
     def limits(self, task: Tried) -> Tried:
@@ -202,7 +192,7 @@ class Race:
         return upkeep(served, engine, kind.offer.system, tried.choice.devices, BOARD_W.get(kind.offer.gpu, np.inf))
 
 
-STEP, MOST_STEPS = 1.3, 12  # by which a rate is raised or lowered until it is bracketed
+STEP = 1.3  # by which a rate is raised or lowered until it is bracketed
 TIMES = ("ttft", "tpot", "e2e")
 MOST_LOGGED = 500_000
 

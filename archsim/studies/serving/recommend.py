@@ -10,6 +10,7 @@ requests that a queue which grows shows: RESIDENCES times those that are in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -20,7 +21,7 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
@@ -44,7 +45,7 @@ from archsim.studies.serving.question import (
     describe_limits,
     kinds_of,
 )
-from archsim.studies.serving.race import GRID, Curve, Race, Tried, limits_of
+from archsim.studies.serving.race import GRID, TIMES, Curve, Race, Tried, limits_of
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
@@ -69,29 +70,46 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     race.warm_up(every)  # here, so that no process compiles or loads what another one does
-    done, ended = _race_sizes(race, every, report, jobs)
+    rounds = _Rounds(report, jobs)
+    done = _race_sizes(race, every, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
+    if not served and rounds.ended:
+        raise KeyboardInterrupt
     if not served:
         raise SpecError(_refusal(asked, kinds, done))
-    if not ended:
-        served = _with_limits(race, served, done, report, jobs)
-    if asked.pools and not ended:
-        served = sorted([*served, *_with_pools(race, served, done, report, jobs)], key=_by_rate)
+    if not rounds.ended:
+        served = _with_limits(race, served, done, rounds)
+    if asked.pools and not rounds.ended:
+        served = sorted([*served, *_with_pools(race, served, done, rounds)], key=_by_rate)
     finalists = _finalists(race, served, FINALISTS)
     if asked.pools and not any(each.choice.prefill for each in finalists):  # their ratio is asked for, too
         finalists += [each for each in served if each.choice.prefill][:1]
     report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
-    shown: dict[int, tuple[Curve, Upkeep]] = {}
-    try:
-        for at, each in in_copies(lambda at: race.curve_and_energy(finalists[at]), range(len(finalists)), jobs):
-            shown[at] = each
-    except KeyboardInterrupt:
-        if not shown:
-            raise
-        ended = True
-        report(f"ended: the {len(shown)} of the {len(finalists)} best that were served are compared")
+    at_rates = rounds.results(lambda at: race.curve_and_energy(finalists[at]), range(len(finalists)), "best served")
+    shown: dict[int, tuple[Curve, Upkeep]] = dict(at_rates)
+    if not shown:
+        raise KeyboardInterrupt
     order = sorted(shown)
-    return _compare(race, [finalists[at] for at in order], [shown[at] for at in order], done, ended)
+    return _compare(race, [finalists[at] for at in order], [shown[at] for at in order], done, rounds.ended)
+
+
+@dataclass
+class _Rounds:
+    """The rounds of a race. Ctrl-C ends one, and what it has found so far is compared."""
+
+    report: Callable[[str], None]
+    jobs: int
+    ended: bool = False  # whether Ctrl-C ended one
+
+    def results(self, work: Callable[[Any], Any], tasks: Sequence[Any], what: str) -> Iterator[tuple[Any, Any]]:
+        """Every task with its result, in the order in which they end. ``what``: is done, of how many."""
+        try:
+            for at, each in enumerate(do_all(work, tasks, self.jobs), 1):
+                yield each
+                self.report(f"{at} of the {len(tasks)} {what}")
+        except KeyboardInterrupt:
+            self.ended = True
+            self.report("ended: what was found so far is compared")
 
 
 def _most_ranks(offer: Offer) -> int:
@@ -103,49 +121,34 @@ def _by_rate(tried: Tried) -> tuple:
     return -tried.per_gpu(), tried.kind, tried.choice.name
 
 
-def _race_sizes(
-    race: Race, every: Sequence[tuple[int, ParallelSpec]], report: Callable[[str], None], jobs: int
-) -> tuple[list[Tried], bool]:
-    """The sizes that were served, with their rates, and all others; and whether the race was ended. The best rate of a
-    GPU is known to those that are served later: what is far below it is left.
+def _race_sizes(race: Race, every: Sequence[tuple[int, ParallelSpec]], rounds: _Rounds) -> list[Tried]:
+    """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
+    that engines can be compared; of the others, those far below the best rate of a GPU are left.
     """
-    guesses: list[tuple[int, ParallelSpec, RateEstimate]] = []
-    done: list[Tried] = []
-    best: dict[str, float] = {}
-    ended = False
-    try:
-        for (kind, parallel), guess in in_copies(race.estimate, every, jobs):
-            guesses.append((kind, parallel, guess))
-            report(f"{len(guesses)} of {len(every)} sizes of engines estimated")
-    except KeyboardInterrupt:
-        ended = True
-    guesses.sort(key=lambda each: (-each[2].rate / each[1].ranks, each[0], str(each[1])))
+    guesses = [(kind, parallel, guess) for (kind, parallel), guess in rounds.results(race.estimate, every, "estimated")]
+    guesses.sort(key=lambda each: (-each[2].rate / each[1].devices, each[0], str(each[1])))
     chosen = _best_guesses(guesses, race)
-    others = [each for each in guesses if each not in chosen]
+    kinds = [each[0] for each in chosen]
+    first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
+    done: list[Tried] = []
+    for some in (first, [at for at in range(len(chosen)) if at not in first]):
+        best = _best_per_gpu(race, done)
+        tasks = [(*chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
+        done += [tried for _, tried in rounds.results(race.sizes, tasks, "sizes served")]
     left = [
         Tried(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS), 0.0, 0.0, 0, 1, guess.refused)
-        for kind, parallel, guess in others
+        for kind, parallel, guess in guesses if (kind, parallel, guess) not in chosen
     ]  # fmt: skip
+    return [*done, *left]
 
-    def tasks() -> Iterator[tuple[int, ParallelSpec, RateEstimate, float]]:
-        begun: set[int] = set()  # the first of each kind is served to the end, so that engines can be compared
-        for kind, parallel, guess in chosen:
-            yield kind, parallel, guess, best.get(race.kinds[kind].offer.gpu, 0.0) if kind in begun else 0.0
-            begun.add(kind)
 
-    try:
-        for _, tried in in_copies(race.sizes, tasks(), jobs):
-            done.append(tried)
-            gpu = race.kinds[tried.kind].offer.gpu
-            best[gpu] = max(best.get(gpu, 0.0), tried.per_gpu())
-            report(f"{len(done)} of the {len(chosen)} best sizes served")
-    except KeyboardInterrupt:
-        ended = True
-    if ended and not any(each.rate for each in done):
-        raise KeyboardInterrupt
-    if ended:
-        report(f"ended after {len(done)} sizes were served: these are compared")
-    return [*done, *left], ended
+def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
+    """Kind of GPU → the highest rate of one."""
+    found: dict[str, float] = {}
+    for each in done:
+        gpu = race.kinds[each.kind].offer.gpu
+        found[gpu] = max(found.get(gpu, 0.0), each.per_gpu())
+    return found
 
 
 def _best_guesses(
@@ -163,19 +166,12 @@ def _best_guesses(
     return kept
 
 
-def _with_limits(
-    race: Race, served: Sequence[Tried], done: list[Tried], report: Callable[[str], None], jobs: int
-) -> list[Tried]:
+def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
     """The best sizes with their best batch limits; adds what was tried to ``done``."""
     found: dict[tuple[int, ParallelSpec], Tried] = {(each.kind, each.choice.parallel): each for each in served}
-    chosen = _finalists(race, served, LIMITED)
-    try:
-        for at, (_, tried) in enumerate(in_copies(race.limits, chosen, jobs), 1):
-            done.append(tried)
-            found[tried.kind, tried.choice.parallel] = tried
-            report(f"batch limits of {at} of the {len(chosen)} best sizes compared")
-    except KeyboardInterrupt:
-        report("ended: the batch limits found so far are compared")
+    for _, tried in rounds.results(race.limits, _finalists(race, served, LIMITED), "best with other batch limits"):
+        done.append(tried)
+        found[tried.kind, tried.choice.parallel] = tried
     return sorted(found.values(), key=_by_rate)
 
 
@@ -197,10 +193,10 @@ ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate 
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 
-def _with_pools(
-    race: Race, served: Sequence[Tried], done: list[Tried], report: Callable[[str], None], jobs: int
-) -> list[Tried]:
-    """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU."""
+def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
+    """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU. The
+    first of each GPU is served to the end; of the others, those below it are left.
+    """
     tasks: list[tuple[int, Configuration, RateEstimate]] = []
     for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
         mine = [each for each in served if race.kinds[each.kind].offer.gpu == gpu]
@@ -208,30 +204,23 @@ def _with_pools(
         devices = race.kinds[mine[0].kind].offer.devices
         for one, other in product(mine, mine):
             prefill, decode = one.choice.parallel, other.choice.parallel
-            for number in sorted({max(1, round(share * devices / prefill.ranks)) for share in POOL_SHARES}):
-                left = (devices - number * prefill.ranks) // decode.ranks
+            for number in sorted({max(1, round(share * devices / prefill.devices)) for share in POOL_SHARES}):
+                left = (devices - number * prefill.devices) // decode.devices
                 if left >= 1:
                     choice = other.choice._replace(
                         parallel=prefill, instances=number + left, prefill=number,
                         decode=decode if decode != prefill else None,
                     )  # fmt: skip
                     tasks.append((one.kind, choice, RateEstimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
-    found = []
-    best: dict[str, float] = {}
-
-    def with_best() -> Iterator[tuple[int, Configuration, RateEstimate, float]]:
-        for kind, choice, guess in tasks:
-            yield kind, choice, guess, best.get(race.kinds[kind].offer.gpu, 0.0)
-
-    try:
-        for at, (_, tried) in enumerate(in_copies(race.pool, with_best(), jobs), 1):
-            done.append(tried)
-            found.append(tried)
-            gpu = race.kinds[tried.kind].offer.gpu
-            best[gpu] = max(best.get(gpu, 0.0), tried.rate)
-            report(f"{at} of {len(tasks)} pools compared")
-    except KeyboardInterrupt:
-        report("ended: the pools found so far are compared")
+    of = [race.kinds[each[0]].offer.gpu for each in tasks]
+    first = [of.index(gpu) for gpu in dict.fromkeys(of)]
+    found: list[Tried] = []
+    for some in (first, [at for at in range(len(tasks)) if at not in first]):
+        best = {gpu: max((each.rate for each in found if race.kinds[each.kind].offer.gpu == gpu), default=0.0)
+                for gpu in of}  # fmt: skip
+        asked = [(*tasks[at], best[of[at]]) for at in some]
+        found += [tried for _, tried in rounds.results(race.pool, asked, "pools compared")]
+    done += found
     return [each for each in found if each.rate > 0 and not each.refused]
 
 
@@ -266,8 +255,13 @@ def _compare(
         rows.append(Recommended(
             kind, choice, rate_per_s=rate, low=low, high=high, probability=float(probability[at]), upkeep=costs[at],
             usd_per_million=usd_per_million(rent * choice.devices, loaded * output),
-            limited=curves[at].shares_at(nominal[at], limits[at]),
+            limited=curves[at].shares_at(nominal[at], limits[at]), frontier=_frontier(each, curves[at], output),
             meets=float((drawn[at] * times >= asked.rate).mean()) if asked.rate else 1.0,
+            fewer=tuple(
+                each.choice.devices if each.choice.prefill
+                else _instances(asked, kind.offer, each, rate) * choice.parallel.devices
+                for rate in (float(np.median(drawn[at])), nominal[at])
+            ),
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(rows[at].rate_per_s >= asked.rate for at in order):
@@ -287,21 +281,31 @@ def _compare(
     )  # fmt: skip
 
 
+def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:
+    """See `Recommended.frontier`. ``output``: mean tokens of an answer."""
+    devices = tried.choice.devices if tried.choice.prefill else tried.choice.parallel.devices
+    tpot_ns = np.median(curve.times_ns[:, TIMES.index("tpot")], axis=1)
+    return tuple(
+        (NS_PER_S / ns, rate * output / devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
+        if 0 < ns < np.inf
+    )  # fmt: skip
+
+
 def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
     """Equal engines on the GPUs of an offer, or as many of them as the asked rate needs. ``rate``: of one, which it
     reaches in `ENOUGH_WORLDS` of all draws.
     """
     if tried.choice.prefill:
         return tried.choice.instances
-    most = offer.devices // tried.choice.parallel.ranks
+    most = offer.devices // tried.choice.parallel.devices
     return min(most, max(1, -int(-asked.rate // rate))) if asked.rate and rate > 0 else most
 
 
 def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
     """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
     together = bool(tried.choice.prefill)
-    most = 1 if together else offer.devices // tried.choice.parallel.ranks
-    ranks = tried.choice.devices if together else tried.choice.parallel.ranks
+    most = 1 if together else offer.devices // tried.choice.parallel.devices
+    ranks = tried.choice.devices if together else tried.choice.parallel.devices
     if asked.rate:
         needed = np.ceil(asked.rate / np.maximum(rates, 1e-9))
         usd = needed * ranks * (offer.rent.usd_per_hour if offer.rent else 1.0)
@@ -329,7 +333,7 @@ def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Trie
     refused = [each for each in done if each.refused]
     where = ", ".join(f"{each.devices} {each.gpu}" for each in asked.offers)
     if len(refused) == len(done) and refused:
-        last = max(refused, key=lambda each: each.choice.parallel.ranks)
+        last = max(refused, key=lambda each: each.choice.parallel.devices)
         return f"{asked.model.name} cannot be served on {where}: {last.refused}"
     return (
         f"no configuration of {asked.model.name} on {where} serves {WITHIN:.0%} of the requests with "

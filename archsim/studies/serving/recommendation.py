@@ -21,6 +21,7 @@ from archsim.specs.checkpoints import is_hub_id
 from archsim.studies.serving.chances import factors_of
 from archsim.studies.serving.configuration import Configuration, describe_sizes, with_choice
 from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import (
     ENERGY,
     NAMES,
@@ -54,6 +55,9 @@ class Recommended:
     usd_per_million: float  # USD of a million output tokens; nan: the price of a GPU is unknown
     limited: np.ndarray  # float64[TIMES] shares of requests within each limit, at slightly more than its rate
     meets: float = 1.0  # share of the draws in which it meets the asked rate; 1 without one
+    # (tokens/s of the median user, output tokens/s per device, requests/s) at rates around its own
+    frontier: tuple[tuple[float, float, float], ...] = ()
+    fewer: tuple[int, ...] = ()  # devices that meet the asked rate in half of the draws, and without a draw
 
     @property
     def devices(self) -> int:
@@ -76,6 +80,7 @@ class Recommended:
             "rate_low_per_s": self.low, "rate_high_per_s": self.high, "probability": self.probability,
             "usd_per_million_output_tokens": self.usd_per_million, "j_per_output_token": self.upkeep.j_per_token[0],
             "w_per_gpu": self.upkeep.w_per_gpu[0], "sizes": self.sizes, "meets_rate": self.meets,
+            "gpus_in_half": self.fewer[0], "gpus_without_samples": self.fewer[1],
         }  # fmt: skip
 
 
@@ -84,7 +89,7 @@ COLUMNS = {
     "tp": INTEGER, "dp": INTEGER, "ep": INTEGER, "expert_tp": INTEGER, "max_num_seqs": INTEGER,
     "max_num_batched_tokens": INTEGER, "rate_per_s": REAL, "rate_low_per_s": REAL, "rate_high_per_s": REAL,
     "probability": REAL, "usd_per_million_output_tokens": REAL, "j_per_output_token": REAL, "w_per_gpu": REAL,
-    "sizes": TEXT, "meets_rate": REAL,
+    "sizes": TEXT, "meets_rate": REAL, "gpus_in_half": INTEGER, "gpus_without_samples": INTEGER,
 }  # fmt: skip
 
 
@@ -151,8 +156,8 @@ def answer(found: Recommendation) -> str:
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
         f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
         f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them, and with {percent(best.probability)} "
-        f"probability {end} of {found.configurations} configurations. Let each rank run up to "
-        f"{best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
+        f"probability {end} of {found.configurations} configurations.{_describe_fewer(best, asked)} Let each rank run "
+        f"up to {best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
         f"{_best_pools(found)}"
     )
 
@@ -168,6 +173,17 @@ def _describe_rate(each: Recommended, asked: Asked) -> str:
     return (
         f"{_rate(asked.rate)} requests per second in {percent(each.meets)} of samples (it could answer "
         f"{_rate(each.rate_per_s)}, {spread})"
+    )
+
+
+def _describe_fewer(best: Recommended, asked: Asked) -> str:
+    """``In half of the samples, 184 H200 answer that rate; as simulated, 160 do.``; '' without a rate."""
+    half, plain = best.fewer
+    if not asked.rate or half == plain == best.devices:
+        return ""
+    return (
+        f" In half of the samples, {half} {best.kind.offer.gpu.upper()} answer that rate; as simulated, without the "
+        f"errors that were measured, {plain} do."
     )
 
 
@@ -269,13 +285,14 @@ def started_of(best: Recommended) -> list[Started]:
         kind.engine, kind.serving.model, choice.parallel, precision, choice.instances,
         max_num_seqs=choice.max_num_seqs, max_num_batched_tokens=choice.max_num_batched_tokens, role=BOTH,
         chunked_prefill=bool(spec.scheduler.chunked_prefill), utilisation=spec.utilisation,
-        checkpoint=spec.model if is_hub_id(spec.model) else "",
+        checkpoint=spec.model if is_hub_id(spec.model) else "", drafts=choice.draft_tokens or 0,
     )  # fmt: skip
     if not choice.prefill:
         return [one]
     decode = one._replace(
-        parallel=choice.decode or choice.parallel, instances=choice.instances - choice.prefill, role=DECODE
-    )
+        parallel=choice.decode or choice.parallel, instances=choice.instances - choice.prefill, role=DECODE,
+        max_num_seqs=choice.decode_seqs or choice.max_num_seqs,
+    )  # fmt: skip
     return [one._replace(instances=choice.prefill, role=PREFILL), decode]
 
 
@@ -288,7 +305,7 @@ def serve_file(found: Recommendation) -> dict[str, Any]:
     """The best as a file of ``archsim serve``, at the rate at which it is shown."""
     best, asked = found.best, found.asked
     choice = best.choice
-    given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes)
+    given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
     rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
     if "arrivals" in given["requests"]:
         given["requests"]["count"] = FULL_REQUESTS
@@ -304,6 +321,7 @@ def _offered_rate(found: Recommendation) -> float:
 
 def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Path] = ()) -> list[Path]:
     """The files to start the best with: ``serve.yaml`` of ``archsim serve``, ``start.sh`` with the engine's arguments,
+    ``index.html`` with a Pareto figure, ``kubernetes.yaml`` and ``llm-d.yaml`` (`archsim.studies.serving.kubernetes`),
     TensorRT-LLM's options, a placement of experts where ``loads`` were recorded, and ``recommendation.json`` and
     ``configurations.csv`` with what was compared. Raises PlacementError and TraceError for loads.
     """
@@ -319,6 +337,11 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
     rest = "\n".join(f"# {line}" for line in why(found))
     write("serve.yaml", f"# {answer(found)}\n{rest}\n{yaml.safe_dump(serve_file(found), sort_keys=False)}")
     write("start.sh", start_script(found.best))
+    of_host = gpus_of_host(found.best.kind.offer.system)
+    if objects := manifests(started, of_host):
+        write("kubernetes.yaml", yaml.safe_dump_all(objects, sort_keys=False))
+    if values := llm_d_values(started, of_host):
+        write("llm-d.yaml", yaml.safe_dump(values, sort_keys=False))
     for each in started:
         if options := options_file(each):
             write(OPTIONS_OF.format(role=each.role), options)
@@ -337,6 +360,37 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
     from archsim.base.files import write_text
 
     rows = [each.row() for each in (found.best, *found.others)]
+    write_text(folder / "index.html", page_of(found, sorted(each.relative_to(folder).as_posix() for each in written)))
     document = {"answer": answer(found), "why": list(why(found)), "compared": rows, "notes": list(found.notes)}
     write_text(folder / "recommendation.json", json.dumps(document, indent=1, ensure_ascii=False))
-    return [*written, folder / "recommendation.json"]
+    return [*written, folder / "recommendation.json", folder / "index.html"]
+
+
+def page_of(found: Recommendation, files: Sequence[str]) -> str:
+    """The page: the answer, the configurations at several rates by the speed of a user and the throughput of a GPU,
+    and why.
+    """
+    from archsim.report.rendering import render
+    from archsim.report.units import significant
+    from archsim.studies.serving.search_page import pareto_plots
+
+    every = (found.best, *found.others)
+    names = [
+        f"{NAMES[each.kind.engine]} on {each.devices} {each.kind.offer.gpu.upper()}, {each.sizes}" for each in every
+    ]
+    at = [(name, point) for name, each in zip(names, every, strict=True) for point in each.frontier]
+    plots = pareto_plots(
+        [name for name, _ in at], [point[:2] for _, point in at], [point[2] for _, point in at],
+        range(len(found.best.frontier)), "recommended",
+    )  # fmt: skip
+    rows = [
+        [name, significant(each.rate_per_s), f"{significant(each.low)}–{significant(each.high)}",
+         percent(each.probability)] for name, each in zip(names, every, strict=True)
+    ]  # fmt: skip
+    return render("serving_points.html.j2", {
+        "model": found.asked.model.name, "system": ", ".join(dict.fromkeys(each.kind.offer.gpu for each in every)),
+        "points": found.configurations, "answer": answer(found), "policies": "all engines that were considered",
+        "files": files, "title": "The best, and what comes close", "rows": rows, "texts": 1, "refused": 0,
+        "headers": ["configuration", "requests/s", "80 % range", "best with"], "notes": [*why(found), *found.notes],
+        "plots": plots, "intervals": None,
+    })  # fmt: skip

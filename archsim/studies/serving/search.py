@@ -57,6 +57,7 @@ class PartOfSearch(Job):
 
     serving: serving_files.Serving
     precision: PrecisionSpec | None
+    drafts: int | None  # of every decode; None: those of the file
 
     @cached_property
     def code(self) -> str:
@@ -106,10 +107,11 @@ class OfLayout(PartOfSearch):
         return [
             Configuration(
                 layout.parallel, instances, max_num_seqs=seqs, max_num_batched_tokens=tokens, policy=policy,
-                prefill=prefill, precision=self.precision, decode=layout.decode,
+                prefill=prefill, precision=self.precision, decode=layout.decode, decode_seqs=decode_seqs,
+                draft_tokens=self.drafts,
             )
             for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
-            for seqs in given.max_num_seqs
+            for seqs in given.max_num_seqs for decode_seqs in (given.decode_max_num_seqs if prefill else ()) or (0,)
         ]  # fmt: skip
 
     def summary(self, row: Mapping[str, Any]) -> str:
@@ -150,11 +152,11 @@ class OfLayout(PartOfSearch):
             sides = build_sides(serving, layout.parallel, layout.decode, apart, known)
         except ArchsimError as error:
             return [ConfigurationResult(choice, None, str(error)) for choice in choices]
-        unbound: dict[tuple[int, int, int], _Unbound] = {}
+        unbound: dict[tuple[int, ...], _Unbound] = {}
         estimate = 0.0 if apart else estimate_rate(serving, *sides[0], requests).rate
         found: dict[Configuration, ConfigurationResult] = {}
         for choice in sorted(choices, key=lambda each: each.max_num_seqs):
-            key = choice.instances, choice.prefill, choice.max_num_batched_tokens
+            key = choice.instances, choice.prefill, choice.max_num_batched_tokens, choice.decode_seqs
             try:
                 deployment = deployment_of(serving, sides, choice)
                 blocks = deployment.prefill.pool.kv_blocks
@@ -236,12 +238,15 @@ def search(
             "disaggregated: a search varies engines that prefill and decode. Leave the key out, and give search: "
             "{pools: [colocated, disaggregated]} to try both"
         )
+    given = serving.spec.search
     kinds = {
-        (policy.name, precision): serving_under(serving, policy, precision)
-        for precision, policy in product(serving.spec.search.precision or (None,), serving.policies)
+        (policy.name, precision, drafts): serving_under(serving, policy, precision, drafts)
+        for precision, drafts, policy in product(
+            given.precision or (None,), given.draft_tokens or (None,), serving.policies
+        )
     }
-    parts = [OfLayout(kind, precision, layout)
-             for (_, precision), kind in kinds.items() for layout in _layouts(serving)]  # fmt: skip
+    parts = [OfLayout(kind, precision, drafts, layout)
+             for (_, precision, drafts), kind in kinds.items() for layout in layouts(serving)]  # fmt: skip
     if not parts:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     store, workspace = None if folder is None else RecordStore(folder), Workspace()
@@ -273,7 +278,8 @@ def search(
     rates = []
     for choice in own:
         policy = choice.policy if serving.has_traffic else serving.policy.name
-        rates.append(OfRate(kinds[policy, choice.precision], choice.precision, choice, (ENOUGH, SUSTAINED)))
+        kind = kinds[policy, choice.precision, choice.draft_tokens]
+        rates.append(OfRate(kind, choice.precision, choice.draft_tokens, choice, (ENOUGH, SUSTAINED)))
     complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
     refuse_failed(failures, len(rates), folder)
     cache.remove_oldest()
@@ -366,10 +372,14 @@ def _peak(served: Served, pool: Pool, choice: Configuration, block_tokens: int) 
 
 
 def serving_under(
-    serving: serving_files.Serving, policy: policies.PolicySpec, precision: PrecisionSpec | None = None
-) -> serving_files.Serving:
-    """Under a policy and a precision; tokens of experts are drawn once."""
+    serving: serving_files.Serving, policy: policies.PolicySpec, precision: PrecisionSpec | None = None,
+    drafts: int | None = None,
+) -> serving_files.Serving:  # fmt: skip
+    """Under a policy, a precision and a number of drafts; tokens of experts are drawn once."""
     spec = serving.spec
+    if drafts is not None:
+        of = spec.speculation.of_depth(drafts) if drafts and spec.speculation != "none" else "none"
+        spec = spec.model_copy(update={"speculation": of})
     if precision is not None:
         spec, _ = recipes.with_recipe(spec.model_copy(update={"precision": precision}), serving.system, serving.model)
     if isinstance(spec.routing, RoutingSpec):
@@ -383,19 +393,19 @@ def _order(found: ConfigurationResult) -> tuple:
     return (0, -found.measures.goodput_per_s, -found.measures.output_tokens_per_s, found.choice.name)
 
 
-def _layouts(serving: serving_files.Serving) -> list[EngineLayout]:
+def layouts(serving: serving_files.Serving) -> list[EngineLayout]:
     """Those of the file's pools, on all devices."""
     pools, devices = serving.spec.search.pools, serving.spec.search.devices or serving.system.dies
     sizes, found = list(sizes_of(serving, devices)), []
     for parallel in sizes:
-        instances = devices // parallel.ranks
+        instances = devices // parallel.devices
         apart = range(1, instances) if "disaggregated" in pools else ()
         counts = [(instances, prefill) for prefill in (*((0,) if "colocated" in pools else ()), *apart)]
         found.append(EngineLayout(parallel, None, counts))
     for parallel, decode in product(sizes, sizes) if "unlike" in pools else ():
         counts = [
-            (prefill + left // decode.ranks, prefill) for prefill in range(1, devices // parallel.ranks + 1)
-            if (left := devices - prefill * parallel.ranks) and not left % decode.ranks
+            (prefill + left // decode.devices, prefill) for prefill in range(1, devices // parallel.devices + 1)
+            if (left := devices - prefill * parallel.devices) and not left % decode.devices
         ]  # fmt: skip
         if parallel != decode:
             found.append(EngineLayout(parallel, decode, counts))

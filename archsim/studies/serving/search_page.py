@@ -13,7 +13,6 @@ from archsim.studies.serving import configuration, page, runs
 from archsim.studies.serving.results import (
     NOTATION,
     ConfigurationResult,
-    EqualConfigurations,
     answer,
     best_sentences,
     equal_groups,
@@ -23,22 +22,26 @@ from archsim.studies.serving.results import (
 MOST_ON_PAGE = 200
 
 
-def _plots(groups: Sequence[EqualConfigurations]) -> list[Points]:
-    """Every configuration, by the speed that a user sees and the throughput of a device."""
-    if not groups:
+def pareto_plots(
+    names: Sequence[str], points: Sequence[tuple[float, float]], goodputs: Sequence[float], best: Sequence[int],
+    kind: str = "most goodput",
+) -> list[Points]:  # fmt: skip
+    """Every configuration, by the speed that a user sees and the throughput of a device (``points``), with those that
+    no other beats in both; those at ``best`` are of the ``kind`` that is marked.
+    """
+    if not names:
         return []
     users = "tokens/s of a user", "output tokens/s per device"
-    points = [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups]
     on_front = set(page.front(points))
     rows = [
         {
-            "user": user, "device": device, "configuration": each.name,
-            "kind": "most goodput" if at == 0 else "no other is better in both" if at in on_front else "others",
-            "goodput": significant(each.measures.goodput_per_s),
+            "user": user, "device": device, "configuration": name,
+            "kind": kind if at in best else "no other is better in both" if at in on_front else "others",
+            "goodput": significant(goodput),
         }
-        for at, (each, (user, device)) in enumerate(zip(groups, points, strict=True)) if user == user
+        for at, (name, (user, device), goodput) in enumerate(zip(names, points, goodputs, strict=True)) if user == user
     ]  # fmt: skip
-    colours = {"most goodput": "--p3", "no other is better in both": "--p2", "others": "--p0"}
+    colours = {kind: "--p3", "no other is better in both": "--p2", "others": "--p0"}
     return [
         Points(
             question="What does speed for a user cost in throughput?", rows=rows[::-1], x=PlotAxis("user", users[0]),
@@ -85,6 +88,10 @@ def write_search(serving: Serving, found: Sequence[ConfigurationResult], folder:
         "title": "Configurations, the best first (a row holds all with the same numbers)",
         "headers": ["configuration", "highest rate /s", *(header for _, header in page.SHOWN), "configurations"],
         "rows": rows, "notes": [*best_sentences(serving, found)][1:] + [NOTATION], "texts": 1, "refused": refused,
-        "plots": _plots(groups), "intervals": None,
+        "plots": pareto_plots(
+            [each.name for each in groups],
+            [(each.measures.tokens_per_s_user, each.measures.output_tokens_per_s_device) for each in groups],
+            [each.measures.goodput_per_s for each in groups], [0],
+        ), "intervals": None,
     }  # fmt: skip
     write_text(folder / "index.html", render("serving_points.html.j2", context))

@@ -52,6 +52,7 @@ class Started(NamedTuple):
     chunked_prefill: bool = True
     utilisation: float | None = None  # share of HBM; None: as the engine does by itself
     checkpoint: str = ""  # as the user named it; '': that of the model's source
+    drafts: int = 0  # tokens that a head of the checkpoint drafts (MTP)
 
 
 def published_name(model: ModelSpec) -> str:
@@ -84,8 +85,8 @@ def placements(every: Sequence[Started], of_host: int) -> list[Placed]:
     free: list[int] = []  # GPUs that are left on each host
     instances = [(started, instance) for started in every for instance in range(started.instances)]
     found: dict[int, Placed] = {}
-    for number, (started, instance) in sorted(enumerate(instances, 1), key=lambda each: -each[1][0].parallel.ranks):
-        ranks = started.parallel.ranks
+    for number, (started, instance) in sorted(enumerate(instances, 1), key=lambda each: -each[1][0].parallel.devices):
+        ranks = started.parallel.devices
         hosts = -(-ranks // of_host)
         first = next((host for host, left in enumerate(free) if hosts == 1 and left >= ranks), len(free))
         free += [of_host] * (first + hosts - len(free))
@@ -117,6 +118,8 @@ def options_file(started: Started) -> str:
         "kv_cache_config:",
         *(f"  {key}: {value}" for key, value in kv.items()),
     ]
+    if started.drafts:
+        lines += ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {started.drafts}"]
     if started.role == PREFILL:
         lines.append("disable_overlap_scheduler: true")  # context servers cannot overlap yet
     if started.role != BOTH:
@@ -153,18 +156,24 @@ def script(every: Sequence[Started], of_host: int = GPUS_OF_SERVER) -> str:
         ]
     else:
         lines += ["HOSTS=(127.0.0.1)", "HOST=0"]
-    if first.engine == "sglang" and any(each.parallel.attention.dp > 1 for each in every):
-        lines += [
-            "# Newer versions have another flag (sgl-project/sglang#41818).",
-            f"ATTENTION='{' '.join(_DP_ATTENTION)}'",
-            "if python -m sglang.launch_server --help | grep -q -e --attn-dp-size; then ATTENTION=--attn-dp-size; fi",
-        ]
+    lines += attention_lines(every)
     lines += ["trap 'kill $(jobs -p) 2> /dev/null' EXIT", ""]
     for each in engines:
         lines += _lines_of(each, hosts)
     if len(engines) > 1:
         lines += _router(engines)
     return "\n".join([*lines, "wait", ""])
+
+
+def attention_lines(every: Sequence[Started]) -> list[str]:
+    """Lines of a shell that ask SGLang which flag of data-parallel attention it knows; none where no engine has it."""
+    if every[0].engine != "sglang" or all(each.parallel.attention.dp == 1 for each in every):
+        return []
+    return [
+        "# Newer versions have another flag (sgl-project/sglang#41818).",
+        f"ATTENTION='{' '.join(_DP_ATTENTION)}'",
+        "if python -m sglang.launch_server --help | grep -q -e --attn-dp-size; then ATTENTION=--attn-dp-size; fi",
+    ]
 
 
 MODEL = "$MODEL"
@@ -196,7 +205,7 @@ def _number_of(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def _shell(words: Sequence[str]) -> str:
+def shell(words: Sequence[str]) -> str:
     """Words of a command. Variables are left for the shell, and so is which flag of attention SGLang knows."""
     quoted = (f'"{each}"' if "$" in each else shlex.quote(each) for each in words)
     return " ".join(quoted).replace(" ".join(_DP_ATTENTION), "$ATTENTION")
@@ -206,20 +215,26 @@ def _lines_of(engine: Placed, hosts: int) -> Iterator[str]:
     """The commands that start an engine, one for each of its hosts."""
     started, of = engine.started, engine.started.role
     name = "engine" if of == BOTH else f"engine that does {of} alone"
-    yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.ranks, 'GPU')}"
+    yield f"# {name}, {engine.instance + 1} of {started.instances}: {_number_of(started.parallel.devices, 'GPU')}"
     for rank, (host, gpus) in enumerate(engine.gpus):
         if rank and started.engine == "trtllm":  # mpirun of the first host starts the others
             continue
         set_first = [f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}"]
-        words = _with_hosts(engine, arguments(started), rank)
+        words = words_of(engine, rank)
         if started.engine == "vllm" and of != BOTH:
             set_first.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={engine.port + SIDE_CHANNEL}")
             set_first.append(f'VLLM_NIXL_SIDE_CHANNEL_HOST="${{HOSTS[{host}]}}"')
-        if started.engine == "sglang" and of == PREFILL:
-            words += ["--disaggregation-bootstrap-port", str(engine.port + BOOTSTRAP)]
         words += ["--host", "0.0.0.0" if hosts > 1 or engine.port == ROUTER_PORT else "127.0.0.1"]
-        command = f"{' '.join(set_first)} {_shell([*words, '--port', str(engine.port)])} &"
+        command = f"{' '.join(set_first)} {shell([*words, '--port', str(engine.port)])} &"
         yield f'[ "$HOST" != {host} ] || {command}' if hosts > 1 else command
+
+
+def words_of(engine: Placed, rank: int) -> list[str]:
+    """The command of an engine on the ``rank``-th of its hosts, without the address that it listens at."""
+    words = _with_hosts(engine, arguments(engine.started), rank)
+    if engine.started.engine == "sglang" and engine.started.role == PREFILL:
+        words += ["--disaggregation-bootstrap-port", str(engine.port + BOOTSTRAP)]
+    return words
 
 
 def _with_hosts(engine: Placed, words: list[str], rank: int) -> list[str]:
@@ -236,7 +251,7 @@ def _with_hosts(engine: Placed, words: list[str], rank: int) -> list[str]:
         if hosts == 1:
             return words
         slots = ",".join(f"${{HOSTS[{host}]}}:{len(gpus)}" for host, gpus in engine.gpus)
-        return ["mpirun", "-n", str(started.parallel.ranks), "-H", slots, "-x", "CUDA_VISIBLE_DEVICES",
+        return ["mpirun", "-n", str(started.parallel.devices), "-H", slots, "-x", "CUDA_VISIBLE_DEVICES",
                 "trtllm-llmapi-launch", *words]  # fmt: skip
     headless = ["--headless"] if rank else []
     if hosts > 1 and dp % hosts:
@@ -257,7 +272,7 @@ def _router(engines: Sequence[Placed]) -> Iterator[str]:
     by_role = {role: [address for each, address in zip(engines, addresses, strict=True) if each.started.role == role]
                for role in (PREFILL, DECODE)}  # fmt: skip
     yield '[ "$HOST" = 0 ] || { wait; exit; }'
-    yield f"for engine in {_shell(addresses)}; do  # until their models are loaded"
+    yield f"for engine in {shell(addresses)}; do  # until their models are loaded"
     yield '    curl -fs --retry 720 --retry-delay 5 --retry-all-errors "http://$engine/health" > /dev/null || exit 1'
     yield "done"
     listen = ["--host", "0.0.0.0", "--port", str(ROUTER_PORT)]
@@ -272,7 +287,7 @@ def _router(engines: Sequence[Placed]) -> Iterator[str]:
                 words += ["--prefill", f"http://{address}", str(each.port + BOOTSTRAP)]
             elif each.started.role == DECODE:
                 words += ["--decode", f"http://{address}"]
-        yield f"{_shell([*words, *listen])} &"
+        yield f"{shell([*words, *listen])} &"
     elif first.role == BOTH:  # neither vLLM nor TensorRT-LLM has a router of its own for these
         servers = " ".join(f"server {each};" for each in addresses)
         yield "cat > nginx.conf << END"
@@ -288,7 +303,7 @@ def _router(engines: Sequence[Placed]) -> Iterator[str]:
         words = ["vllm-router", "--vllm-pd-disaggregation", "--policy", "round_robin"]
         for role, found in by_role.items():
             words += [word for each in found for word in (f"--{role}", f"http://{each}")]
-        yield f"{_shell([*words, *listen])} &"
+        yield f"{shell([*words, *listen])} &"
     else:
         yield "cat > trtllm_router.yaml << END"
         yield f"hostname: 0.0.0.0\nport: {ROUTER_PORT}\nbackend: pytorch"
@@ -305,6 +320,10 @@ def _vllm(started: Started) -> list[str]:
         found += ["--data-parallel-size", str(attention.dp)]
     if experts is not None and experts.ep > 1:
         found += ["--enable-expert-parallel"]
+    found += ["--pipeline-parallel-size", str(started.parallel.pp)] if started.parallel.pp > 1 else []
+    found += ["--decode-context-parallel-size", str(attention.context)] if attention.context > 1 else []
+    if started.drafts:
+        found += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": started.drafts})]
     found += ["--max-num-seqs", str(started.max_num_seqs)]
     found += ["--max-num-batched-tokens", str(started.max_num_batched_tokens)]
     found += ["--kv-cache-dtype", _KV["vllm"][started.precision.kv]]
@@ -323,6 +342,10 @@ def _sglang(started: Started) -> list[str]:
         found += [*_DP_ATTENTION, str(attention.dp)]
     if experts is not None and experts.ep > 1:
         found += ["--ep-size", str(experts.ep)]
+    found += ["--pp-size", str(started.parallel.pp)] if started.parallel.pp > 1 else []
+    if started.drafts:
+        found += ["--speculative-algorithm", "NEXTN", "--speculative-num-steps", str(started.drafts)]
+        found += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(started.drafts + 1)]
     found += ["--max-running-requests", str(started.max_num_seqs * attention.dp)]
     found += ["--chunked-prefill-size", str(started.max_num_batched_tokens * attention.dp)]
     found += ["--kv-cache-dtype", _KV["sglang"][started.precision.kv]]
@@ -336,6 +359,7 @@ def _sglang(started: Started) -> list[str]:
 def _trtllm(started: Started) -> list[str]:
     experts = started.parallel.experts
     found = ["trtllm-serve", MODEL, "--tp_size", str(started.parallel.ranks)]
+    found += ["--pp_size", str(started.parallel.pp)] if started.parallel.pp > 1 else []
     if experts is not None:
         found += ["--ep_size", str(experts.ep)]
     found += ["--max_batch_size", str(started.max_num_seqs), "--max_num_tokens", str(started.max_num_batched_tokens)]

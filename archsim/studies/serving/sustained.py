@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.measures import saturation, times_ns
 from archsim.serving.requests import Requests, first, scale_rate
 from archsim.serving.serving import ENOUGH, FIRST, Deployment, deploy, requests_on, simulate_requests
 from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import sure
-from archsim.studies.serving.highest_rate import WITHIN, draw_requests, raised_rate, share_within
+from archsim.studies.serving.highest_rate import WITHIN, draw_requests, highest, share_within
 from archsim.studies.serving.load_answer import SustainedRate, offered_requests
 from archsim.studies.serving.race import TIMES, Curve, limits_of
 from archsim.studies.serving.runs import ServeRun
@@ -61,7 +61,7 @@ def sustained_rate(
         drawn = deploy(other)
         return _highest(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE), rate, CLOSE_IN_SAMPLE)
 
-    rates = np.array([each for _, each in in_copies(in_sample, range(samples), jobs)])
+    rates = np.array([each for _, each in do_all(in_sample, range(samples), jobs)])
     return SustainedRate(rate, interval(rates * rate / plain))  # few requests wait less, in a sample and without
 
 
@@ -71,7 +71,7 @@ def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess
     def fits(rate: float) -> bool:
         return share_within(serving, deployment, scale_rate(requests, rate / requests.offered_per_s)) >= WITHIN
 
-    return raised_rate(fits, guess, close)
+    return highest(fits, guess, close=close)
 
 
 def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> Requests:
