@@ -911,7 +911,8 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
     found += serving.unread
     if serving.recipe:
         found.append(
-            f"The file leaves some settings out, which are taken as {serving.spec.engine} starts with: "
+            "The file leaves some settings out, which are taken as "
+            f"{'engines start' if serving.spec.engine == NONE else serving.spec.engine + ' starts'} with: "
             f"{'; '.join(serving.recipe)}."
         )
     ranks = [pool.parallel.sizes().ep for pool in serving.spec.pools]
