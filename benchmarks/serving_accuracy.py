@@ -22,7 +22,7 @@ from measured_serving.residuals import residual_rows
 from measured_serving.split import judge_cases, plain_points, pools_of, split_cases_of, split_rows, with_own_name
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.constants import HostFile, PoolRow
+from archsim.iteration.constants import HostFile, PoolRow
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from measured_serving.accuracy import cases_of, judged_rows, with_few_clients
 from measured_serving.fitting import HOST, fitted, means_of
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.constants import FactorRow, HostFile, HostRow
+from archsim.iteration.constants import FactorRow, HostFile, HostRow
 
 MOST_CLIENTS, SIMULATIONS = 128, 2
 

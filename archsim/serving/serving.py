@@ -14,6 +14,7 @@ from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.engine.machine import links_of
+from archsim.iteration.constants import ANY, DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import calibration_on, is_measured, scaled_report
 from archsim.iteration.overlap import MICRO_BATCHES
@@ -24,7 +25,6 @@ from archsim.iteration.speculation import of as drafts_of
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.physical_laws import law_sentence
 from archsim.serving import requests as drawn
-from archsim.serving.constants import ANY, DECODE, NONE, PREFILL, Host, ResidualRow, host_of, residual_of
 from archsim.serving.deployment import LOW_LATENCY, Built, build
 from archsim.serving.engine import Offload, ServingEngine, StaticBatch, missing_of
 from archsim.serving.expert_groups import (

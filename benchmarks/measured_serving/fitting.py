@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_MS
-from archsim.serving.constants import FactorRow, HostFile, host_file, shape_of
+from archsim.iteration.constants import FactorRow, HostFile, host_file, shape_of
 from archsim.serving.simulate import Pool, Served
 from measured_serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
 

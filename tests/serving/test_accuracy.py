@@ -30,7 +30,7 @@ from support.shared import shared_path
 from archsim.base.errors import SpecError, TraceError
 from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
-from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
+from archsim.iteration.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
 from archsim.serving.requests import without_hashes
 from archsim.serving.serving import deploy, range_of, serve, serve_requests

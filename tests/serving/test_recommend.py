@@ -15,9 +15,9 @@ from measured_serving.split import pools_of
 import archsim as ar
 from archsim.base.errors import SpecError, TraceError
 from archsim.cli.main import main
+from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.pool import in_copies
-from archsim.serving.constants import host_file, host_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.measures import usd_per_million
 from archsim.serving.power import activity

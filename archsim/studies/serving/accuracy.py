@@ -18,8 +18,8 @@ import numpy as np
 
 from archsim.base import files, tables
 from archsim.base.errors import ArchsimError, TraceError
+from archsim.iteration.constants import residual_of
 from archsim.runs.pool import in_copies
-from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source

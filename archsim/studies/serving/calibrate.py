@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from archsim.base import tables, units
-from archsim.serving.constants import Host
+from archsim.iteration.constants import Host
 from archsim.serving.deployment import Built
 from archsim.serving.measures import spread_of_gaps, times_ns
 from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve_requests, simulate_requests

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_S
+from archsim.iteration.constants import DECODE, PREFILL
 from archsim.serving.clock import times_of
-from archsim.serving.constants import DECODE, PREFILL
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.kv_room import kv_blocks

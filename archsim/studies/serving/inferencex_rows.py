@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base import yaml
-from archsim.serving.constants import host_file
+from archsim.iteration.constants import host_file
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_system
 from archsim.studies.serving.measured_points import DISAGGREGATED, SCHEDULERS, MeasuredPoint

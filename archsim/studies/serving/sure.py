@@ -30,13 +30,13 @@ import numpy as np
 
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.iteration.constants import DECODE
 from archsim.iteration.machine import calibration_on
 from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
 from archsim.report.units import listing, percent, significant
 from archsim.runs import store, sweep
-from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.serving.serving import FIRST, measured_residual, requests_of
 from archsim.specs import serving_files, uncertainty, workload
@@ -86,7 +86,7 @@ HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
 })  # fmt: skip
 FEWEST_REQUESTS = 100  # that a shortened run has
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
-# Table of measurements → the factor of `archsim.serving.constants.Host` that is off with it.
+# Table of measurements → the factor of `archsim.iteration.constants.Host` that is off with it.
 _FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
 _WORKLOAD = workload.WorkloadSpec(
