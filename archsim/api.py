@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     Watching = Callable[[], AbstractContextManager[Watcher]]
     import pandas
 
-    from archsim.serving.serving import Outcome
+    from archsim.serving.outcome import Outcome
     from archsim.specs.fabric_calibrations import FabricCalibration
     from archsim.specs.model import ModelSpec
     from archsim.specs.serving_files import Serving

@@ -23,7 +23,8 @@ from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import NOTHING, at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
-from archsim.serving.serving import Outcome, serve
+from archsim.serving.outcome import Outcome
+from archsim.serving.serving import serve
 from archsim.specs import serving_files, uncertainty
 from archsim.specs.serving import SloSpec
 from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown

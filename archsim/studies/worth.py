@@ -23,7 +23,7 @@ from archsim.base.tables import Shown
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.report.units import between, listing, percent, signed_percent, significant
 from archsim.serving.expert_groups import FROM_TRAFFIC
-from archsim.serving.serving import Outcome
+from archsim.serving.outcome import Outcome
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import RoutingSpec
 from archsim.specs.serving_files import Serving, load_serving

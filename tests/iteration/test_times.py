@@ -25,7 +25,8 @@ from archsim.laws.transfers import NODE
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.deployment import laws_of as laws_of_engine
-from archsim.serving.serving import engine_of, serve
+from archsim.serving.file_engines import engine_of
+from archsim.serving.serving import serve
 from archsim.serving.simulate import Scheduler
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named

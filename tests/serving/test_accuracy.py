@@ -32,8 +32,9 @@ from archsim.base.units import NS_PER_MS
 from archsim.cli.main import main
 from archsim.iteration.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
+from archsim.serving.outcome import range_of
 from archsim.serving.requests import without_hashes
-from archsim.serving.serving import deploy, range_of, serve, serve_requests
+from archsim.serving.serving import deploy, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving

@@ -21,9 +21,10 @@ from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
+from archsim.serving.file_engines import engine_of
 from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
-from archsim.serving.serving import deploy, engine_of, serve
+from archsim.serving.serving import deploy, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
