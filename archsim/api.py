@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from archsim.evidence.serving.accuracy import ServedAccuracy
     from archsim.evidence.serving.calibrate import FittedConstants
     from archsim.evidence.serving.calibrate import ServingComparison as ServedComparison
-    from archsim.serving.serving import Outcome
+    from archsim.serving.outcome import Outcome
     from archsim.specs.fabric_calibrations import FabricCalibration
     from archsim.specs.model import ModelSpec
     from archsim.specs.serving_files import Serving

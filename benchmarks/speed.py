@@ -141,7 +141,8 @@ def points() -> Iterator[Point]:
 
 
 def requests() -> Iterator[Point]:
-    from archsim.serving.serving import deploy, requests_of, serve_requests
+    from archsim.serving.file_requests import requests_of
+    from archsim.serving.serving import deploy, serve_requests
     from archsim.specs.serving_files import load_serving
 
     file = ROOT / "configs" / "serve_h200.yaml"

@@ -12,7 +12,9 @@ from archsim.specs.calibration_files import calibration_digest, calibration_name
 from archsim.specs.system import SystemSpec
 
 # Shares of the HBM bandwidth that reads reach, and the latency of a hop, of measured nodes where they are not those of
-# an H100 (configs/systems/rtx_pro_6000_pair.yaml; h100_node.yaml).
+# an H100 (configs/systems/rtx_pro_6000_pair.yaml; h100_node.yaml). Shares of measured GPUs are 0.81 to 0.85, and
+# latencies of parts of one kind differ by 0.7 to 1.5 (configs/uncertainty/widths.yaml). They decide where a machine's
+# own number is another: ranges are then those of scaled laws (`has_measured_links`).
 READ_SHARES, READ_SHARE = MappingProxyType({"rtx-pro-6000-server": 0.9}), 0.82
 HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0
 NIC_HOP_NS = 2000.0  # between measured nodes (h100_cluster.yaml)
@@ -83,6 +85,13 @@ def scaled_report(system: SystemSpec) -> str:
         return ""
     said = " and ".join(filter(None, [", ".join(other[:-1]), other[-1]]))
     return f"Kernels and collectives of {system.name} take the times of {calibration.gpu} at {said}."
+
+
+def has_measured_links(system: SystemSpec) -> bool:
+    """Whether collectives of a node were measured on links of the machine's rate and latency."""
+    calibration = calibration_named(system.compute.calibration)
+    rates = rates_of(system, calibration)
+    return scaling.link_ratios(calibration.gpu, rates)[:2] == (1.0, 1.0) and rates.hop_ns == 0
 
 
 def is_measured(system: SystemSpec) -> bool:

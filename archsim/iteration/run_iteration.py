@@ -14,8 +14,22 @@ from types import MappingProxyType
 import numpy as np
 
 from archsim.base import sums, units
+from archsim.iteration.constants import NONE, host_of
 from archsim.iteration.engine_laws import ENGINES, engine_laws, fastest
-from archsim.iteration.layers import DENSE_FFN, ELSEWHERE, OF_ROUTED, ONCE, PROJECTIONS, before_attention, row_flop
+from archsim.iteration.layers import (
+    ALL_REDUCE,
+    COMBINE,
+    DENSE_FFN,
+    DISPATCH,
+    ELSEWHERE,
+    EXPERTS,
+    HOST,
+    OF_ROUTED,
+    ONCE,
+    PROJECTIONS,
+    before_attention,
+    row_flop,
+)
 from archsim.iteration.layers import SHARED as SHARED_EXPERTS
 from archsim.iteration.links import Links
 from archsim.iteration.machine import calibration_at
@@ -23,12 +37,13 @@ from archsim.iteration.machine import rates_of as machine_rates
 from archsim.iteration.overlap import NOTHING, TWO_BATCH, ExpertLayer, Rest, of_halves
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.laws import gemm, scaling, tables
-from archsim.specs.calibration_files import calibration_digest, calibration_named
+from archsim.specs.calibration_files import DEFAULT_CALIBRATION, calibration_digest, calibration_named
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 
+ON_LINKS = (ALL_REDUCE, DISPATCH, COMBINE, HOST)  # which no factor on kernels multiplies
 # Columns of a run and the causes that each sums.
 COLUMNS = MappingProxyType(
     {
@@ -146,9 +161,16 @@ def iteration_ns(
     scenario: Scenario, laws: IterationLaws, batch: Batches, layers: ExpertLayer, sms_share: float
 ) -> dict[str, float]:
     """Cause → ns of one iteration on its critical path. ``layers``: all MoE layers, as the engine has composed them;
-    ``batch``, ``sms_share``: as in `rest_ns`.
+    ``batch``, ``sms_share``: as in `rest_ns`. Kernels of GPUs take the factors that serving without an engine has.
     """
-    return rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
+    found = rest_ns(scenario, laws, batch, sms_share) | layers._asdict()
+    if scenario.system.launch != "gpu":
+        return found
+    dtypes = scenario.precision.experts, scenario.precision.products
+    host = host_of(NONE, scenario.model, scenario.system.compute.calibration or DEFAULT_CALIBRATION, *dtypes)
+    of_all = host.prompts if batch.chunks.any() else host.decodes
+    found[EXPERTS] *= host.experts
+    return {cause: ns if cause in ON_LINKS else of_all * ns for cause, ns in found.items()}
 
 
 def _multiply_ns(scenario: Scenario, laws: IterationLaws, batch: Batches, shared_apart: bool) -> dict[str, float]:

@@ -23,7 +23,8 @@ from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import NOTHING, at_limits, moved_limits, pair_sentence, short
 from archsim.search.options import Side
 from archsim.serving.measures import Measures, rent_of
-from archsim.serving.serving import Outcome, serve
+from archsim.serving.outcome import Outcome
+from archsim.serving.serving import serve
 from archsim.specs import serving_files, uncertainty
 from archsim.specs.serving import SloSpec
 from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
@@ -33,7 +34,7 @@ from archsim.uncertainty.worlds import draws_of, value_of
 
 SAMPLES = 16  # each is served
 WORLDS_OF_SHARES = 64  # of an iteration, whose times are scaled: nothing is served
-# What an iteration is spent on, and the field of `archsim.serving.constants.Host` by which that may be off.
+# What an iteration is spent on, and the field of `archsim.iteration.constants.Host` by which that may be off.
 _SPENT: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType({
     "links": ("moves", (layers.DISPATCH, layers.COMBINE, layers.ALL_REDUCE)),
     "GEMMs": ("products", (layers.PROJECTIONS, layers.DENSE_FFN, layers.ROUTER, layers.SHARED, layers.LM_HEAD)),
@@ -41,7 +42,7 @@ _SPENT: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType({
     "the host": ("iteration_ns", (layers.HOST,)),
     "other kernels": ("", (layers.ELEMENTWISE, layers.SAMPLING)),
 })  # fmt: skip
-# Groups of causes whose rates are doubled, and the field of `archsim.serving.constants.Host` that is off with them.
+# Groups of causes whose rates are doubled, and the field of `archsim.iteration.constants.Host` that is off with them.
 _LEVERS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "GEMMs twice as fast": ("products",), "experts twice as fast": ("experts",),
     "attention twice as fast": ("attention",), "links twice as fast": ("moves",),

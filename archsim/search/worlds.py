@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
-from archsim.iteration.machine import is_measured
+from archsim.iteration.machine import has_measured_links, is_measured
 from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
@@ -59,7 +59,8 @@ def off_of(scenario: Scenario, design: SystemSpec) -> Off:
         if table in known:
             continue
         ways = widths.measured[table]
-        way = "scaled" if scaled else "nearest_shape" if "nearest_shape" in ways else "fit"
+        other = scaled or (table == "collectives" and not has_measured_links(system))
+        way = "scaled" if other else "nearest_shape" if "nearest_shape" in ways else "fit"
         for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
             quantity = Quantity(key, 1.0, "", ways[way].source, ways[way].level(level))

@@ -1,8 +1,8 @@
 """How do requests fare over time, with arrivals, a scheduler, KV blocks and the clock of an engine?
 
-Front: `serving.serve`, `serving.deploy`, `serving.Deployment`, `serving.simulate_requests`, `serving.requests_of`,
-    `measures.Measures`, `requests.Requests`, `simulate.Served`, `deployment.Built`, `power.Upkeep`,
-    `expert_groups.WITH_KERNELS`, `deployment.build`.
+Front: `serving.serve`, `serving.deploy`, `outcome.Deployment`, `serving.simulate_requests`,
+    `file_requests.requests_of`, `measures.Measures`, `requests.Requests`, `simulate.Served`, `deployment.Built`,
+    `power.Upkeep`, `expert_groups.WITH_KERNELS`, `deployment.build`.
 Units and errors: Times are ns, rates requests or tokens per second. What cannot be served is a `SpecError` before
     the clock starts.
 Laws:

@@ -11,13 +11,13 @@ from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import rank_memory
 from archsim.iteration.collectives import gathered_ns
+from archsim.iteration.constants import NO_HOST, Host, engines
 from archsim.iteration.engine_laws import engine_laws, fastest
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
 from archsim.iteration.times import IterationLaws
 from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE, domain_of
-from archsim.serving.constants import NO_HOST, Host, engines
 from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.groups import Gathered
 from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units
@@ -161,7 +161,7 @@ def with_host(
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
     sentences = (engine.offload.note if engine.offload is not None else "", doubt_of(engine, scheduler))
-    broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision))
+    broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision, host))
     return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, sentences)), broken)
 
 

@@ -13,13 +13,13 @@ from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.moves import sms_share
 from archsim.engine.moves import vector_bytes
 from archsim.iteration import memory
+from archsim.iteration.constants import Host
 from archsim.iteration.layers import EXPERTS, ONCE, has_experts
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import Batches, iteration_times
 from archsim.laws.tables import CalibrationSpec
 from archsim.policies.registry import place_experts
-from archsim.serving.constants import Host
 from archsim.serving.deployment import BY_RANK, GATHERED, GATHERED_RANKS, Built, gathering_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.groups import DECODES as DECODE_ROW

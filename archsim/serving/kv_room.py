@@ -8,8 +8,8 @@ from archsim.base.errors import CapacityError, SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.iteration import rank_memory
+from archsim.iteration.constants import Host
 from archsim.iteration.layers import has_experts
-from archsim.serving.constants import Host
 from archsim.serving.engine import ServingEngine, StaticBatch
 from archsim.serving.records import KvTransfer
 from archsim.serving.simulate import KvStore, KvUnits, Scheduler

@@ -10,6 +10,7 @@ from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.iteration.attention import DECODE as DECODE_PHASE
 from archsim.iteration.attention import PREFILL as PREFILL_PHASE
+from archsim.iteration.constants import Host
 from archsim.iteration.layers import (
     ALL_REDUCE,
     CAUSES,
@@ -31,7 +32,6 @@ from archsim.iteration.overlap import HOW, MICRO_BATCHES, TWO_BATCH, of_halves
 from archsim.iteration.overlap import NONE as NO_OVERLAP
 from archsim.iteration.times import Batches, IterationLaws, iteration_times
 from archsim.serving.clock import OCTAVE, LinkTimes, OverlapTimes, StepTable, times_of
-from archsim.serving.constants import Host
 
 
 class Overlap(NamedTuple):

@@ -33,6 +33,10 @@ class EngineDefault(NamedTuple):
     needs_fp8: bool = False
     a_rank: bool = False
 
+    def of_rank(self, ranks: int) -> int:
+        """Of each of so many ranks of data-parallel attention."""
+        return max(self.value // ranks, 1) if self.a_rank else self.value
+
     def sentence(self, value: int) -> str:
         """``1024 (vllm from 0.28 on, …: 160 GiB per device or more)``"""
         of = f"{self.engine} from {self.since} on" if self.since != "0" else self.engine
@@ -67,19 +71,18 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
     dtypes = precision.products, precision.experts
     if system.launch != "gpu":
         return spec, ()
-    if spec.engine == "none" and spec.precision.kv is None and all(_narrow_kv(name, *dtypes) for name in SCHEDULER_OF):
-        return spec.model_copy(update={"precision": spec.precision.model_copy(update={"kv": "fp8"})}), ()
-    if spec.engine not in SCHEDULER_OF:
-        return spec, ()
+    alone = spec.engine == "none"
     words: list[str] = []
     changes: dict[str, Any] = {}
 
     def fill(keys: str, value: object, why: str) -> None:
         words.append(f"{keys}: {value} ({why})")
 
-    if spec.precision.kv is None and _narrow_kv(spec.engine, *dtypes):
+    if spec.precision.kv is None and all(
+        _narrow_kv(name, *dtypes) for name in (SCHEDULER_OF if alone else [spec.engine])
+    ):
         changes["precision"] = spec.precision.model_copy(update={"kv": "fp8"})
-        fill("precision.kv", "fp8", f"as {spec.engine} keeps KV of such weights")
+        fill("precision.kv", "fp8", f"as {'every engine' if alone else spec.engine} keeps KV of such weights")
     scheduler = _scheduler_of(spec, system)
     if scheduler:
         changes["scheduler"] = _with_changes(spec.scheduler, {key: value for key, (value, _) in scheduler.items()})
@@ -89,7 +92,7 @@ def with_recipe(spec: ServeSpec, system: SystemSpec, model: ModelSpec) -> tuple[
         for key in ("input", "output")
         if (given := getattr(spec.requests, key)) and given.mean is not None and "cv" not in given.model_fields_set
     }
-    if lengths and spec.requests.concurrency is not None and spec.engine != "sglang":
+    if lengths and spec.requests.concurrency is not None and spec.engine not in ("sglang", "none"):
         changes["requests"] = spec.requests.model_copy(update=lengths)
         fill(" and ".join(f"requests.{key}" for key in lengths), "uniform, 0.9 to 1.1 of the mean",
                "cv is not given; `fixed` for equal lengths")  # fmt: skip
@@ -113,7 +116,7 @@ def _narrow_kv(engine: str, products: str, experts: str) -> bool:
 
 def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, str]]:
     """Keys of the scheduler that the file leaves open → (value, it and its origin in words)."""
-    given, name = spec.scheduler.model_fields_set, SCHEDULER_OF[spec.engine]
+    given, name = spec.scheduler.model_fields_set, SCHEDULER_OF.get(spec.engine, spec.scheduler.name)
     if "name" in given and spec.scheduler.name != name:
         return {}  # another engine's scheduler: as it is written
     found: dict[str, tuple[Any, str]] = {}
@@ -122,8 +125,10 @@ def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, s
     ranks = max(side.parallel.attention.dp for side in spec.pools)
     for key in (TOKENS, SEQS):
         if key not in given:
-            row = default_of(spec.engine, key, spec.engine_version, system)
-            value = max(row.value // ranks, 1) if row.a_rank else row.value
+            # Without an engine, the most of all: a limit of its own would make it slower than an engine under load.
+            rows = [default_of(each, key, spec.engine_version, system)
+                    for each in ([spec.engine] if spec.engine in SCHEDULER_OF else SCHEDULER_OF)]  # fmt: skip
+            value, row = max(((each.of_rank(ranks), each) for each in rows), key=lambda each: each[0])
             found[key] = value, row.sentence(value)
     if spec.engine == "trtllm" and TOKENS in found and not spec.scheduler.chunked_prefill:
         most = (spec.requests.concurrency or 0) + _longest(spec.requests.input) + 2 * TRTLLM_STEP - 1

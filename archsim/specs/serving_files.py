@@ -51,7 +51,7 @@ class Serving(NamedTuple):
     unread: tuple[str, ...] = ()  # a sentence for each key that it gives and does not read (`archsim.specs.unread`)
     machines: Mapping[str, DeployedMachine] = MappingProxyType({})  # side → its machine, where it names one of its own
     recipe: tuple[str, ...] = ()  # what it leaves open, as the engine is started, in words (`with_recipe`)
-    # Side ('' of one engine) → field of `archsim.serving.constants.Host` → factor on it, where laws are off.
+    # Side ('' of one engine) → field of `archsim.iteration.constants.Host` → factor on it, where laws are off.
     off: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     side: str = ""  # for which it was asked (`on`)
     axes_at: str = ""  # where its ``sweep:`` is written

@@ -15,8 +15,8 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
+from archsim.iteration.constants import Host, HostFile, host_of
 from archsim.iteration.times import IterationLaws
-from archsim.serving.constants import Host, HostFile, host_of
 from archsim.serving.deployment import laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.kv_room import kv_blocks

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from archsim.serving.constants import ANY
+from archsim.iteration.constants import ANY
 from measured_serving.accuracy import SYSTEMS, Point, case_dtype
 
 SHRINK_GROUPS = 4.0  # groups as which those of the whole engine count in a cell, and of all engines in an engine's

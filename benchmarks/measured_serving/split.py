@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.evidence.serving.inferencex_rows import as_served, decode_batches
-from archsim.serving.constants import Host, HostFile, PoolRow
+from archsim.iteration.constants import Host, HostFile, PoolRow
 from archsim.serving.kv_room import handed_over, kv_blocks
 from archsim.serving.measures import times_ns
 from archsim.serving.records import KvTransfer

@@ -24,8 +24,8 @@ from archsim.policies.registry import place_experts
 from archsim.runs.feasibility import MemoryUse, uncounted_notes
 from archsim.runs.notes import memory_notes
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_engines import engine_of
 from archsim.serving.kv_room import kept, kv_blocks, kv_room
-from archsim.serving.serving import engine_of
 from archsim.serving.simulate import Scheduler
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import (

@@ -11,6 +11,7 @@ from archsim.base.errors import SpecError
 from archsim.base.units import WEIGHT_BYTES
 from archsim.engine.machine import links_of
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
+from archsim.iteration.constants import engines
 from archsim.iteration.engine_laws import ENGINES
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
@@ -23,9 +24,9 @@ from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
-from archsim.serving.constants import engines
 from archsim.serving.deployment import laws_of as laws_of_engine
-from archsim.serving.serving import engine_of, serve
+from archsim.serving.file_engines import engine_of
+from archsim.serving.serving import serve
 from archsim.serving.simulate import Scheduler
 from archsim.specs.attention import LayerSet
 from archsim.specs.calibration_files import calibration_named

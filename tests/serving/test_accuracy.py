@@ -34,10 +34,11 @@ from archsim.evidence.serving.accuracy import JudgedPoint, ServedAccuracy, cells
 from archsim.evidence.serving.load_results import read_served
 from archsim.evidence.serving.measured_points import MeasuredPoint
 from archsim.evidence.serving.measured_run import read_measured, under_load
-from archsim.serving.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
+from archsim.iteration.constants import ANY, FactorRow, ResidualRow, host_file, host_of, residual_of, shape_of
 from archsim.serving.measures import times_ns
+from archsim.serving.outcome import range_of
 from archsim.serving.requests import without_hashes
-from archsim.serving.serving import deploy, range_of, serve, serve_requests
+from archsim.serving.serving import deploy, serve, serve_requests
 from archsim.serving.simulate import Scheduler
 from archsim.specs.library import load_model
 from archsim.specs.serving_files import load_serving

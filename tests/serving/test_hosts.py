@@ -11,6 +11,7 @@ from support.serving import MS, opened, pool
 import archsim as ar
 from archsim.base.errors import TraceError
 from archsim.iteration.collectives import fastest_all_reduce_ns
+from archsim.iteration.constants import Host, host_file
 from archsim.iteration.experts import ByChance
 from archsim.iteration.overlap import HOW, MICRO_BATCHES
 from archsim.iteration.stand_ins import NEAR, ONE_SHOT, with_stand_ins
@@ -19,11 +20,11 @@ from archsim.laws.laws import Laws
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.serving.clock import HOST_CAPTURED, HOST_EAGER
-from archsim.serving.constants import Host, host_file
 from archsim.serving.expert_groups import NOT_MOVED, groups_of
+from archsim.serving.file_engines import engine_of
 from archsim.serving.groups import SELDOM, ExpertGroup
 from archsim.serving.requests import without_hashes, without_too_long
-from archsim.serving.serving import deploy, engine_of, serve
+from archsim.serving.serving import deploy, serve
 from archsim.serving.simulate import Scheduler, _put, simulate
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import Parallelism
@@ -360,8 +361,7 @@ RUN = {
 
 def decode_ns(overlap):
     """The second decode of all requests, without the output layer."""
-    alone = {"host": {"decodes": 1, "prompts": 1}}  # the laws themselves, as runs take them
-    served = serve(load_serving(FILE | alone | {"assumptions": {**PHYSICAL, "overlap": overlap}}), logged=16).served
+    served = serve(load_serving(FILE | {"assumptions": {**PHYSICAL, "overlap": overlap}}), logged=16).served
     decodes = served.log[served.log["decodes"] == RANKS * EACH]
     return float((decodes["end_ns"] - decodes["begin_ns"])[1])
 

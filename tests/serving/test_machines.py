@@ -8,16 +8,18 @@ import pytest
 from support.examples import sampled
 
 from archsim.base.yaml import read_yaml
+from archsim.iteration.constants import engines, host_of
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
 from archsim.iteration.machine import scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
-from archsim.serving.constants import engines, host_of
 from archsim.serving.deployment import build, laws_of, offloaded_ns
+from archsim.serving.file_engines import engine_of, host_for
+from archsim.serving.outcome import measured_residual
 from archsim.serving.overlap import pipeline_of
 from archsim.serving.physical_laws import below_roofline
-from archsim.serving.serving import check_serving, deploy, engine_of, host_for, measured_residual, serve
+from archsim.serving.serving import check_serving, deploy, serve
 from archsim.serving.simulate import Scheduler
 from archsim.specs.config_files import search_folders
 from archsim.specs.library import load_model, load_system

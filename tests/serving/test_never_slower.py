@@ -7,11 +7,11 @@ import pytest
 from support.examples import examples, sampled
 
 from archsim.base.errors import ArchsimError
+from archsim.iteration.constants import engines
 from archsim.iteration.machine import calibration_on
 from archsim.laws.scaling import HOPS
 from archsim.laws.transfers import law_of
 from archsim.serving.clock import HOST_CAPTURED
-from archsim.serving.constants import engines
 from archsim.serving.serving import deploy, serve
 from archsim.specs.config_files import search_folders
 from archsim.specs.library import load_system

@@ -18,14 +18,15 @@ import archsim as ar
 from archsim.base.errors import SpecError, TraceError
 from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
+from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.pool import in_copies
-from archsim.serving.constants import host_file, host_of
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
 from archsim.serving.power import activity
 from archsim.serving.records import ITERATION
-from archsim.serving.serving import check_serving, requests_of
+from archsim.serving.serving import check_serving
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system

@@ -14,8 +14,8 @@ from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.evidence.serving.calibrate import MOST_SIMULATIONS
 from archsim.iteration.times import batches_of, iteration_times
+from archsim.serving.file_engines import host_for
 from archsim.serving.measures import measure, times_ns
-from archsim.serving.serving import host_for
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 from archsim.specs.unread import keys_of
@@ -327,8 +327,9 @@ def test_the_shipped_example_is_read():
 
 
 def test_the_highest_rate_is_within_the_limits_and_a_higher_one_is_not():
+    from archsim.serving.file_requests import requests_of
     from archsim.serving.requests import scale_rate
-    from archsim.serving.serving import deploy, requests_of, serve_requests
+    from archsim.serving.serving import deploy, serve_requests
     from archsim.studies.serving.highest_rate import CLOSE, SUSTAINED, WITHIN, highest_rate
 
     drawn = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 200}, "output": {"fixed": 20}, "count": 60}

@@ -14,9 +14,9 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
+from archsim.iteration.constants import residual_of
 from archsim.runs.sweep import Unwatched
-from archsim.serving.constants import residual_of
-from archsim.serving.serving import host_for
+from archsim.serving.file_engines import host_for
 from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving.page import intervals_in, loads_told

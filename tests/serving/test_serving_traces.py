@@ -214,7 +214,7 @@ def test_mooncakes_columns_in_a_spreadsheets_csv(tmp_path):
 
 
 def test_requests_beyond_the_positions_of_a_model_are_refused_with_their_line(tmp_path):
-    from archsim.serving.serving import notes_of_requests, requests_of
+    from archsim.serving.file_requests import notes_of_requests, requests_of
     from archsim.specs.serving_files import load_serving
 
     def asked(model, *prompts):

@@ -23,8 +23,8 @@ from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
 from archsim.evidence.serving.load_results import read_served
 from archsim.evidence.serving.measured_points import DISAGGREGATED, MeasuredPoint
 from archsim.evidence.serving.measured_run import number_of, requests_measured
+from archsim.iteration.constants import residual_of
 from archsim.runs.executor import do_all
-from archsim.serving.constants import residual_of
 from archsim.serving.serving import deploy, serve_requests
 from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source

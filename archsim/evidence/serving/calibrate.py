@@ -18,10 +18,12 @@ import numpy as np
 
 from archsim.base import tables, units
 from archsim.evidence.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
-from archsim.serving.constants import Host
+from archsim.iteration.constants import Host
 from archsim.serving.deployment import Built
+from archsim.serving.file_engines import host_for
 from archsim.serving.measures import spread_of_gaps, times_ns
-from archsim.serving.serving import Deployment, Outcome, deploy, host_for, serve_requests, simulate_requests
+from archsim.serving.outcome import Deployment, Outcome
+from archsim.serving.serving import deploy, serve_requests, simulate_requests
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.bench_json import METRICS, bench

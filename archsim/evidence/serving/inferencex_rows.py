@@ -9,7 +9,7 @@ from typing import Any
 from archsim.base import yaml
 from archsim.evidence.serving.measured_points import DISAGGREGATED, SCHEDULERS, MeasuredPoint
 from archsim.evidence.serving.measured_run import number_of
-from archsim.serving.constants import host_file
+from archsim.iteration.constants import host_file
 from archsim.specs.config_files import shipped_configs
 from archsim.specs.library import load_system
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from archsim.base import evidence, sums, units
 from archsim.base.errors import TraceError
+from archsim.serving.file_requests import requests_of
 from archsim.serving.requests import Requests, without_hashes
-from archsim.serving.serving import requests_of
 from archsim.specs.serving_files import Serving
 
 NEEDED = ("mean_ttft_ms", "mean_tpot_ms")

@@ -12,7 +12,7 @@ import numpy as np
 from archsim.base import units
 from archsim.base.files import write_draft
 from archsim.serving.measures import PERCENTILES, Spread, times_ns, within_limits
-from archsim.serving.serving import Outcome, slo_of
+from archsim.serving.outcome import Outcome, slo_of
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 

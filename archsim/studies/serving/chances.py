@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from archsim.serving.constants import ANY, residual_of
+from archsim.iteration.constants import ANY, residual_of
 from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.question import SearchedServing
 from archsim.studies.serving.race import Curve, Tried, limits_of

@@ -10,21 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.units import NS_PER_S
+from archsim.iteration.constants import DECODE, PREFILL
 from archsim.serving.clock import times_of
-from archsim.serving.constants import DECODE, PREFILL
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
 from archsim.serving.kv_room import kv_blocks
+from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests
-from archsim.serving.serving import (
-    Deployment,
-    decodes_alone,
-    engine_of,
-    host_for,
-    kv_store_of,
-    transfer_of,
-    with_experts,
-)
+from archsim.serving.serving import with_experts
 from archsim.serving.simulate import Scheduler
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import TransferSpec

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from archsim.base.errors import TraceError
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import saturation, within_limits
+from archsim.serving.outcome import Deployment, slo_of
 from archsim.serving.requests import Requests, scale_rate
-from archsim.serving.serving import ENOUGH, Deployment, requests_of, simulate_requests, slo_of
+from archsim.serving.serving import ENOUGH, simulate_requests
 from archsim.specs.serving_files import Serving
 
 WITHIN = 0.9  # share of requests within all limits (DistServe, section 2: SLO attainment)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import interval, listing, percent, significant
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import SATURATED
-from archsim.serving.serving import requests_of
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.highest_rate import WITHIN
 from archsim.studies.serving.runs import ServeRun

@@ -22,7 +22,7 @@ from archsim.runs import store as cache
 from archsim.runs.run import Record, Workspace
 from archsim.runs.store import RecordStore
 from archsim.serving.measures import PERCENTILES, UNDEFINED, Measures, number, times_ns
-from archsim.serving.serving import Outcome, measured_residual
+from archsim.serving.outcome import Outcome, measured_residual
 from archsim.specs.library import MANIFEST
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import bench_json, sure

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.quantities import TIME, format_quantity, parse_quantity
+from archsim.iteration.constants import shape_of
 from archsim.iteration.layers import has_experts
 from archsim.serving import expert_groups, measures
-from archsim.serving.constants import shape_of
+from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
-from archsim.serving.serving import INPUT_STREAM, OUTPUT_STREAM
 from archsim.specs import config_files, library, serving_files
 from archsim.specs.checkpoints import dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec

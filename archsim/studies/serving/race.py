@@ -12,10 +12,12 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_engines import decodes_alone
 from archsim.serving.measures import saturation, times_ns
+from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
-from archsim.serving.serving import Deployment, decodes_alone, simulate_requests
+from archsim.serving.serving import simulate_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import configuration, engines, highest_rate, question

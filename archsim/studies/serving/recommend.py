@@ -22,10 +22,11 @@ from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.executor import do_all
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
-from archsim.serving.serving import requests_of, serve_requests
+from archsim.serving.serving import serve_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.studies.serving.chances import drawn_rates, factors_of
 from archsim.studies.serving.configuration import Configuration, sizes_of

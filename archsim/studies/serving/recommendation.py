@@ -14,9 +14,9 @@ import numpy as np
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.iteration.layers import has_experts
 from archsim.report.units import percent
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
-from archsim.serving.serving import requests_of
 from archsim.specs.checkpoints import is_hub_id
 from archsim.studies.serving.chances import factors_of
 from archsim.studies.serving.configuration import Configuration, describe_sizes, with_choice

@@ -20,21 +20,13 @@ from archsim.base import code_digest, errors, fields, tables
 from archsim.runs import physical_laws, results
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
+from archsim.serving.file_requests import notes_of_requests, requests_of
 from archsim.serving.groups import MigrationCost
 from archsim.serving.measures import NO_NUMBER, PERCENTILES, Measures, Spread, number
+from archsim.serving.outcome import Deployment, Outcome
 from archsim.serving.requests import Requests
 from archsim.serving.requests import first as first_of
-from archsim.serving.serving import (
-    Deployment,
-    Outcome,
-    check_serving,
-    deploy,
-    notes_of_requests,
-    requests_of,
-    requests_on,
-    serve_requests,
-    simulate_requests,
-)
+from archsim.serving.serving import check_serving, deploy, requests_on, serve_requests, simulate_requests
 from archsim.serving.simulate import Failed, Progress, Served
 from archsim.specs import calibration_files, config_files, library, plausible, policies, schedulers, serving_files
 from archsim.specs.serving import ArrivalSpec, LengthSpec, RoutingSpec

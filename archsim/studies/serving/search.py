@@ -18,9 +18,11 @@ from archsim.runs import store as cache
 from archsim.runs.run import Job, Record, Workspace
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, complete, refuse_failed
+from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
+from archsim.serving.outcome import Outcome
 from archsim.serving.requests import Requests, first
-from archsim.serving.serving import ENOUGH, Outcome, requests_of, serve_requests, simulate_requests
+from archsim.serving.serving import ENOUGH, serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec

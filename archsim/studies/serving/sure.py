@@ -30,15 +30,17 @@ import numpy as np
 
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, Shown, Table
-from archsim.iteration.machine import calibration_on
+from archsim.iteration.constants import DECODE
+from archsim.iteration.machine import calibration_on, has_measured_links
 from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
 from archsim.report.units import listing, percent, significant
 from archsim.runs import store, sweep
-from archsim.serving.constants import DECODE
 from archsim.serving.expert_groups import WITH_KERNELS
-from archsim.serving.serving import FIRST, measured_residual, requests_of
+from archsim.serving.file_engines import FIRST
+from archsim.serving.file_requests import requests_of
+from archsim.serving.outcome import measured_residual
 from archsim.specs import serving_files, uncertainty, workload
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -86,7 +88,7 @@ HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
 })  # fmt: skip
 FEWEST_REQUESTS = 100  # that a shortened run has
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
-# Table of measurements → the factor of `archsim.serving.constants.Host` that is off with it.
+# Table of measurements → the factor of `archsim.iteration.constants.Host` that is off with it.
 _FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
 _WORKLOAD = workload.WorkloadSpec(
@@ -250,7 +252,9 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if system.launch != WITH_KERNELS:
         return "scaled"
     calibration = calibration_on(system)
-    if calibration.reference != calibration.measured_rates:
+    if calibration.reference != calibration.measured_rates or not (
+        table != "collectives" or has_measured_links(system)
+    ):
         return "scaled"
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
@@ -262,7 +266,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
         return "fit" if any((each.hidden, each.ffn) == shape for each in own) else "nearest_shape"
     if table == "attention" and any(note.startswith(ATTENTION_STANDS_IN) for note in stand.notes):
         return "sibling_gpu"
-    return "fit" if table == "collectives" else "nearest_shape"
+    return "nearest_shape"
 
 
 def find_sure(

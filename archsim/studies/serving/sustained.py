@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from archsim.runs.executor import do_all
+from archsim.serving.file_engines import FIRST
 from archsim.serving.measures import saturation, times_ns
+from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests, first, scale_rate
-from archsim.serving.serving import ENOUGH, FIRST, Deployment, deploy, requests_on, simulate_requests
+from archsim.serving.serving import ENOUGH, deploy, requests_on, simulate_requests
 from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import sure
