@@ -128,6 +128,7 @@ def pairs(report: Report) -> MatrixFigure | None:
     if not cells:
         return None
     return MatrixFigure(
+        name="pairs",
         question="What moved between which dies?",
         rows=cells,
         x=PlotAxis("dst", "to die"),
@@ -161,6 +162,7 @@ def roofline(report: Report) -> Points | None:
     if not marks:
         return None
     return Points(
+        name="roofline",
         question="How near do dies come to what their HBM and compute array allow?",
         rows=marks,
         curves=roofs,
@@ -216,6 +218,7 @@ def steps(report: Report) -> MatrixFigure | None:
     for cell in cells:
         del cell["ns"]
     return MatrixFigure(
+        name="steps",
         question="Which layer-steps are slow, and why?",
         rows=cells,
         x=PlotAxis("iteration", "iteration"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from archsim.report.plot_parts import Row, colours
+from archsim.report.plot_parts import Row
 from archsim.report.plots import RAMP, Figure
 
 MOST_NUMBERED = 100  # dies of a map that have their numbers written
@@ -236,35 +236,3 @@ class DieMap(Figure):
             at = {"x": {"value": 2}, "y": {"value": -4}, "text": {"field": "tip"}}
             layers.append(now | {"mark": words, "encoding": at})
         return layers
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        from matplotlib.collections import LineCollection
-        from matplotlib.colors import LinearSegmentedColormap, Normalize
-        from matplotlib.patches import Rectangle
-
-        metric = self.metrics[0]
-        ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
-        norm = Normalize(metric.low, metric.high)
-        chosen = {name: rows[0][name] for name in self.filters if rows}
-        rows = [row for row in rows if all(row[name] == value for name, value in chosen.items())]
-        own = [link for link in self.links if all(link.get(name) == value for name, value in chosen.items())]
-        lines = LineCollection(
-            [[(link["x_at"], link["y_at"]), (link["x_to"], link["y_to"])] for link in own],
-            linewidths=[0.5 + link["busy"] / 25 for link in own],
-            colors=[ramp(link["busy"] / 100) for link in own],
-        )
-        axes.add_collection(lines)
-        for row in rows:
-            value = row.get(metric.field)
-            axes.add_patch(
-                Rectangle(
-                    (row["x_at"] - 0.37, row["y_at"] - 0.37),
-                    0.74,
-                    0.74,
-                    facecolor=ramp(norm(value or 0.0)),
-                    edgecolor=colours()["--line"],
-                    linewidth=0.4,
-                )
-            )
-        left, right, top, bottom = self._extent()
-        axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[], xlabel=metric.label)

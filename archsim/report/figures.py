@@ -6,6 +6,7 @@ Every function takes the rows of the table of runs and returns a `Figure`, or No
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -349,6 +350,12 @@ OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyTy
 """The figures that the table of runs suffices for, by their names in print and notebooks."""
 
 
+def of_runs(name: str, rows: Sequence[Row]) -> Figure | None:
+    """One of OF_RUNS, which knows its name; None where the rows have nothing to show."""
+    found = OF_RUNS[name](rows)
+    return None if found is None else replace(found, name=name)
+
+
 CURVE = 200  # points of a distribution
 
 
@@ -372,15 +379,9 @@ def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = 
     )  # fmt: skip
 
 
-def shares_below(question: str, title: str, times_ms: Mapping[str, Sequence[float] | np.ndarray]) -> Points:
+def shares_below(name: str, question: str, title: str, times_ms: Mapping[str, Sequence[float] | np.ndarray]) -> Points:
     """The share of requests whose time is below a value, by that value: a line for each name."""
     share = np.linspace(0, 100, CURVE)
-    values = {name: np.percentile(np.asarray(ms, float), share) for name, ms in times_ms.items()}
-    lines = [Line(name, tuple(zip(each, share, strict=True))) for name, each in values.items()]
-    return lines_of(question, lines, title, "share of requests below, %")
-
-
-"""What the figures of OF_RUNS show, for lists."""
-
-
-"""The figures of studies, by their names in print."""
+    values = {line: np.percentile(np.asarray(ms, float), share) for line, ms in times_ms.items()}
+    lines = [Line(line, tuple(zip(each, share, strict=True))) for line, each in values.items()]
+    return replace(lines_of(question, lines, title, "share of requests below, %"), name=name)

@@ -98,6 +98,7 @@ def die_map(
     found = _metrics(rows)
     tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
+        name="dies",
         question=question,
         rows=rows,
         x=_NO_AXIS,
