@@ -33,6 +33,8 @@ class DieMap(Figure):
     out, rows with ``x_at``, ``y_at`` and ``tip``. ``moments``: rows with ``moment`` from 1, ``tip``, and the die
     (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
 
+    A click on a die chooses it for the timeline of layer-steps, and what is chosen there is what the map shows.
+
     Rows may have ``at``, a list over moments for each of some metrics; links ``at``, ``busy`` at each moment, and
     ``queue_at``, how many transfers waited for it; null where an engine does not measure it.
     """
@@ -75,6 +77,7 @@ class DieMap(Figure):
                     "name": "show ",
                 },
             },
+            {"name": "die", "value": None},
             {"name": "on_dark_from", "value": "--on-dark-from"},  # the shade from which its numbers change colour
         ]
         if self.moments:
@@ -184,11 +187,16 @@ class DieMap(Figure):
         written = f"format({at_end}, {json.dumps(formats)}[show])"
         key = {"title": "die: what is shown", "values": [0, 0.5, 1], "labelExpr": written, "gradientLength": 140}
         colour = {"field": "shade", "type": "quantitative", "scale": scale, "legend": key}
+        is_chosen = "die != null && datum.die == die"
+        chosen_die = {
+            "stroke": {"condition": {"test": is_chosen, "value": "--link"}, "value": "--line"},
+            "strokeWidth": {"condition": {"test": is_chosen, "value": 3}, "value": 1},
+        }
         layers.append(
             {
                 "transform": shade,
-                "mark": {"type": "rect", "stroke": "--line", "cornerRadius": 2, "cursor": "pointer"},
-                "encoding": box | {"color": colour, "tooltip": self.tooltip()},
+                "mark": {"type": "rect", "cornerRadius": 2, "cursor": "pointer"},
+                "encoding": box | {"color": colour, "tooltip": self.tooltip()} | chosen_die,
             }
         )
         if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= 400:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import causes, sums
-from archsim.report.plots import KINDS, Bars, Colours, Figure, PlotAxis, Points
+from archsim.report.plots import KINDS, Bars, Colours, Figure, Follows, PlotAxis, Points
 from archsim.report.tables import bound_shares
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, unit_of, with_unit
 from archsim.runs.results import Row
@@ -27,6 +27,7 @@ TRAFFIC = {
     "local_hbm_write_bytes": ("--copy", "writes of cached copies"),
     "activation_bytes": ("--act", "activations"),
 }
+STEP_TRAFFIC = ("hbm_local_read_bytes", "hbm_remote_read_bytes", "hbm_write_bytes", "hbm_activation_bytes")  # of a step
 MOVED = {
     "weight_bytes": "streamed weights",
     "dispatch_bytes": "dispatch",
@@ -305,6 +306,7 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
         panel="panel",
         x=PlotAxis("value", f"time since the step began, along the critical path, {unit}"),
         colours=cause_colours(),
+        follows=Follows("cause", worth, TIME_UNITS, mean=True),
         filters=filters_of(known, one=True),
         tips=(*_RUN_TIPS, ("cause", "cause"), ("label", "time"), ("share", "share")),
     )
@@ -337,6 +339,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
         y="name",
         panel="place",
         colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
+        follows=Follows("kind", worth, BYTE_UNITS, mean=False),
         filters=filters_of(known),
         tips=(*_RUN_TIPS, ("kind", "kind"), ("tip", "bytes")),
     )

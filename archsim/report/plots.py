@@ -125,6 +125,7 @@ class Figure:
                 "colour": self.colours.field if self.colours else None,
                 "ratio": self.ratio(),
                 "filters": list(shown),
+                **self.plan(),
             },
             "data": {"name": "rows"},
         }
@@ -154,6 +155,10 @@ class Figure:
             return param
         labels = ["nothing", *map(str, known)]
         return param | {"bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}}
+
+    def plan(self) -> dict[str, Any]:
+        """What else ``plots.js`` needs to know."""
+        return {}
 
     def apart(self) -> dict[str, Any]:
         """What the layers of a panel do not share."""
@@ -223,7 +228,7 @@ class Figure:
         """A ``<figure>`` for a page with `scripts`; without scripts it is a table of the numbers."""
         written = json.dumps(self.vega(compact=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return (
-            f'<figure class="plot" aria-label="{escape(self.question)}">'
+            f'<figure class="plot" data-name="{self.name}" aria-label="{escape(self.question)}">'
             f'<figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
             f'<script type="application/json">{written.replace("<", chr(92) + "u003c")}</script>'
             f"<noscript>{self._numbers()}</noscript></figure>"
@@ -252,15 +257,29 @@ class Figure:
         return draw(self.vega(), out, columns, font_pt)
 
 
+class Follows(NamedTuple):
+    """How bars show what is chosen in the timeline of layer-steps: the sums of its cells (`MatrixFigure.sums`) that the
+    ``field`` of a row names, in ``worth`` of the axis; the mean of an iteration, or of all chosen iterations together.
+    ``units``: of labels, the largest first.
+    """
+
+    field: str
+    worth: float
+    units: Sequence[tuple[float, str]]
+    mean: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bars(Figure):
     """Horizontal bars. ``y``: the field that names a bar. Rows with the same name are stacked in their order.
 
     ``label``: a field with the text at the end of a bar (of stacked bars: of its last row). ``low`` and ``high``:
     fields of the ends of a whisker. ``reference``: a value with a line. ``begin``: a field; bars begin there, not at 0.
+    ``follows``: how the bars show a part of the timeline alone.
     """
 
     y: str
+    follows: Follows | None = None
     label: str = "label"
     low: str = ""
     high: str = ""
@@ -275,6 +294,12 @@ class Bars(Figure):
 
     def left_px(self) -> float:
         return self.names_px(self.y)
+
+    def plan(self) -> dict[str, Any]:
+        return {"follows": self.follows._asdict()} if self.follows else {}
+
+    def params(self) -> list[dict[str, Any]]:
+        return [{"name": "part", "value": 1}] if self.follows else []  # of the longest bar, where fewer steps are shown
 
     def _totals(self) -> dict[tuple[Any, ...], float]:
         totals: dict[tuple[Any, ...], float] = {}
@@ -311,10 +336,10 @@ class Bars(Figure):
                 key = "|".join(chosen)
                 most[key] = max(most.get(key, 0.0), row.get("end") or 0.0)
         ends = {key: six_digits(1.22 * (value or 1.0)) for key, value in most.items()}
-        if not shown:
+        if not shown and not self.follows:
             return ends.get("", 1.22)
-        chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown)
-        return {"expr": f"{json.dumps(ends)}[{chosen_now}] || 1"}
+        chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown) or "''"
+        return {"expr": f"({json.dumps(ends)}[{chosen_now}] || 1)" + (" * part" if self.follows else "")}
 
     def layers(self) -> list[dict[str, Any]]:
         name = {
@@ -514,12 +539,23 @@ class Ranges(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixFigure(Figure):
-    """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``."""
+    """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``.
+
+    ``sums``: of a timeline of layer-steps: what the lists in this field of a cell count, by the field of `Follows`.
+    Pressing on a cell and pulling chooses its iterations, and a click one layer-step, which the map and `Follows` show.
+    """
 
     y: PlotAxis
     value: PlotAxis
+    sums: Mapping[str, Sequence[str]] = field(default_factory=dict)
     square: bool = False
     tall_px: int = 240
+
+    def plan(self) -> dict[str, Any]:
+        return {"sums": {name: list(of) for name, of in self.sums.items()}} if self.sums else {}
+
+    def params(self) -> list[dict[str, Any]]:
+        return [{"name": "span", "value": None}, {"name": "die", "value": None}] if self.sums else []
 
     def ratio(self) -> float | None:
         across, down = (len(self._values(axis.field)) for axis in (self.x, self.y))
@@ -552,12 +588,14 @@ class MatrixFigure(Figure):
             "scale": scale,
             "legend": {"title": self.value.title} | ({"format": self.value.format} if self.value.format else {}),
         }
-        return [
-            {
-                "mark": {"type": "rect", "cursor": "pointer"},
-                "encoding": place | {"color": colour, "tooltip": self.tooltip()},
-            }
-        ]
+        encoding = place | {"color": colour, "tooltip": self.tooltip()}
+        if self.sums:
+            x, y = self.x.field, self.y.field
+            within = f"datum.{x} >= span.from && datum.{x} <= span.to && (span.{y} == null || span.{y} == datum.{y})"
+            busiest = "isValid(datum.die) && indexof(datum.die, die + ',') == 0"
+            test = f"(span == null || {within}) && (die == null || {busiest})"
+            encoding |= {"opacity": {"condition": {"test": test, "value": 1}, "value": 0.18}}
+        return [{"mark": {"type": "rect", "cursor": "pointer"}, "encoding": encoding}]
 
 
 def waterfall(
