@@ -14,6 +14,7 @@ from archsim.base.tables import Table
 from archsim.report.page import PAGES, write_report
 from archsim.report.plot_parts import TEMPLATES
 from archsim.report.plots import RAMP
+from archsim.report.profile_page import heatmap
 from archsim.report.report import Report
 from archsim.runs.columns import STEP_COLUMNS
 from archsim.runs.results import Results, write_frames
@@ -319,3 +320,22 @@ def test_a_click_on_a_die_leaves_the_layer_steps_whose_most_loaded_die_it_is(fol
     return [data("steps").filter((each) => [0, 2].includes(each.iteration % 3)).length, found];"""
     others, (before, after) = run_in(followed, script, 1440)
     assert before["faint"] == 0 and after["faint"] == others == 18
+
+
+def test_a_heatmap_names_the_experts_and_the_layer_where_one_points(tmp_path):
+    """Below few columns each has its number."""
+    shares = np.arange(12).reshape(2, 6) / 100
+    script = (TEMPLATES / "heat.js").read_text(encoding="utf-8")
+    style = "<style>img { width: 600px; height: 200px; }</style>"
+    page = tmp_path / "index.html"
+    images = "".join(f"<figure>{heatmap(shares, of)}</figure>" for of in ((3, 7), ()))
+    page.write_text(f"<body>{style}{images}<script>{script}</script></body>", encoding="utf-8")
+    told = run_in(
+        page,
+        """const point = (image, x, y) => { const box = image.getBoundingClientRect();
+      image.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + x, clientY: box.top + y })); };
+    const images = [...document.querySelectorAll("img.heat")];
+    for (const image of images) point(image, 450, 150);
+    return [...document.querySelectorAll(".pointed, .each")].map((each) => each.innerText.replaceAll("\\n", ""));""",
+    )
+    assert told == ["012345", "expert 4, layer 7: about 0.10", "012345", "expert 4 after or with expert 1: about 0.10"]
