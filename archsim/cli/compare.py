@@ -140,6 +140,7 @@ def _print(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.studies.designs_page import answer, cell, change
 
+    print(f"{answer(found)}.")
     print(f"A: {found.a}, B: {found.b}; both: {found.same}")
     table = grid("specification", "A", "B")
     for each in found.spec:
@@ -154,4 +155,3 @@ def _print(found) -> None:
                 better = {1: "better", -1: "worse", 0: ""}[each.better]
                 table.add_row(f"  {each.name}", cell(each, 0), cell(each, 1), change(each), better)
     console().print(table)
-    print(f"{answer(found)}.")

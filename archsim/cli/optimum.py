@@ -37,6 +37,8 @@ def run_optimum(args: argparse.Namespace) -> int:
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
     for place, said in answers(list(found.runs)):
         print(f"For {place}, {said}")
+    for bounded in found.runs:
+        print(_distance(bounded))
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")
@@ -44,10 +46,16 @@ def run_optimum(args: argparse.Namespace) -> int:
 
 
 def _print_run(measured) -> None:
+    from archsim.cli.heartbeat import begins
+
+    begins(f"bounding layer-steps, {measured.run.name} is done")
+
+
+def _distance(measured) -> str:
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())
     parts = ", ".join(f"{name} {percent(share, 1)}" for name, share in measured.parts.items())
     steps = len(measured.steps)
     said = f"{measured.run.name}: {mean} above the bound ({parts})"
-    print(f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said, flush=True)
+    return f"{said}, p95 {p95} and worst {worst} of {steps} layer-steps" if steps > 1 else said

@@ -240,6 +240,7 @@ def print_sure(found) -> None:
 
     for place in found.places:
         table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
+        print(place.sentence)
         print(f"{place.name}: {place.timed}")
         for option in place.options:
             times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
@@ -254,7 +255,6 @@ def print_sure(found) -> None:
         print_causes(place.indices, place.unknown, place.explained_told)
         for said in place.advice:
             print(said)
-        print(place.sentence)
     print_notes(list(found.notes))
 
 
@@ -263,6 +263,7 @@ def print_served_sure(found) -> None:
     from archsim.report.units import interval, percent
     from archsim.studies.serving.sure import HEADLINES
 
+    print(sentence(found.sentence))
     table = grid("", title=f"in {found.samples} samples: median (5 % to 95 %)", numbers=("best in",))
     for unit, name in HEADLINES.values():
         table.add_column(f"{name} {unit}".strip(), justify="right")
@@ -276,5 +277,4 @@ def print_served_sure(found) -> None:
     print_causes(found.indices, found.unknown, found.explained_told)
     for said in found.advice:
         print(said)
-    print(sentence(found.sentence))
     print_notes(list(found.notes))
