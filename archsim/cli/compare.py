@@ -82,7 +82,8 @@ def run_compare(args: argparse.Namespace) -> int:
         *args.sides, inside=args.inside, out=folder, overrides=args.overrides, equal=args.equal,
         limits={name: value for name in ("tpot", "ttft", "rate") if (value := getattr(args, name)) is not None},
         vary=vary_of(args.vary), input_tokens=args.input, output_tokens=args.output, samples=args.samples,
-        prices=arguments.named_numbers("--price", args.price), jobs=args.jobs, report=heartbeat.doing, **chosen,
+        prices=arguments.named_numbers("--price", args.price, "h200=2.5"), jobs=args.jobs, report=heartbeat.begins,
+        **chosen,
     )  # fmt: skip
     if isinstance(found, DesignComparison):
         args.result = found

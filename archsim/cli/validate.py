@@ -144,7 +144,7 @@ def _audit(args: argparse.Namespace) -> int:
 def _validate_served(args: argparse.Namespace) -> int:
     """Simulate measured results; print how far off the simulation is by engine, GPU and model."""
     import archsim as ar
-    from archsim.cli.heartbeat import doing
+    from archsim.cli.heartbeat import begins
     from archsim.cli.printing import console, grid, print_compiling
     from archsim.studies.serving.accuracy import cell_texts, far_told, row_of, summary
 
@@ -152,7 +152,7 @@ def _validate_served(args: argparse.Namespace) -> int:
     found = ar.validate_served(
         args.served, args.deployment, format=args.format, time_unit=args.time_unit, most_clients=args.most_clients,
         against=args.against,
-        page=args.out, jobs=args.jobs, report=doing,
+        page=args.out, jobs=args.jobs, report=begins,
     )  # fmt: skip
     args.result = {
         "summary": summary(found), "points": [row_of(each) for each in found.judged], "worsened": found.worsened,

@@ -37,11 +37,6 @@ def write_figure(folder: Path, name: str, out: Path, columns: int | None = None,
     there, with those that are, and where vl-convert-python is missing.
     """
     known = _figures(folder)
-    if not known:
-        raise errors.ArchsimError(
-            f"{folder}: no page with a figure. Figures come from the folder of a sweep, an exploration, a comparison "
-            "or a serve run"
-        )
     if name not in known:
         listed = "\n".join(f"  {each:<12} {about}" for each, about in names_of(folder).items())
         raise errors.ArchsimError(f"{folder}: no figure {name!r}{errors.did_you_mean(name, known)}; it has:\n{listed}")
@@ -49,7 +44,7 @@ def write_figure(folder: Path, name: str, out: Path, columns: int | None = None,
 
 
 def names_of(folder: Path) -> dict[str, str]:
-    """Name → its question, of the figures of a folder's pages."""
+    """Name → its question, of the figures of a folder's pages. Raises ArchsimError for a folder without any."""
     return {name: spec["description"].partition("?")[0] + "?" for name, spec in _figures(folder).items()}
 
 
@@ -65,6 +60,11 @@ def _figures(folder: Path) -> dict[str, dict[str, Any]]:
                 number += 1
                 name = f"{wanted}-{number}"
             found[name] = spec
+    if not found:
+        raise errors.ArchsimError(
+            f"{folder}: no page with a figure. Figures come from the folder of a sweep, an exploration, a comparison "
+            "or a serve run"
+        )
     return found
 
 
