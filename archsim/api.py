@@ -629,7 +629,7 @@ def compare(
     )
     if inside is not None and (question.asks or len(sides) != 2):
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
-    read = [] if inside is not None else [read_side(each, question.model) for each in sides]
+    read = [] if inside is not None else [read_side(each, bool(question.model or vary)) for each in sides]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
         found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where)
         if where is not None:
@@ -807,9 +807,9 @@ def place(
         if value is not None and (type(value) is not int or value < least):
             raise PlacementError(f"{name} is {value!r}; expected a whole number from {least}")
     total = whose.experts + slots if num_slots is None else num_slots
-    check_slots(f"{whose.name} on {machine.name}", total, whose.experts, size)
     sources = [loads] if isinstance(loads, str | os.PathLike) else list(loads)
     history = read_history([Path(source) for source in sources], whose)
+    check_slots(f"{whose.name} on {machine.name}", total, whose.experts, size)
     placed = place_experts(history, whose, machine, policy, total, size, held_out, tokens)
     return placed if out is None else write_placed(placed, Path(out))
 

@@ -34,8 +34,8 @@ FLOORS = [
     ("archsim.cli", "archsim.__main__"),
 ]
 RANK = {prefix: rank for rank, floor in enumerate(FLOORS) for prefix in floor}
-SLOW_TO_IMPORT = {"numba", "pandas", "matplotlib", "pyarrow", "numpy", "rich"}
-EXTRAS = {"amaranth", "pyosys", "distributed", "optuna", "matplotlib", "torch", "triton"}
+SLOW_TO_IMPORT = {"numba", "pandas", "vl_convert", "pyarrow", "numpy", "rich"}
+EXTRAS = {"amaranth", "pyosys", "distributed", "optuna", "vl_convert", "torch", "triton"}
 FILES = sorted(file for package in ("archsim", "microarch", "calibration") for file in (ROOT / package).rglob("*.py"))
 
 

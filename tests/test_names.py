@@ -32,8 +32,6 @@ ELSEWHERE = frozenset(
         "inferencex",
         "init_trivial",
         "llm_args.py",
-        "matplotlib_fname",
-        "matplotlibrc",
         "mmlu",
         "mmlu_zh",
         "per_pass",

@@ -1,9 +1,9 @@
 """What libraries find where archsim runs: nothing of the current folder, and machine code of people who are trusted.
 
 numba reads ``.numba_config.yaml`` of the current folder when it is loaded and before every compilation
-(``numba/core/config.py``), and matplotlib looks for ``matplotlibrc`` there first (``matplotlib_fname``). Neither has a
-variable that turns this off. So they are loaded while the package's own folder is the current one, and numba is then
-told that its file is one that nobody has. Whoever could write a file into the package could change its code, too.
+(``numba/core/config.py``), and no variable turns this off. So it is loaded while the package's own folder is the
+current one, and is then told that its file is one that nobody has. Whoever could write a file into the package could
+change its code, too.
 """
 
 import os
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-LOADED_ELSEWHERE = ("numba", "matplotlib")
+LOADED_ELSEWHERE = ("numba",)
 _FOR_ALL = 0o002  # stat.S_IWOTH
 
 

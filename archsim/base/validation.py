@@ -110,6 +110,9 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             listed = f" with the keys {', '.join(keys)}" if keys else ""
             missing = yaml.NO_COLON.fullmatch(found) if isinstance(found, str) else None
             hint = f"; write '{missing['key']}: {missing['rest']}'" if missing and missing["key"] in keys else ""
+            file = next((key for key in ("trace", "file") if key in keys), None)
+            if not hint and file and isinstance(found, str) and "." in found:
+                hint = f"; of a file, write {{{file}: {found}}}"
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
             return _TOO_SHORT

@@ -236,15 +236,15 @@ def natural(text: str) -> int:
     return int(text)
 
 
-def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
-    """``NAME=VALUE`` texts of a repeated option. Raises SpecError."""
+def named_numbers(option: str, texts: Sequence[str], example: str) -> dict[str, float]:
+    """``NAME=VALUE`` texts of a repeated option, such as ``example``. Raises SpecError."""
     numbers = {}
     for text in texts:
         name, equals, value = text.partition("=")
         try:
             numbers[name] = float(value if value.isascii() else "")
         except ValueError:
-            expected = "a number" if equals else "KEY=VALUE, such as hbm_pj_per_bit=5"
+            expected = "a number" if equals else f"NAME=NUMBER, such as {example}"
             raise SpecError(f"{option} {text}: expected {expected}") from None
     return numbers
 

@@ -82,7 +82,8 @@ def run_compare(args: argparse.Namespace) -> int:
         *args.sides, inside=args.inside, out=folder, overrides=args.overrides, equal=args.equal,
         limits={name: value for name in ("tpot", "ttft", "rate") if (value := getattr(args, name)) is not None},
         vary=vary_of(args.vary), input_tokens=args.input, output_tokens=args.output, samples=args.samples,
-        prices=arguments.named_numbers("--price", args.price), jobs=args.jobs, report=heartbeat.doing, **chosen,
+        prices=arguments.named_numbers("--price", args.price, "h200=2.5"), jobs=args.jobs, report=heartbeat.begins,
+        **chosen,
     )  # fmt: skip
     if isinstance(found, DesignComparison):
         args.result = found
@@ -140,6 +141,7 @@ def _print(found) -> None:
     from archsim.cli.printing import console, grid
     from archsim.studies.designs_page import answer, cell, change
 
+    print(f"{answer(found)}.")
     print(f"A: {found.a}, B: {found.b}; both: {found.same}")
     table = grid("specification", "A", "B")
     for each in found.spec:
@@ -154,4 +156,3 @@ def _print(found) -> None:
                 better = {1: "better", -1: "worse", 0: ""}[each.better]
                 table.add_row(f"  {each.name}", cell(each, 0), cell(each, 1), change(each), better)
     console().print(table)
-    print(f"{answer(found)}.")

@@ -88,7 +88,7 @@ def _systems(args: argparse.Namespace) -> tuple[tuple[SystemSpec, ...], tuple[st
 
 def _coefficients(args: argparse.Namespace) -> tuple[Coefficients, HeatEstimates]:
     """Those of price and energy, and those of power and heat, with the values of ``--coefficient``."""
-    given = arguments.named_numbers("--coefficient", args.coefficient)
+    given = arguments.named_numbers("--coefficient", args.coefficient, "hbm_pj_per_bit=5")
     heat = HEAT.by_name()
     middle = Coefficients().change({name: value for name, value in given.items() if name not in heat})
     return middle, heat_with({name: value for name, value in given.items() if name in heat})

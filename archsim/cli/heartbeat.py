@@ -52,13 +52,16 @@ class Heard:
             self._last_s = self._clock()
             if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
+                if text.startswith("  "):  # progress, which says already what goes on
+                    self._told, self._told_s = self._line, self._last_s
             self.clear()
             return self._stream.write(text)
 
     def begin(self, line: str) -> None:
-        """What goes on from now, as if ``line`` had been written."""
+        """What goes on from now, as if ``line`` had been written; again the same goes on as before."""
         with self._lock:
-            self._line, self._line_s = line, self._clock()
+            if line != self._line:
+                self._line, self._line_s = line, self._clock()
 
     def clear(self) -> None:
         """Erase the line that stands in a terminal, so that others can write there."""
@@ -74,11 +77,11 @@ class Heard:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
             goes_on = self.doing or self._line
-            if not self._terminal and goes_on is self._told:
+            if not self._terminal and goes_on == self._told:
                 silent_s = max(silent_s, min(max(EVERY_S, (now - self._told_s) / RARER), RAREST_S))
             if now - self._last_s < silent_s:
                 return
-            if goes_on is not self._told:
+            if goes_on != self._told:
                 self._told, self._told_s = goes_on, now
             self._last_s = now
             line = self._line.removesuffix(" ...")
@@ -96,12 +99,6 @@ class Heard:
             else:
                 self._stream.write(f"  {text}\n")
             self._stream.flush()
-
-
-def doing(text: str) -> None:
-    """From now on, the line on silence says ``text``."""
-    if isinstance(sys.stderr, Heard):
-        sys.stderr.doing = lambda: text
 
 
 def begins(text: str) -> None:

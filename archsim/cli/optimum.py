@@ -32,27 +32,28 @@ def run_optimum(args: argparse.Namespace) -> int:
     print_replaced(folder, None)
     print_compiling()
     print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
-    found = ar.optimum(experiment, None, args.steps, _tell_run, jobs=args.jobs or available_cores())
+    found = ar.optimum(experiment, None, args.steps, _print_run, jobs=args.jobs or available_cores())
     print("writing the page ...", file=sys.stderr, flush=True)
     from archsim.studies.optimum_page import answers, write_optimum
 
     write_optimum(list(found.runs), found.name, folder, experiment.unread)
     for place, said in answers(list(found.runs)):
         print(f"For {place}, {said}")
-    for measured in found.runs:
-        print(_described(measured))
+    for bounded in found.runs:
+        print(_distance(bounded))
     args.result = found.to_pandas().to_dict("records")
     print_notes(experiment.unread)
     print(f"report: {folder / 'index.html'}")
     return arguments.OK
 
 
-def _tell_run(measured) -> None:
-    print(_described(measured), file=sys.stderr, flush=True)
+def _print_run(measured) -> None:
+    from archsim.cli.heartbeat import begins
+
+    begins(f"bounding layer-steps, {measured.run.name} is done")
 
 
-def _described(measured) -> str:
-    """How far a run is above the bound, and by what."""
+def _distance(measured) -> str:
     from archsim.report.units import percent
 
     mean, p95, worst = (percent(share, 1) for share in measured.summary())

@@ -66,6 +66,10 @@ def _print_rows(placed) -> None:
 
     matrices = placed.trained + placed.held_out
     judged = f"the last {placed.held_out} of {matrices} matrices" if placed.held_out else "all loads"
+    print(
+        f"The largest load with the default placement of SGLang and vLLM is {placed.gain:.3f} times that with "
+        f"{placed.policy}."
+    )
     title = f"{placed.model.name}, {placed.map.ranks} ranks, {placed.map.slots} slots: {judged}"
     table = grid("placement", title=title, numbers=("max / mean", "balancedness", "experts"))
     for row in placed.rows:
@@ -76,10 +80,6 @@ def _print_rows(placed) -> None:
 
 def _print_costs(placed) -> None:
     cost = placed.cost
-    print(
-        f"The largest load with the default placement of SGLang and vLLM is {placed.gain:.3f} times that with "
-        f"{placed.policy}."
-    )
     print(f"Replicas take {cost.extra_bytes / 1e9:.2f} GB of a rank's HBM, {cost.hbm_share:.1%} of its capacity.")
     print(
         f"Replacing the default placement of a running engine moves {cost.moved:,} experts "

@@ -257,6 +257,7 @@ def print_served_sure(found) -> None:
     from archsim.report.units import interval, percent
     from archsim.studies.serving.sure import HEADLINES
 
+    print(sentence(found.sentence))
     table = grid("", title=f"in {found.samples} samples: median (5 % to 95 %)", numbers=("best in",))
     for unit, name in HEADLINES.values():
         table.add_column(f"{name} {unit}".strip(), justify="right")
@@ -270,5 +271,4 @@ def print_served_sure(found) -> None:
     print_causes(found.indices, found.unknown, found.explained_told)
     for said in found.advice:
         print(said)
-    print(sentence(found.sentence))
     print_notes(list(found.notes))

@@ -84,9 +84,10 @@ def run_recommend(args: argparse.Namespace) -> int:
     found = ar.recommend(
         args.model, args.on, ttft=args.ttft, tpot=args.tpot, e2e=args.e2e, input_tokens=args.input,
         output_tokens=args.output, requests=args.requests, rate=args.rate, usd_per_hour=args.usd, watts=args.watts,
-        prices=arguments.named_numbers("--price", args.price), engines=args.engine, precisions=args.precision,
+        prices=arguments.named_numbers("--price", args.price, "h200=2.5"),
+        engines=args.engine, precisions=args.precision,
         objective=args.best, pools=args.pools, stages=args.stages, context=args.context, drafts=args.drafts,
-        acceptance=args.acceptance, jobs=args.jobs, report=heartbeat.doing, out=args.out, loads=args.loads,
+        acceptance=args.acceptance, jobs=args.jobs, report=heartbeat.begins, out=args.out, loads=args.loads,
     )  # fmt: skip
     args.result = found.as_json()
     print(answer(found))

@@ -176,7 +176,7 @@ def add_figure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--columns", type=int, choices=(1, 2), help="Width in columns of a paper: 1 is 252 pt, 2 is 516 pt "
-        "(default: what its panels need).",
+        "(default: 1, or 2 for several panels).",
     )  # fmt: skip
     parser.add_argument("--font", type=arguments.positive, metavar="PT", help="Size of the text, in pt (default: 8).")
     arguments.add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
@@ -186,13 +186,12 @@ def run_figure(args: argparse.Namespace) -> int:
     """Write the figure, or list their names. Raises ArchsimError for a name that the report does not have."""
     from pathlib import Path
 
-    from archsim.report.plot_parts import FONT_PT
-    from archsim.report.printed_figures import names_of, write_figure
+    from archsim.report.printed_figures import FONT_PT, names_of, write_figure
 
     if args.name is None and args.out is None:
         args.result = {"figures": dict(names_of(Path(args.report)))}
         for name, about in args.result["figures"].items():
-            print(f"{name:<10} {about}")
+            print(f"{name:<10}  {about}")
         return arguments.OK
     file = arguments.file_out(args.out, f"{args.name}.pdf")
     written = write_figure(Path(args.report), args.name or "", file, args.columns, args.font or FONT_PT)

@@ -138,7 +138,7 @@ def _audit(args: argparse.Namespace) -> int:
 def _validate_served(args: argparse.Namespace) -> int:
     """Simulate measured results; print how far off the simulation is by engine, GPU and model."""
     import archsim as ar
-    from archsim.cli.heartbeat import doing
+    from archsim.cli.heartbeat import begins
     from archsim.cli.printing import print_compiling
     from archsim.evidence.serving.accuracy import row_of
 
@@ -146,7 +146,7 @@ def _validate_served(args: argparse.Namespace) -> int:
     found = ar.validate_served(
         args.served, args.deployment, format=args.format, time_unit=args.time_unit, most_clients=args.most_clients,
         against=args.against,
-        page=args.out, jobs=args.jobs, report=doing,
+        page=args.out, jobs=args.jobs, report=begins,
     )  # fmt: skip
     _show(args, found.evidence, args.out)
     args.result |= {"points": [row_of(each) for each in found.judged], "worsened": found.worsened}

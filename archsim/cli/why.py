@@ -53,7 +53,7 @@ def run_why(args: argparse.Namespace) -> int:
     choose(experiment, **chosen)  # refuses names before anything is said to be simulated
     print_compiling()
     print("simulating the run, then what would help ...", file=sys.stderr, flush=True)
-    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, report=heartbeat.doing, **chosen)
+    found = ar.why(experiment, step=args.step, layer=args.layer, worst=args.worst, report=heartbeat.begins, **chosen)
     assert isinstance(found, Why)
     args.result = found
     print(found.answer)
@@ -79,7 +79,7 @@ def _run_deployment(args: argparse.Namespace) -> int:
     from archsim.search.deployments import ServedWhy
 
     print_compiling("serving")
-    found = ar.why(args.file, args.overrides, report=heartbeat.doing)
+    found = ar.why(args.file, args.overrides, report=heartbeat.begins)
     assert isinstance(found, ServedWhy)
     args.result = found.as_json()
     print(found.sentence)

@@ -9,5 +9,5 @@ Laws:
     1. Equal inputs give equal bytes (test_equal_inputs_give_equal_bytes).
     2. The order of rows has no effect (test_does_not_depend_on_the_order_of_rows).
     3. Everything that ran is named (test_names_everything_that_was_run).
-Journey: Results → sections → figures as data → Vega-Lite in the page, matplotlib in print.
+Journey: Results → sections → figures as data → Vega-Lite in pages, notebooks and print.
 """

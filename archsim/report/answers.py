@@ -22,14 +22,15 @@ _FIRST = "physical"  # the set of assumptions that a page begins with, where it 
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest policy of a place at a batch; ``gain``: over ep, None without one; ``ties``: pairs of
-    `Report.ranges` in which another policy may be as fast.
+    """The fastest policy of a place at a batch; ``gain``: over ep, None without one; ``ties`` and ``leads``: pairs of
+    `Report.ranges` in which another policy may be as fast, and is not.
     """
 
     batch: int
     run: Row
     gain: float | None
     ties: tuple[Row, ...] = ()
+    leads: tuple[Row, ...] = ()
 
 
 def headline(report: Report) -> str:
@@ -90,12 +91,12 @@ def winners(report: Report, place: Panel) -> list[Winner]:
         if not (close := fastest(each)):
             continue
         best = min(close, key=lambda run: (run["policy"] != "ep", report.policies.index(run["policy"])))
-        ties = tuple(
+        pairs = [
             pair for pair in report.ranges.get("pairs", ())
-            if pair["tie"] and pair["faster_run"] == best["run"]
-            and pair.get("slower_system", place.system) == place.system
-        )  # fmt: skip
-        found.append(Winner(batch, best, best["speedup_vs_ep"], ties))
+            if pair["faster_run"] == best["run"] and pair.get("slower_system", place.system) == place.system
+        ]  # fmt: skip
+        ties, leads = (tuple(pair for pair in pairs if bool(pair["tie"]) == tie) for tie in (True, False))
+        found.append(Winner(batch, best, best["speedup_vs_ep"], ties, leads))
     return found
 
 
@@ -215,7 +216,7 @@ def _won_surely(by_system: Mapping[str, Mapping[Panel, list[Winner]]], worlds: i
 
 def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Winner]], worlds: int) -> str:
     """``allo decodes deepseek-v3 1.14× to 1.33× faster than expert parallelism (ep) (1.10× to 1.38× in 90 % of 32
-    samples)``.
+    samples)``; of ep, by what it leads the closest of the others.
     """
     gains = [win.gain for _, win in wins if win.gain is not None]
     how = "the fastest" if policy == "ep" or not gains else f"{between(gains, factor)} faster than {_EP}"
@@ -223,6 +224,12 @@ def _decodes(policy: str, models: Iterable[str], wins: Sequence[tuple[Panel, Win
     if known and policy != "ep":
         low, high = min(run["speedup_vs_ep_p05"] for run in known), max(run["speedup_vs_ep_p95"] for run in known)
         how += f" ({factor(low)} to {factor(high)} in {percent(0.9)} of {worlds} samples)"
+    leads = [min(win.leads, key=lambda pair: pair["ratio"]) for _, win in wins if win.leads]
+    if leads and policy == "ep":
+        ratios, others = between([pair["ratio"] for pair in leads], factor), dict.fromkeys(p["slower"] for p in leads)
+        low, high = min(pair["ratio_p05"] for pair in leads), max(pair["ratio_p95"] for pair in leads)
+        how += f", {ratios} as fast as {listing(others)} ({factor(low)} to {factor(high)} in "
+        how += f"{percent(0.9)} of {worlds} samples)"
     return f"{_EP if policy == 'ep' else policy} decodes {listing(models)} {how}"
 
 

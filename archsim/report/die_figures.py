@@ -17,6 +17,8 @@ from archsim.report.figures import (
     MOST_MOMENTS,
     MOST_SHOWN_IN_FRAMES,
     MOVED,
+    STEP_TRAFFIC,
+    TRAFFIC,
     filters_of,
     policy_colours,
     run_names,
@@ -67,7 +69,7 @@ def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[
         ends = [int(each[-1]) for each in np.array_split(iterations, min(len(iterations), MOST_MOMENTS))]
     found, first = [], 0
     for last in ends:
-        own = np.flatnonzero((step >= first) & (step <= last))
+        own, begin = np.flatnonzero((step >= first) & (step <= last)), first
         first = last + 1
         if not len(own):
             return []  # frames of other steps than these
@@ -78,7 +80,7 @@ def _moments(kept: tables.Table, dies: int, ends: Sequence[int] | None) -> list[
         die = _known(kept, "die", at) if "die" in cell else None
         link = None if src is None or dst is None else (int(src), int(dst))
         text = f"{cell['tip']} in layer {cell['layer']}, {cell['cause']}{more}"
-        found.append(MapMoment(text, None if die is None else int(die), link))
+        found.append(MapMoment(text, None if die is None else int(die), link, begin, last))
     return found
 
 
@@ -128,6 +130,7 @@ def pairs(report: Report) -> MatrixFigure | None:
     if not cells:
         return None
     return MatrixFigure(
+        name="pairs",
         question="What moved between which dies?",
         rows=cells,
         x=PlotAxis("dst", "to die"),
@@ -161,6 +164,7 @@ def roofline(report: Report) -> Points | None:
     if not marks:
         return None
     return Points(
+        name="roofline",
         question="How near do dies come to what their HBM and compute array allow?",
         rows=marks,
         curves=roofs,
@@ -216,6 +220,7 @@ def steps(report: Report) -> MatrixFigure | None:
     for cell in cells:
         del cell["ns"]
     return MatrixFigure(
+        name="steps",
         question="Which layer-steps are slow, and why?",
         rows=cells,
         x=PlotAxis("iteration", "iteration"),
@@ -223,6 +228,7 @@ def steps(report: Report) -> MatrixFigure | None:
         value=PlotAxis("time", f"time of the layer-step, {unit}", low=0.0, high=max(cell["time"] for cell in cells)),
         panel="place",
         filters=filters_of(cells, one=True),
+        sums={"cause": tuple(BOUNDS.values()), "kind": tuple(name for _, name in TRAFFIC.values())},
         tall_px=min(240, 26 + 12 * len({cell["layer"] for cell in cells})),
         tips=(
             ("policy", "policy"),
@@ -238,15 +244,27 @@ def steps(report: Report) -> MatrixFigure | None:
 
 
 def _cells(kept: tables.Table, dies: int, most_columns: int) -> list[dict[str, Any]]:
-    """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them."""
+    """A cell for each layer and iteration. Where some iterations share a cell, it is the slowest of them. ``n``
+    iterations; ``cause_sums``, ``kind_sums``: ns by cause and bytes of HBM by kind, of all of them together.
+    """
     iterations, column = np.unique(kept.column("step"), return_inverse=True)
     layers, time_ns = kept.column("layer"), kept.column("time_ns")
     shared = -(-len(iterations) // min(most_columns, 40))
     slowest: dict[tuple[int, int], int] = {}
     for at in np.argsort(time_ns, kind="stable"):
         slowest[int(layers[at]), int(column[at]) // shared] = int(at)
+    number = {cell: order for order, cell in enumerate(slowest)}
+    cell_of = [number[int(layer), int(at) // shared] for layer, at in zip(layers, column, strict=True)]
+    counted = {"cause_sums": tuple(f"{name}_ns" for name in BOUNDS), "kind_sums": STEP_TRAFFIC}
+    sums_of = {
+        field: np.stack([np.bincount(cell_of, np.nan_to_num(kept.column(name).astype(float))) for name in names], 1)
+        for field, names in counted.items()
+    }
     return [
-        {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(time_ns[at])} | _told(kept, at, dies)
+        {"layer": layer, "iteration": int(iterations[group * shared]), "ns": float(time_ns[at])}
+        | {"n": len(iterations[group * shared : (group + 1) * shared])}
+        | {name: [int(float(f"{each:.4g}")) for each in of[number[layer, group]]] for name, of in sums_of.items()}
+        | _told(kept, at, dies)
         for (layer, group), at in sorted(slowest.items())
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from archsim.report.plot_parts import Row, colours
+from archsim.report.plot_parts import Row
 from archsim.report.plots import RAMP, Figure
 
 MOST_NUMBERED = 100  # dies of a map that have their numbers written
@@ -32,6 +32,8 @@ class DieMap(Figure):
     with ``x_at``, ``y_at``, ``x_to``, ``y_to``, ``busy`` in percent and ``tip``. ``dead``: places that are crossed
     out, rows with ``x_at``, ``y_at`` and ``tip``. ``moments``: rows with ``moment`` from 1, ``tip``, and the die
     (``x_at``, ``y_at``) and the link (``link_x``, ``link_y``, ``link_x_to``, ``link_y_to``) that are framed then.
+
+    A click on a die chooses it for the timeline of layer-steps, and what is chosen there is what the map shows.
 
     Rows may have ``at``, a list over moments for each of some metrics; links ``at``, ``busy`` at each moment, and
     ``queue_at``, how many transfers waited for it; null where an engine does not measure it.
@@ -75,6 +77,7 @@ class DieMap(Figure):
                     "name": "show ",
                 },
             },
+            {"name": "die", "value": None},
             {"name": "on_dark_from", "value": "--on-dark-from"},  # the shade from which its numbers change colour
         ]
         if self.moments:
@@ -184,11 +187,16 @@ class DieMap(Figure):
         written = f"format({at_end}, {json.dumps(formats)}[show])"
         key = {"title": "die: what is shown", "values": [0, 0.5, 1], "labelExpr": written, "gradientLength": 140}
         colour = {"field": "shade", "type": "quantitative", "scale": scale, "legend": key}
+        is_chosen = "die != null && datum.die == die"
+        chosen_die = {
+            "stroke": {"condition": {"test": is_chosen, "value": "--link"}, "value": "--line"},
+            "strokeWidth": {"condition": {"test": is_chosen, "value": 3}, "value": 1},
+        }
         layers.append(
             {
                 "transform": shade,
-                "mark": {"type": "rect", "stroke": "--line", "cornerRadius": 2, "cursor": "pointer"},
-                "encoding": box | {"color": colour, "tooltip": self.tooltip()},
+                "mark": {"type": "rect", "cornerRadius": 2, "cursor": "pointer"},
+                "encoding": box | {"color": colour, "tooltip": self.tooltip()} | chosen_die,
             }
         )
         if len({(row["x_at"], row["y_at"]) for row in self.rows}) <= 400:
@@ -236,35 +244,3 @@ class DieMap(Figure):
             at = {"x": {"value": 2}, "y": {"value": -4}, "text": {"field": "tip"}}
             layers.append(now | {"mark": words, "encoding": at})
         return layers
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        from matplotlib.collections import LineCollection
-        from matplotlib.colors import LinearSegmentedColormap, Normalize
-        from matplotlib.patches import Rectangle
-
-        metric = self.metrics[0]
-        ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
-        norm = Normalize(metric.low, metric.high)
-        chosen = {name: rows[0][name] for name in self.filters if rows}
-        rows = [row for row in rows if all(row[name] == value for name, value in chosen.items())]
-        own = [link for link in self.links if all(link.get(name) == value for name, value in chosen.items())]
-        lines = LineCollection(
-            [[(link["x_at"], link["y_at"]), (link["x_to"], link["y_to"])] for link in own],
-            linewidths=[0.5 + link["busy"] / 25 for link in own],
-            colors=[ramp(link["busy"] / 100) for link in own],
-        )
-        axes.add_collection(lines)
-        for row in rows:
-            value = row.get(metric.field)
-            axes.add_patch(
-                Rectangle(
-                    (row["x_at"] - 0.37, row["y_at"] - 0.37),
-                    0.74,
-                    0.74,
-                    facecolor=ramp(norm(value or 0.0)),
-                    edgecolor=colours()["--line"],
-                    linewidth=0.4,
-                )
-            )
-        left, right, top, bottom = self._extent()
-        axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[], xlabel=metric.label)

@@ -6,6 +6,7 @@ Every function takes the rows of the table of runs and returns a `Figure`, or No
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import causes, sums
-from archsim.report.plots import KINDS, Bars, Colours, Figure, PlotAxis, Points
+from archsim.report.plots import KINDS, Bars, Colours, Figure, Follows, PlotAxis, Points
 from archsim.report.tables import bound_shares
 from archsim.report.units import BYTE_UNITS, TIME_UNITS, factor, percent, significant, unit_of, with_unit
 from archsim.runs.results import Row
@@ -26,6 +27,7 @@ TRAFFIC = {
     "local_hbm_write_bytes": ("--copy", "writes of cached copies"),
     "activation_bytes": ("--act", "activations"),
 }
+STEP_TRAFFIC = ("hbm_local_read_bytes", "hbm_remote_read_bytes", "hbm_write_bytes", "hbm_activation_bytes")  # of a step
 MOVED = {
     "weight_bytes": "streamed weights",
     "dispatch_bytes": "dispatch",
@@ -304,6 +306,7 @@ def critical_path(rows: Sequence[Row]) -> Bars | None:
         panel="panel",
         x=PlotAxis("value", f"time since the step began, along the critical path, {unit}"),
         colours=cause_colours(),
+        follows=Follows("cause", worth, TIME_UNITS, mean=True),
         filters=filters_of(known, one=True),
         tips=(*_RUN_TIPS, ("cause", "cause"), ("label", "time"), ("share", "share")),
     )
@@ -336,6 +339,7 @@ def traffic(rows: Sequence[Row]) -> Bars | None:
         y="name",
         panel="place",
         colours=Colours("kind", {name: colour for colour, name in TRAFFIC.values()}),
+        follows=Follows("kind", worth, BYTE_UNITS, mean=False),
         filters=filters_of(known),
         tips=(*_RUN_TIPS, ("kind", "kind"), ("tip", "bytes")),
     )
@@ -347,6 +351,12 @@ OF_RUNS: Mapping[str, Callable[[Sequence[Row]], Figure | None]] = MappingProxyTy
     "load": imbalance, "traffic": traffic, "hops": hops, "copies": replicas, "energy": energy,
 })  # fmt: skip
 """The figures that the table of runs suffices for, by their names in print and notebooks."""
+
+
+def of_runs(name: str, rows: Sequence[Row]) -> Figure | None:
+    """One of OF_RUNS, which knows its name; None where the rows have nothing to show."""
+    found = OF_RUNS[name](rows)
+    return None if found is None else replace(found, name=name)
 
 
 CURVE = 200  # points of a distribution
@@ -372,15 +382,9 @@ def lines_of(question: str, lines: Sequence[Line], x: str, y: str, dots: bool = 
     )  # fmt: skip
 
 
-def shares_below(question: str, title: str, times_ms: Mapping[str, Sequence[float] | np.ndarray]) -> Points:
+def shares_below(name: str, question: str, title: str, times_ms: Mapping[str, Sequence[float] | np.ndarray]) -> Points:
     """The share of requests whose time is below a value, by that value: a line for each name."""
     share = np.linspace(0, 100, CURVE)
-    values = {name: np.percentile(np.asarray(ms, float), share) for name, ms in times_ms.items()}
-    lines = [Line(name, tuple(zip(each, share, strict=True))) for name, each in values.items()]
-    return lines_of(question, lines, title, "share of requests below, %")
-
-
-"""What the figures of OF_RUNS show, for lists."""
-
-
-"""The figures of studies, by their names in print."""
+    values = {line: np.percentile(np.asarray(ms, float), share) for line, ms in times_ms.items()}
+    lines = [Line(line, tuple(zip(each, share, strict=True))) for line, each in values.items()]
+    return replace(lines_of(question, lines, title, "share of requests below, %"), name=name)

@@ -35,11 +35,15 @@ class Idle(NamedTuple):
 
 
 class MapMoment(NamedTuple):
-    """A step: its sentence, its most loaded die and its busiest link (from, to), where they are known."""
+    """A step: its sentence, its most loaded die and its busiest link (from, to), where they are known; and the first
+    and the last of the iterations that it stands for.
+    """
 
     tip: str
     die: int | None
     link: tuple[int, int] | None
+    first: int = 0
+    last: int = 0
 
 
 class MappedRun(NamedTuple):
@@ -98,6 +102,7 @@ def die_map(
     found = _metrics(rows)
     tips = [("die", "die"), *((each.field, each.label) for each in found), *_alike(rows), *_EXTRA_TIPS]
     return DieMap(
+        name="dies",
         question=question,
         rows=rows,
         x=_NO_AXIS,
@@ -138,7 +143,9 @@ def _moment_rows(run: MappedRun, rows: Sequence[Mapping[str, Any]], links: Seque
     drawn = {(link["src"], link["dst"]): link for link in links if link["src_x"] is not None}
     found = []
     for number, each in enumerate(run.moments, 1):
-        row = dict(run.chosen) | {"moment": number, "tip": each.tip}
+        row = dict(run.chosen) | {"moment": number, "tip": each.tip, "from": each.first, "to": each.last}
+        if run.frames:
+            row["ns"] = run.frames["time_ns"][number - 1]
         if each.die is not None:
             row |= at.get(each.die, {})
         link = drawn.get(each.link) or drawn.get(each.link[::-1]) if each.link else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from archsim.base import errors
 from archsim.report.die_figures import maps
 from archsim.report.die_map import DieMap
-from archsim.report.figures import OF_RUNS
+from archsim.report.figures import OF_RUNS, of_runs
 from archsim.report.maps import MappedRun, die_map
 from archsim.report.plots import Figure
 from archsim.report.report import Report
@@ -37,7 +37,7 @@ class Plots:
             raise AttributeError(f"there is no figure {name!r}; there are {', '.join((*OF_RUNS, 'dies'))}")
 
         def drawn() -> Figure:
-            found = OF_RUNS[name](self._results.runs.rows)
+            found = of_runs(name, self._results.runs.rows)
             if found is None:
                 raise errors.ArchsimError(
                     f"these results have nothing to show as {name!r}; they have {', '.join(self.names())}"

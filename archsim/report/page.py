@@ -48,8 +48,10 @@ def render_all(report: Report) -> dict[str, str]:
 def _context(report: Report) -> dict[str, Any]:
     headers, rows = tables.results(report)
     runs, layers = report.shown(), report.layers()
-    faster = figures.iterations(runs), figures.gains(runs), figures.speedups(runs), figures.throughput(runs)
-    pictures = [each for each in faster if each is not None]
+    drawn = {name: figures.of_runs(name, runs) for name in figures.OF_RUNS}
+    pictures = [
+        each for name in ("iteration", "gain", "speedup", "throughput", "energy") if (each := drawn[name]) is not None
+    ]
     systems = report.systems.values()
     return {
         "report": report,
@@ -79,12 +81,12 @@ def _context(report: Report) -> dict[str, Any]:
         "glossary": glossary_sections(),
         "picture": next(iter(pictures), None),
         "compared": pictures[1:],
-        "hops": figures.hops(runs),
-        "traffic": figures.traffic(runs),
-        "bounds": figures.limits(runs),
-        "path": figures.critical_path(runs),
-        "imbalance": figures.imbalance(runs),
-        "replicas": figures.replicas(runs),
+        "hops": drawn["hops"],
+        "traffic": drawn["traffic"],
+        "bounds": drawn["limits"],
+        "path": drawn["critical_path"],
+        "imbalance": drawn["load"],
+        "replicas": drawn["copies"],
         "copied": copy_runs(report),
         "beyond_memory": list(beyond_memory(report)),
         "maps": die_figures.maps(report),

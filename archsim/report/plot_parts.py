@@ -1,12 +1,11 @@
-"""Parts of Vega-Lite and matplotlib figures: parameters, packed rows, scripts, colours, fonts."""
+"""Parts of figures: parameters, packed rows, scripts, colours, fonts."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +49,11 @@ def six_digits(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
+def named_by(question: str) -> str:
+    """The name of a figure that has none of its own: ``what-does-hbm-read-and-write``."""
+    return re.sub(r"[^a-z0-9]+", "-", question.partition("?")[0].lower()).strip("-")
+
+
 @cache
 def scripts() -> str:
     """What a page with figures needs at its end: the library, and what draws the figures."""
@@ -70,21 +74,6 @@ def colours() -> Mapping[str, str]:
     for name, value in re.findall(r"(--[\w-]+): (#[0-9a-f]{6}|0\.\d+);", css):
         named.setdefault(name, value)  # the first are those of the light scheme
     return MappingProxyType(named)
-
-
-FONT_PT = 8  # of text in print
-_PRINT: Any = MappingProxyType({"font.size": FONT_PT, "pdf.fonttype": 42, "axes.axisbelow": True})
-
-
-@contextmanager
-def settings(own: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Settings of matplotlib for print, whatever files of the user's say."""
-    import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_PRINT | dict(own))
-        yield
 
 
 _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'

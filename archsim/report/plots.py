@@ -1,9 +1,9 @@
 """Figures. Each is one question, its rows, and how they are drawn. It looks the same on pages, in notebooks and in
 print.
 
-A figure is data. `Figure.vega` says it to Vega-Lite, which draws it in a page or a notebook: hovering tells numbers,
-the fields of ``filters`` choose what is shown, a click on a mark or a legend highlights what belongs to it in every
-figure of the page, and a drawing of points zooms. `Figure.save` draws the same rows by matplotlib for print.
+A figure is data. `Figure.vega` says it to Vega-Lite, which draws it everywhere: hovering tells numbers, the fields of
+``filters`` choose what is shown, a click on a mark or a legend highlights what belongs to it in every figure of the
+page, and a drawing of points zooms.
 
 Colours are names of CSS variables (``--p2``). The page gives them their values, light or dark.
 """
@@ -16,35 +16,25 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import product
 from pathlib import Path
-from textwrap import fill
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from archsim.base.errors import ArchsimError
-from archsim.base.files import refuse_unwritable
 from archsim.report.plot_parts import (
     CONFIG,
-    FONT_PT,
     Row,
     as_vega_text,
     colours,
+    named_by,
     packed_rows,
     scripts,
     select_param,
-    settings,
     six_digits,
 )
+from archsim.report.printed_figures import FONT_PT, draw
 
-FORMATS = ("pdf", "png", "svg")
 RAMP = ("--u0", "--u1", "--u2", "--u3", "--u4")
 KINDS = ("--p0", "--p1", "--p2", "--p3", "--p4", "--p5", "--p6", "--p7", "--p8")
 CHARACTER = 6.6  # mean width of a character of 11 px text, in px; labels are laid out with it
 MOST_NUMBERS = 60  # rows of the table that stands where a browser runs no scripts
-COLUMN_IN = 3.4  # the width of a panel in print, where no columns are given
-# Width in pt of a figure over so many columns of a paper with two (IEEEtran: 252 pt and 516 pt).
-COLUMNS_PT: Mapping[int, float] = MappingProxyType({1: 252.0, 2: 516.0})
-POINTS_IN = 72  # points of an inch
-CHARACTER_EM = 0.6  # mean width of a character of DejaVu Sans, matplotlib's font, over the size of the text
 
 
 class PlotAxis(NamedTuple):
@@ -69,7 +59,8 @@ class Colours(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What every figure has. ``question``: its heading. ``panel``: a field; each of its values has a panel.
+    """What every figure has. ``question``: its heading. ``panel``: a field; each of its values has a panel. ``name``:
+    by which it is asked for (default: made of the question).
 
     ``filters``: field → the value that is chosen at first, None for all. ``tips``: (field, title) shown on hovering.
     """
@@ -82,6 +73,7 @@ class Figure:
     filters: Mapping[str, Any] = field(default_factory=dict)
     tips: Sequence[tuple[str, str]] = ()
     least_px: int = 330  # width below which panels stand in fewer columns
+    name: str = ""
 
     # ---- Vega-Lite
 
@@ -123,6 +115,7 @@ class Figure:
             "params": params,
             "datasets": {name: packed_rows(rows) if compact else list(rows) for name, rows in self.datasets().items()},
             "usermeta": {
+                "name": self.name or named_by(self.question),
                 "panels": panels,
                 "least": self.least_px,
                 "left": round(self.left_px()),
@@ -132,6 +125,7 @@ class Figure:
                 "colour": self.colours.field if self.colours else None,
                 "ratio": self.ratio(),
                 "filters": list(shown),
+                **self.plan(),
             },
             "data": {"name": "rows"},
         }
@@ -161,6 +155,10 @@ class Figure:
             return param
         labels = ["nothing", *map(str, known)]
         return param | {"bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}}
+
+    def plan(self) -> dict[str, Any]:
+        """What else ``plots.js`` needs to know."""
+        return {}
 
     def apart(self) -> dict[str, Any]:
         """What the layers of a panel do not share."""
@@ -230,7 +228,7 @@ class Figure:
         """A ``<figure>`` for a page with `scripts`; without scripts it is a table of the numbers."""
         written = json.dumps(self.vega(compact=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return (
-            f'<figure class="plot" aria-label="{escape(self.question)}">'
+            f'<figure class="plot" data-name="{self.name}" aria-label="{escape(self.question)}">'
             f'<figcaption>{escape(self.question)}</figcaption><div class="view"></div>'
             f'<script type="application/json">{written.replace("<", chr(92) + "u003c")}</script>'
             f"<noscript>{self._numbers()}</noscript></figure>"
@@ -254,66 +252,21 @@ class Figure:
         more = f"<p>{left:,} further rows are in the files of this folder.</p>" if left > 0 else ""
         return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
 
-    # ---- print
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        """Draw the rows of a panel on axes of matplotlib. Every kind of figure has its own."""
-        raise NotImplementedError
-
-    def matplotlib(self, columns: int | None = None, font_pt: float = FONT_PT) -> Any:
-        """The figure as one of matplotlib, with the values that are chosen at first. ``columns`` of a paper that it is
-        as wide as (`COLUMNS_PT`); None: each panel has COLUMN_IN. Raises ArchsimError where matplotlib is missing.
-        """
-        try:
-            from matplotlib.figure import Figure as Canvas
-        except ModuleNotFoundError:
-            raise ArchsimError("figures for print need matplotlib: pip install 'archsim[figures]'") from None
-        chosen = {name: value for name, value in self.filters.items() if value is not None}
-        rows = [row for row in self.rows if all(row[name] == value for name, value in chosen.items())]
-        names = list(dict.fromkeys(row[self.panel] for row in rows)) if self.panel else [None]
-        across = min(columns or 2, max(len(names), 1))
-        wide_in = COLUMN_IN * across if columns is None else COLUMNS_PT[columns] / POINTS_IN
-        down = -(-max(len(names), 1) // across)
-        with settings({"font.size": font_pt}):
-            canvas = Canvas(figsize=(wide_in, self.print_height_in(rows) * down), layout="constrained")
-            every = canvas.subplots(down, across, squeeze=False).ravel()
-            for axes in every[len(names) :]:
-                axes.set_visible(False)
-            for axes, name in zip(every, names, strict=False):
-                own = rows if name is None else [row for row in rows if row[self.panel] == name]
-                axes.spines[["top", "right"]].set_visible(False)
-                axes.set_title("" if name is None else str(name), fontsize="medium", loc="left")
-                self.paint(axes, own)
-                room = round(POINTS_IN * wide_in / across / (CHARACTER_EM * font_pt))
-                axes.set_xlabel(fill(axes.get_xlabel().replace(" %", "\N{NO-BREAK SPACE}%"), room))
-            labelled = [axes.get_legend_handles_labels() for axes in every]
-            named = {name: handle for handles, names_ in labelled for handle, name in zip(handles, names_, strict=True)}
-            if len(named) > 1:
-                in_a_row = min(3 if columns == 1 else 5, len(named))
-                canvas.legend(named.values(), named, loc="outside upper center", ncols=in_a_row, frameon=False)
-        return canvas
-
-    def print_height_in(self, rows: Sequence[Row]) -> float:
-        return 2.3
-
     def save(self, out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-        """Draw it for print as .pdf, .png or .svg, by the ending of the name; the same bytes each time. ``columns`` of
-        a paper: the file is exactly as wide as these. Raises ArchsimError for other endings.
-        """
-        file = Path(out)
-        if file.suffix[1:] not in FORMATS:
-            raise ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
-        refuse_unwritable(file)
-        canvas = self.matplotlib(columns, font_pt)
-        with settings({"svg.hashsalt": self.question, "font.size": font_pt}):
-            metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[file.suffix[1:]]
-            canvas.savefig(file, bbox_inches="tight" if columns is None else None, dpi=300, metadata=metadata)
-        return file
+        """Draw it for print; see `archsim.report.printed_figures.draw`."""
+        return draw(self.vega(), out, columns, font_pt)
 
-    def ink(self, row: Row) -> str:
-        """#rrggbb of a row, in print."""
-        name = self.colours.of.get(row[self.colours.field], KINDS[0]) if self.colours else KINDS[2]
-        return colours()[name]
+
+class Follows(NamedTuple):
+    """How bars show what is chosen in the timeline of layer-steps: the sums of its cells (`MatrixFigure.sums`) that the
+    ``field`` of a row names, in ``worth`` of the axis; the mean of an iteration, or of all chosen iterations together.
+    ``units``: of labels, the largest first.
+    """
+
+    field: str
+    worth: float
+    units: Sequence[tuple[float, str]]
+    mean: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,9 +275,11 @@ class Bars(Figure):
 
     ``label``: a field with the text at the end of a bar (of stacked bars: of its last row). ``low`` and ``high``:
     fields of the ends of a whisker. ``reference``: a value with a line. ``begin``: a field; bars begin there, not at 0.
+    ``follows``: how the bars show a part of the timeline alone.
     """
 
     y: str
+    follows: Follows | None = None
     label: str = "label"
     low: str = ""
     high: str = ""
@@ -339,6 +294,12 @@ class Bars(Figure):
 
     def left_px(self) -> float:
         return self.names_px(self.y)
+
+    def plan(self) -> dict[str, Any]:
+        return {"follows": self.follows._asdict()} if self.follows else {}
+
+    def params(self) -> list[dict[str, Any]]:
+        return [{"name": "part", "value": 1}] if self.follows else []  # of the longest bar, where fewer steps are shown
 
     def _totals(self) -> dict[tuple[Any, ...], float]:
         totals: dict[tuple[Any, ...], float] = {}
@@ -375,10 +336,10 @@ class Bars(Figure):
                 key = "|".join(chosen)
                 most[key] = max(most.get(key, 0.0), row.get("end") or 0.0)
         ends = {key: six_digits(1.22 * (value or 1.0)) for key, value in most.items()}
-        if not shown:
+        if not shown and not self.follows:
             return ends.get("", 1.22)
-        chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown)
-        return {"expr": f"{json.dumps(ends)}[{chosen_now}] || 1"}
+        chosen_now = " + '|' + ".join(f"toString(f_{name})" for name in shown) or "''"
+        return {"expr": f"({json.dumps(ends)}[{chosen_now}] || 1)" + (" * part" if self.follows else "")}
 
     def layers(self) -> list[dict[str, Any]]:
         name = {
@@ -431,54 +392,6 @@ class Bars(Figure):
             for under in (halo, {})
         ]
         return [*layers, *texts]
-
-    def print_height_in(self, rows: Sequence[Row]) -> float:
-        panels: dict[Any, dict[str, None]] = {}
-        for row in rows:
-            panels.setdefault(row.get(self.panel), {})[row[self.y]] = None
-        return 0.75 + 0.17 * max(map(len, panels.values()), default=1)
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        names = list(dict.fromkeys(row[self.y] for row in rows))
-        ends = dict.fromkeys(names, 0.0)
-        for row in rows:
-            value, at = row.get(self.x.field), names.index(row[self.y])
-            if value is None:
-                continue
-            begin = (row[self.begin] or 0.0) if self.begin else (0.0 if self.x.log else ends[row[self.y]])
-            wide = value - begin if self.begin else value
-            name = row[self.colours.field] if self.colours else None
-            spread = (
-                [[value - row[self.low]], [row[self.high] - value]]
-                if self.low and row.get(self.low) is not None
-                else None
-            )
-            axes.barh(
-                at,
-                wide,
-                0.78,
-                left=begin,
-                color=self.ink(row),
-                label=name,
-                xerr=spread,
-                error_kw={"elinewidth": 0.6, "capsize": 1},
-            )
-            ends[row[self.y]] = max(begin, begin + wide, row.get(self.high) or 0.0)
-        last = {row[self.y]: row for row in rows}
-        for name, end in ends.items():
-            axes.annotate(
-                str(last[name].get(self.label, "")),
-                (end, names.index(name)),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-            )
-        if self.reference is not None:
-            axes.axvline(self.reference, color=colours()["--soft"], linewidth=0.6, linestyle="--")
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        axes.margins(x=0.22)
-        axes.set(xlabel=self.x.title, xscale="log" if self.x.log else "linear")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,40 +483,6 @@ class Points(Figure):
             layers[0]["params"] = [zoom]
         return layers
 
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        if self.named:
-            rows = [{**row, self.y.field: row[self.named]} for row in rows]
-        axes.grid(color=colours()["--grid"], linewidth=0.5)
-        for line in dict.fromkeys(row["line"] for row in self.curves):
-            own = [row for row in self.curves if row["line"] == line and row.get(self.panel) == rows[0].get(self.panel)]
-            axes.plot(
-                [row[self.x.field] for row in own],
-                [row[self.y.field] for row in own],
-                color=colours()["--soft"],
-                linewidth=0.9,
-            )
-        groups: dict[Any, list[Row]] = {}
-        for row in rows:
-            if row.get(self.x.field) is not None and row.get(self.y.field) is not None:
-                groups.setdefault(row[self.colours.field] if self.colours else None, []).append(row)
-        for name, own in groups.items():
-            across, up, ink = [row[self.x.field] for row in own], [row[self.y.field] for row in own], self.ink(own[0])
-            if self.low and self.lines:
-                ends = ([row[self.low] for row in own], [row[self.high] for row in own])
-                axes.fill_between(across, *ends, color=ink, alpha=0.16, linewidth=0)
-            elif self.low:
-                axes.vlines(
-                    across, [row[self.low] for row in own], [row[self.high] for row in own], color=ink, linewidth=0.6
-                )
-            if self.lines:
-                axes.plot(
-                    across, up, color=ink, label=name, linewidth=1, marker="o" if self.dots else None, markersize=2.5
-                )
-            else:
-                axes.scatter(across, up, s=10, color=ink, label=name)
-        for axis, chosen in ((self.x, "x"), (self.y, "y")):
-            axes.set(**{f"{chosen}label": axis.title, f"{chosen}scale": "log" if axis.log else "linear"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges(Figure):
@@ -657,28 +536,26 @@ class Ranges(Figure):
             layers.append({"mark": {"type": "point", "filled": True, "size": 42, "color": "--p4"}, "encoding": point})
         return layers
 
-    def print_height_in(self, rows: Sequence[Row]) -> float:
-        return 0.75 + 0.2 * len({row[self.y] for row in rows})
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        for at, row in enumerate(rows):
-            axes.barh(at, row[self.high] - row[self.low], 0.5, left=row[self.low], color=self.ink(row))
-            axes.plot([row[self.x.field]] * 2, [at - 0.35, at + 0.35], color=colours()["--ink"], linewidth=1.2)
-            if self.best and row.get(self.best) is not None:
-                axes.plot(row[self.best], at, "o", color=colours()["--p4"], markersize=3)
-        axes.set_yticks(range(len(rows)), [row[self.y] for row in rows])
-        axes.invert_yaxis()
-        axes.set(xlabel=self.x.title, xscale="log" if self.x.log else "linear")
-
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixFigure(Figure):
-    """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``."""
+    """Cells of a grid, coloured by ``value``. ``square``: cells are as high as wide; else all rows are ``tall_px``.
+
+    ``sums``: of a timeline of layer-steps: what the lists in this field of a cell count, by the field of `Follows`.
+    Pressing on a cell and pulling chooses its iterations, and a click one layer-step, which the map and `Follows` show.
+    """
 
     y: PlotAxis
     value: PlotAxis
+    sums: Mapping[str, Sequence[str]] = field(default_factory=dict)
     square: bool = False
     tall_px: int = 240
+
+    def plan(self) -> dict[str, Any]:
+        return {"sums": {name: list(of) for name, of in self.sums.items()}} if self.sums else {}
+
+    def params(self) -> list[dict[str, Any]]:
+        return [{"name": "span", "value": None}, {"name": "die", "value": None}] if self.sums else []
 
     def ratio(self) -> float | None:
         across, down = (len(self._values(axis.field)) for axis in (self.x, self.y))
@@ -711,27 +588,14 @@ class MatrixFigure(Figure):
             "scale": scale,
             "legend": {"title": self.value.title} | ({"format": self.value.format} if self.value.format else {}),
         }
-        return [
-            {
-                "mark": {"type": "rect", "cursor": "pointer"},
-                "encoding": place | {"color": colour, "tooltip": self.tooltip()},
-            }
-        ]
-
-    def paint(self, axes: Any, rows: Sequence[Row]) -> None:
-        import numpy as np
-        from matplotlib.colors import LinearSegmentedColormap
-
-        across, down = (sorted({row[axis.field] for row in rows}) for axis in (self.x, self.y))
-        cells = np.full((len(down), len(across)), np.nan)
-        for row in rows:
-            cells[down.index(row[self.y.field]), across.index(row[self.x.field])] = row[self.value.field]
-        ramp = LinearSegmentedColormap.from_list("load", [colours()[name] for name in RAMP])
-        shown = axes.imshow(
-            cells, cmap=ramp, aspect="equal" if self.square else "auto", norm="log" if self.value.log else None
-        )
-        axes.set(xlabel=self.x.title, ylabel=self.y.title)
-        axes.figure.colorbar(shown, ax=axes, label=self.value.title)
+        encoding = place | {"color": colour, "tooltip": self.tooltip()}
+        if self.sums:
+            x, y = self.x.field, self.y.field
+            within = f"datum.{x} >= span.from && datum.{x} <= span.to && (span.{y} == null || span.{y} == datum.{y})"
+            busiest = "isValid(datum.die) && indexof(datum.die, die + ',') == 0"
+            test = f"(span == null || {within}) && (die == null || {busiest})"
+            encoding |= {"opacity": {"condition": {"test": test, "value": 1}, "value": 0.18}}
+        return [{"mark": {"type": "rect", "cursor": "pointer"}, "encoding": encoding}]
 
 
 def waterfall(

@@ -1,154 +1,136 @@
-"""Figures of a report for print: which ones the files of its folder allow, drawn by `archsim.report.plots`."""
+"""Figures for print: those of the pages of a report, laid out for the columns of a paper and drawn by Vega-Lite.
+
+Vega-Lite runs inside of ``vl-convert-python``, without a browser and without a network. A figure is laid out as
+`archsim/report/templates/plots.js` lays it out on a page of that width, and is then scaled to the size of the text.
+"""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
+import json
+import math
+import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
-from archsim.base import errors, units
-from archsim.report.figures import OF_RUNS, shares_below
-from archsim.report.plot_parts import FONT_PT
-from archsim.report.plots import Bars, Colours, Figure, PlotAxis, Points
-from archsim.runs.results import PARQUET, Results
+from archsim.base import errors
+from archsim.base.files import refuse_unwritable
+from archsim.report.plot_parts import colours, named_by
 
-MOST_BARS = 120  # of a model on a system that can be read in print
-
-ABOUT: Mapping[str, str] = MappingProxyType({
-    "iteration": "time of a whole decode iteration, part after part",
-    "gain": "decode throughput over ep",
-    "speedup": "decode throughput over base",
-    "throughput": "tokens per second",
-    "limits": "share of time by cause",
-    "critical_path": "time of a decode step, cause after cause",
-    "load": "tokens of the busiest die over the mean",
-    "traffic": "bytes that HBM reads and writes",
-    "hops": "hops of base over those of each policy",
-    "copies": "bytes of copies on the die with most of them",
-    "energy": "energy per token, estimated, with its range",
-})  # fmt: skip
-
-
-class Printed(NamedTuple):
-    """A figure of a study: ``about``: one line for lists; ``file`` of its folder that it is drawn from, and a
-    ``column`` that it must have.
-    """
-
-    about: str
-    file: str
-    column: str
-    draw: Callable[[Path], Figure]
+FORMATS = ("pdf", "png", "svg")
+FONT_PT = 8  # of text
+PAGE_FONT_PX = 11  # of text on pages, as `archsim.report.plot_parts.CONFIG` has it
+# Width in pt of a figure over so many columns of a paper with two (IEEEtran: 252 pt and 516 pt).
+COLUMNS_PT: Mapping[int, float] = MappingProxyType({1: 252.0, 2: 516.0})
+PNG_DPI = 300
+VEGA_LITE = "6.4"  # the version whose language `archsim.report.plots.Figure.vega` writes, as in archsim/report/vega
+PADDING_PX = 10  # of Vega around a figure, both sides together
+TITLE_CHARACTER_PX, HEADER_CHARACTER_EM = 5.6, 0.6  # mean width of a character, as plots.js has them
+MOST_LAYOUTS = 5  # labels beside bars may need more room than is known before they are drawn
+_FIGURE = re.compile(r'<figure class="plot".*?<script type="application/json">(.*?)</script>', re.DOTALL)
 
 
 def write_figure(folder: Path, name: str, out: Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
-    """Draw a figure of the report in ``folder``, as `Figure.save` does. Raises ArchsimError for a name or a format that
-    is not there, with those that are, and where matplotlib is missing.
+    """Write a figure of the pages in ``folder``, as `draw` does. Raises ArchsimError for a name or a format that is not
+    there, with those that are, and where vl-convert-python is missing.
     """
-    known = names_of(folder)
-    if not known:
-        raise errors.ArchsimError(
-            f"{folder}: there is nothing to plot. Figures come from the folder of a sweep, an exploration, a "
-            "comparison or a serve run"
-        )
+    known = _figures(folder)
     if name not in known:
-        listed = "\n".join(f"  {each:<12} {about}" for each, about in known.items())
+        listed = "\n".join(f"  {each:<12} {about}" for each, about in names_of(folder).items())
         raise errors.ArchsimError(f"{folder}: no figure {name!r}{errors.did_you_mean(name, known)}; it has:\n{listed}")
-    drawn = _of_runs(name, folder) if name in OF_RUNS else OF_STUDIES[name].draw(folder)
-    return drawn.save(out, columns, font_pt)
+    return draw(known[name], out, columns, font_pt)
 
 
 def names_of(folder: Path) -> dict[str, str]:
-    """Name → what it shows, of the figures that a report's files allow."""
-    found: dict[str, str] = {}
-    if (folder / PARQUET).is_file():
-        rows = Results.load(folder).runs.rows
-        found = {name: ABOUT[name] for name, drawn in OF_RUNS.items() if drawn(rows) is not None}
-    for name, each in OF_STUDIES.items():
-        if (folder / each.file).is_file():
-            with (folder / each.file).open(encoding="utf-8", newline="") as stream:
-                found |= {name: each.about} if each.column in next(csv.reader(stream), []) else {}
+    """Name → its question, of the figures of a folder's pages. Raises ArchsimError for a folder without any."""
+    return {name: spec["description"].partition("?")[0] + "?" for name, spec in _figures(folder).items()}
+
+
+def _figures(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name → specification, page by page; the page of the answer first. Of the same name, the second has a -2."""
+    found: dict[str, dict[str, Any]] = {}
+    for page in sorted(folder.glob("*.html"), key=lambda file: (file.name != "index.html", file.name)):
+        for text in _FIGURE.findall(page.read_text(encoding="utf-8")):
+            spec = json.loads(text)
+            name = wanted = spec["usermeta"].get("name") or named_by(spec["description"])
+            number = 1
+            while name in found and found[name] != spec:
+                number += 1
+                name = f"{wanted}-{number}"
+            found[name] = spec
+    if not found:
+        raise errors.ArchsimError(
+            f"{folder}: no page with a figure. Figures come from the folder of a sweep, an exploration, a comparison "
+            "or a serve run"
+        )
     return found
 
 
-def _of_runs(name: str, folder: Path) -> Figure:
-    drawn = OF_RUNS[name](Results.load(folder).runs.rows)
-    assert drawn is not None, "is one of names_of"
-    if isinstance(drawn, Bars) and not drawn.begin:
-        names = ("assumptions", "system", "model")
-        bars = {(tuple(row[name] for name in names), row["place"], row["name"]) for row in drawn.rows}
-        runs = max(Counter(of for of, _, _ in bars).values())
-        if runs > MOST_BARS:
-            raise errors.ArchsimError(
-                f"{folder}: {runs} runs of one model and system, of which up to {MOST_BARS} can be read. Of a "
-                "`sweep:` take its front, or draw results.parquet yourself"
-            )
-    return drawn
+def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, font_pt: float = FONT_PT) -> Path:
+    """Draw a specification of `archsim.report.plots.Figure.vega` as .pdf, .png or .svg, by the ending of the name, with
+    the values that are chosen at first; the same bytes each time. ``columns`` of a paper: the file is exactly as wide
+    as these; None: one, or two for several panels. Raises ArchsimError for other endings, and where vl-convert-python
+    is missing.
+    """
+    file = Path(out)
+    if file.suffix[1:] not in FORMATS:
+        raise errors.ArchsimError(f"{file}: figures are written as {', '.join(FORMATS)}, by the file's ending")
+    refuse_unwritable(file)
+    try:
+        import vl_convert
+    except ModuleNotFoundError:
+        raise errors.ArchsimError("figures for print need vl-convert-python: pip install 'archsim[figures]'") from None
+    wide_pt = COLUMNS_PT[columns or min(2, spec["usermeta"]["panels"])]
+    room_px, less = round(wide_pt * PAGE_FONT_PX / font_pt), 0.0
+    for _ in range(MOST_LAYOUTS):
+        svg = vl_convert.vegalite_to_svg(laid_out(spec, room_px, less), vl_version=VEGA_LITE, allowed_base_urls=[])
+        size = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d. ]+"', svg)
+        assert size is not None, "as Vega writes it"
+        over = float(size[1]) - room_px
+        if over <= 0:
+            break
+        less += over + 1
+    tall_px = float(size[2])
+    unit, tall_pt = "pt" if file.suffix == ".svg" else "", tall_px * wide_pt / room_px
+    head = f'width="{wide_pt:g}{unit}" height="{tall_pt:.6g}{unit}" viewBox="0 0 {max(room_px, float(size[1])):g} '
+    svg = svg.replace(size[0], f'{head}{tall_px:g}"', 1)
+    write: dict[str, Callable[[], bytes]] = {
+        ".svg": svg.encode,
+        ".pdf": lambda: vl_convert.svg_to_pdf(svg),
+        ".png": lambda: vl_convert.svg_to_png(svg, ppi=PNG_DPI),
+    }
+    file.write_bytes(write[file.suffix]())
+    return file
 
 
-def _front(folder: Path) -> Figure:
-    """Every design that the event engine ran by the first two objectives of the front."""
-    rows = _csv(folder / "front.csv")
-    names = [name for name in rows[0] if name.endswith(")") and " (" in name]
-    up = names[0]
-    across = next((name for name in names if name.startswith("cost")), names[1])
-    kinds = {"0": "dominated", "1": "on the front"}
-    return Points(
-        question="Which designs are on the front?", x=PlotAxis("x", across, log=True), y=PlotAxis("y", up, log=True),
-        rows=[{"x": float(row[across]), "y": float(row[up]), "kind": kinds[row["front"]]} for row in rows],
-        colours=Colours("kind", {"dominated": "--p0", "on the front": "--p4"}), zero=False,
-    )  # fmt: skip
-
-
-def _requests(column: str, title: str, folder: Path) -> Figure:
-    """The shares of requests below a time of ``requests.csv``; a line for each policy's folder."""
-    times_ms: dict[str, list[float]] = {}
-    for file in [folder / "requests.csv", *sorted(folder.glob("*/requests.csv"))]:
-        name = file.parent.name if file.parent != folder else "first"
-        if values := [float(row[column]) / units.NS_PER_MS for row in _csv(file) if row[column]]:
-            times_ms[name] = values
-    if not times_ms:
-        raise errors.ArchsimError(f"{folder}: no request has a {title.partition(',')[0]}; nothing to draw")
-    return shares_below(f"How many requests are below a {title}?", title, times_ms)
-
-
-def _comparison(folder: Path) -> Figure:
-    """How much more of each quantity the second design has."""
-    rows = [
-        {"name": f"{row['name']} ({row['group']})", "begin": 1.0, "value": ratio, "label": f"{ratio:.3g}×"}
-        for row in _csv(folder / "comparison.csv")
-        if row["ratio"] and (ratio := float(row["ratio"])) > 0
-    ]
-    if not rows:
-        raise errors.ArchsimError(
-            f"{folder / 'comparison.csv'}: no quantity has a value of both designs; nothing to draw"
-        )
-    return Bars(
-        question="How much more of each quantity has the second design?", rows=rows, y="name", begin="begin",
-        x=PlotAxis("value", "B over A, ×", log=True), reference=1.0,
-    )  # fmt: skip
-
-
-def _csv(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows:
-        raise errors.ArchsimError(f"{path}: no rows; nothing to draw")
-    return rows
-
-
-OF_STUDIES: Mapping[str, Printed] = MappingProxyType({
-    "front": Printed(
-        "designs by throughput and price: the front, and what it dominates", "front.csv", "front", _front
-    ),
-    "ratios": Printed("the second design over the first, by quantity", "comparison.csv", "ratio", _comparison),
-    "ttft": Printed(
-        "time to first token", "requests.csv", "ttft_ns", partial(_requests, "ttft_ns", "time to first token, ms")
-    ),
-    "tpot": Printed(
-        "time per output token", "requests.csv", "tpot_ns", partial(_requests, "tpot_ns", "time per output token, ms")
-    ),
-})  # fmt: skip
+def laid_out(spec: Mapping[str, Any], room_px: float, less_px: float = 0.0) -> dict[str, Any]:
+    """A specification for a page of this width, in the light colours, with rows as records. ``less_px``: room that an
+    earlier layout lacked.
+    """
+    named = colours()
+    text = re.sub(r'"(--[a-z0-9-]+)"', lambda each: json.dumps(named[each[1]]), json.dumps(spec))
+    found: dict[str, Any] = json.loads(text)
+    found["background"] = named["--page"]
+    plan, inner = found["usermeta"], found.get("spec", found)
+    for name, rows in found["datasets"].items():
+        if isinstance(rows, dict):  # as pages store them
+            found["datasets"][name] = [dict(zip(rows["columns"], row, strict=True)) for row in rows["rows"]]
+    panels = plan["panels"]
+    most = max(1, min(panels, int(room_px // plan["least"])))
+    across = math.ceil(panels / math.ceil(panels / most))
+    inner["width"] = max(120, int((room_px - PADDING_PX - less_px) / across - plan["left"] - 24))
+    if plan["ratio"]:
+        inner["height"] = round(inner["width"] * plan["ratio"])
+    for layer in inner["layer"]:  # a title that is longer than the axis stands in lines
+        axis = layer.get("encoding", {}).get("x", {}).get("axis") or {}
+        if axis.get("title"):
+            axis["title"] = wrap(axis["title"], max(12, int((inner["width"] + plan["left"] / 2) / TITLE_CHARACTER_PX)))
+    if "facet" in found:
+        found["columns"] = across
+        longest = max(len(str(name)) for name in found["facet"]["sort"])
+        fits_px = (room_px / across - plan["left"]) / (HEADER_CHARACTER_EM * longest)
+        found["facet"]["header"]["labelFontSize"] = max(8, min(12, fits_px))
+    found["config"]["legend"]["columns"] = max(1, int((room_px - plan["left"]) // plan["entry"]))
+    return found

@@ -3,6 +3,7 @@
 import base64
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from archsim.report import figures, plots, rendering
 from archsim.workload.profile import BATCHES, DEFINITIONS, POINTS, Profile, insights
 
 SCALE_STEPS = 64  # of the colours below a heatmap
+MOST_NUMBERED = 32  # experts whose numbers stand below their column: it is 13 px wide, and a number of two digits 12
 _NAMES = {"cross_layer": "across layers", "cross_token": "across tokens", "coactivation": "chosen together"}
 
 
@@ -57,7 +59,7 @@ def render(found: Profile) -> str:
         "insights": insights(found),
         "numbers": [(name, found.mean(name), found.halves.get(name), DEFINITIONS[name]) for name in names],
         "heat": [(_NAMES[name], heatmap(table)) for name, table in found.heat.items()],
-        "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True)),
+        "loads": heatmap(found.loads / found.loads.sum(axis=1, keepdims=True), found.trace.layer_ids),
         "coverage": figures.lines_of(
             "How many pairs of experts cover how much?", [figures.Line(*each) for each in coverage.items()],
             "share of pairs, most frequent first", "share of selections",
@@ -72,7 +74,7 @@ def render(found: Profile) -> str:
             "log2 of requests per step", "distinct experts, mean over layers",
         ),
         "subjects": [
-            (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
+            (name, heatmap(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), found.trace.layer_ids))
             for name, counts in list(zip(found.trace.subject_names, found.subject_loads, strict=True))[:8]
         ],
     }  # fmt: skip
@@ -98,26 +100,30 @@ def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> plots.P
     )  # fmt: skip
 
 
-def heatmap(shares: np.ndarray) -> str:
+def heatmap(shares: np.ndarray, layers: Iterable[int] = ()) -> str:
     """An ``<img>`` of a table, one pixel per entry, dark for small ones: the square root of each over the largest.
-    Scale below.
+    Scale below. Columns are experts, and rows are ``layers`` or experts, too; ``heat.js`` names both where one points.
     """
     largest = float(shares.max())
     scale = np.linspace(0.0, 1.0, SCALE_STEPS)[None, :] ** 2  # even steps of colour
     half = f"{largest / 4:.2g}"  # the middle of a square-root scale
     ends = f'<small class="ends"><span>0</span><span>{half}</span><span>{largest:.2g}</span></small>'
     alt = f"heatmap of {shares.shape[0]} by {shares.shape[1]}"
-    numbers = np.unique(np.linspace(0, shares.shape[1] - 1, 5).astype(int))
-    experts = "".join(f"<span>{'expert ' if not each else ''}{each}</span>" for each in numbers)
-    below = f'<small class="ends">{experts}</small>'
-    return f"{_image(shares, 'heat', alt)}{below}{_image(scale, 'scalebar', f'colours, from 0 to {largest:.2g}')}{ends}"
+    every = shares.shape[1]
+    numbers = range(every) if every <= MOST_NUMBERED else np.unique(np.linspace(0, every - 1, 5).astype(int))
+    experts = "".join(f"<span>{each}</span>" for each in numbers)
+    below = f'<small class="ends{" each" if every <= MOST_NUMBERED else ""}">{experts}</small>'
+    named = f' data-largest="{largest:.4g}" data-layers="{",".join(map(str, layers))}"'
+    told = '<small class="pointed">Columns are experts. Point at a cell for its numbers.</small>'
+    bar = _image(scale, "scalebar", f"colours, from 0 to {largest:.2g}")
+    return f"{_image(shares, 'heat', alt, named)}{below}{told}{bar}{ends}"
 
 
-def _image(shares: np.ndarray, kind: str, alt: str) -> str:
+def _image(shares: np.ndarray, kind: str, alt: str, more: str = "") -> str:
     level = np.sqrt(shares / max(float(shares.max()), 1e-12))
     colour = np.stack([level, level**1.6 * 0.9, 0.25 + level * 0.35], axis=-1)
     png = base64.b64encode(_png((np.clip(colour, 0, 1) * 255).astype(np.uint8))).decode()
-    return f'<img class="{kind}" alt="{alt}" src="data:image/png;base64,{png}">'
+    return f'<img class="{kind}" alt="{alt}"{more} src="data:image/png;base64,{png}">'
 
 
 def _reuse_curve(reuse: np.ndarray) -> list[tuple[float, float]]:

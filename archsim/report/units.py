@@ -31,14 +31,16 @@ def significant(value: float, digits: int = 3) -> str:
 
 def carried_digits(value: float, low: float, high: float) -> str:
     """A value with as many digits as its interval carries, ``127.3`` of 104 to 170 → ``127``: the last digit that is
-    shown is worth at most a tenth of the interval's width, and the first one stays.
+    shown is worth at most a tenth of the interval's width, and the first one stays, of
+    whole numbers the first two: ``240`` of 90 to 1,300 is not 200.
     """
     width = abs(high - low)
     if not (math.isfinite(value) and math.isfinite(width)) or width <= _NOTHING * abs(value):
         return significant(value)
     place = math.floor(math.log10(width / 10))
     if value:
-        place = min(place, math.floor(math.log10(abs(value))))
+        first = math.floor(math.log10(abs(value)))
+        place = min(place, max(first - 1, min(first, 0)))
     worth = 10.0**place
     return f"{round(value / worth) * worth if place > 0 else value:,.{max(0, -place)}f}"
 

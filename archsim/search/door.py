@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,7 +115,10 @@ def _variants(side: Side, key: str, values: Sequence[Any]) -> list[Side]:
     found = []
     for value in values:
         written = value if isinstance(value, str) else json.dumps(value)
-        system = options.load_system(side.source, [f"{own}={written}"])
+        try:
+            system = options.load_system(side.source, [f"{own}={written}"])
+        except errors.SpecError as error:
+            raise errors.SpecError(re.sub(r"^.*?--set [^:]*", f"--vary {key}", str(error))) from None
         found.append(side._replace(name=f"{side.name} with {own} {value}", system=system))
     return found
 

@@ -117,9 +117,9 @@ def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tup
     return found
 
 
-def side_of(given: Any, model: str | None) -> Side:
-    """A side by its name: a system with an optional ``:N``, an experiment, a deployment or a report. ``model``: of the
-    comparison; with it, a name that is both a system and an experiment is the system. Raises SpecError.
+def side_of(given: Any, machine: bool) -> Side:
+    """A side by its name: a system with an optional ``:N``, an experiment, a deployment or a report. ``machine``: a
+    name that is both a system and an experiment is the system. Raises SpecError.
     """
     if isinstance(given, SystemSpec):
         return Side(given.name, 1, SYSTEM, given.model_dump(mode="json", by_alias=True), system=given)
@@ -128,7 +128,7 @@ def side_of(given: Any, model: str | None) -> Side:
     name, count = _count_and_name(given) if isinstance(given, str) else (given, 1)
     systems = config_files.named_files("systems")
     is_named = isinstance(name, str) and not library.is_path(name) and not Path(name).exists()
-    if is_named and name in config_files.named_files("") and not (model and name in systems):
+    if is_named and name in config_files.named_files("") and not (machine and name in systems):
         return _of_file(name, count)
     if is_named:
         name = _system_named(str(name))

@@ -282,7 +282,7 @@ def load_system(name: str | os.PathLike[str]) -> SystemSpec:
     >>> ar.load_system("dojo").dies
     25
     """
-    tree = _reference("systems", os.fspath(name))
+    tree = _reference("systems", name)
     return validation.validate(SystemSpec, tree, ("systems", 0))
 
 
@@ -292,7 +292,7 @@ def load_model(name: str | os.PathLike[str]) -> model.ModelSpec:
     >>> ar.load_model("olmoe-1b-7b").experts
     64
     """
-    tree = _reference("models", os.fspath(name))
+    tree = _reference("models", name)
     return validation.validate(model.ModelSpec, tree, ("models", 0))
 
 
@@ -327,8 +327,13 @@ def check_file(source: Source, overrides: Sequence[str] = ()) -> fields.Spec:
     return validation.validate(kind, tree)
 
 
-def _reference(kind: str, name: str) -> yaml.Tree:
-    keys = (kind, 0)
+def _reference(kind: str, given: str | os.PathLike[str]) -> yaml.Tree:
+    if not isinstance(given, str | os.PathLike):
+        raise errors.SpecError(
+            f"{_short(given)} is of type {type(given).__name__}; expected the name of one of `archsim list {kind}`, or "
+            "the path of a YAML file"
+        )
+    name, keys = os.fspath(given), (kind, 0)
     tree = yaml.Tree({kind: [name]}, {(): yaml.Place(kind), keys: yaml.Place(name)})
     References(tree, None).expand(keys)
     return tree

@@ -47,12 +47,11 @@ class Death:
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
         moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
         return [
-            f"before:   {self.before_ns / 1e6:.3f} ms a decode iteration on {self.dies} dies",
-            f"after:    {self.after_ns / 1e6:.3f} ms ({change[0]}): die {self.die} is dead, its experts are on the "
-            f"dies with fewest; {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
-            f"balanced: {self.balanced_ns / 1e6:.3f} ms ({change[1]}): the policy's placement for {self.dies - 1} "
-            f"dies; {moved}, "
-            f"so it holds after {self.steps} iteration{'s' * (self.steps != 1)} or more",
+            f"If die {self.die} of {self.dies} fails, a decode iteration takes {self.after_ns / 1e6:.3f} instead of "
+            f"{self.before_ns / 1e6:.3f} ms ({change[0]}) with its experts on the dies with fewest, and "
+            f"{self.balanced_ns / 1e6:.3f} ms ({change[1]}) with the policy's placement for {self.dies - 1} dies.",
+            f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
+            f"placement: {moved}, so it is worth it after {self.steps} iteration{'s' * (self.steps != 1)} or more",
         ]
 
 

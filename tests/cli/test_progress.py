@@ -13,7 +13,7 @@ from support.waiting import wait_for
 from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
 from archsim.cli import run
-from archsim.cli.heartbeat import EVERY_S, LONG_S, LONG_SILENT_S, ErasingStream, Heard, doing, heartbeat
+from archsim.cli.heartbeat import EVERY_S, LONG_S, LONG_SILENT_S, ErasingStream, Heard, begins, heartbeat
 from archsim.cli.list import add_list, run_list
 from archsim.cli.progress import FEW, Bar, Lines
 
@@ -218,10 +218,21 @@ def test_what_goes_on_is_told_in_place_of_the_last_line(monkeypatch):
     heard_, written, now = heard()
     monkeypatch.setattr(sys, "stderr", heard_)
     print("searching ...", file=heard_)
-    doing("serving with sizes 2 of 7")
+    begins("serving with sizes 2 of 7")
     now[0] = SILENT_S
     heard_.beat()
-    assert written.getvalue().splitlines() == ["searching ...", "  serving with sizes 2 of 7"]
+    begins("serving with sizes 2 of 7")
+    now[0] += SILENT_S + 1
+    heard_.beat()  # the same goes on
+    assert written.getvalue().splitlines() == ["searching ...", "  serving with sizes 2 of 7, 2 s so far"]
+
+
+def test_a_line_of_progress_is_not_said_again_at_once():
+    stream, written, now = heard()
+    print("  34 runs, 38 % after 21 s, about 35 s left", file=stream)
+    now[0] = EVERY_S - 0.1
+    stream.beat()
+    assert written.getvalue().count("\n") == 1
 
 
 def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):

@@ -10,9 +10,14 @@ from support.browser import chromium, run_in
 from support.examples import sampled
 from support.report_folder import write_folder
 
+from archsim.base.tables import Table
 from archsim.report.page import PAGES, write_report
 from archsim.report.plot_parts import TEMPLATES
 from archsim.report.plots import RAMP
+from archsim.report.profile_page import heatmap
+from archsim.report.report import Report
+from archsim.runs.columns import STEP_COLUMNS
+from archsim.runs.results import Results, write_frames
 from archsim.specs.explore import ExploreSpec
 from archsim.specs.library import load_assumptions
 from archsim.studies.exploration.candidates import Candidate, Exploration
@@ -228,3 +233,109 @@ def test_text_has_a_contrast_of_at_least_4_5(colours, dark_from):
             over = zip(tint, colours["--page"], strict=True)
             under = [share * each / 255 + (1 - share) * ground for each, ground in over]
             assert _contrast(colours["--ink"], under) >= 4.5, (name, percent)
+
+
+# ---- the timeline of layer-steps chooses what the map, the waterfall and the traffic show
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A page of two policies, whose dies are busy for 10 % of the prefill and 10 % more in every iteration after it. A
+    quarter of every layer-step is compute; it reads as many MB as the number of its iteration.
+    """
+    folder = write_folder(
+        tmp_path_factory.mktemp("followed"), policies=("ep", "allo"), assumptions=(load_assumptions("physical"),)
+    )
+    steps = [
+        row | {"bound_compute_ns": 0.25 * row["time_ns"], "bound_hbm_ns": 0.75 * row["time_ns"], "tokens": 100}
+        | {"hbm_local_read_bytes": 10**6 * row["step"], "die": row["step"] % 3, "die_tokens": 10}
+        for row in Results.load(folder).steps.rows
+    ]  # fmt: skip
+    Table(STEP_COLUMNS, steps).write_parquet(folder / "steps.parquet")
+    links = Report(folder).links
+    busy = [0.1 * (at + 1) for at in range(5)]
+    frames = {"last": list(range(5)), "time_ns": [1e6] * 5, "tokens": [[1] * 25] * 5, "queue": [[None] * 25] * 5}
+    frames |= {name: [[each] * 25 for each in busy] for name in ("hbm", "array")}
+    of_links = {key: [[each] * len(own.rows) for each in busy] for key, own in links.items()}
+    of_runs = ({"run": key, "frames": frames | {"link": own, "link_queue": own}} for key, own in of_links.items())
+    write_frames(folder / "frames.json", of_runs)
+    return write_report(folder)
+
+
+CHOOSE = """for (const each of document.querySelectorAll("details")) each.open = true;
+    const named = (name) => document.querySelector(`figure.plot[data-name="${name}"]`);
+    const names = ["steps", "dies", "critical_path", "traffic"];
+    for (const name of names) await drawn(named(name));
+    const marks = (name) => [...named(name).querySelectorAll("g.mark-rect path")];
+    const data = (name) => marks(name).map((each) => each.__data__.datum);
+    const cell = (iteration, policy) => marks("steps").find(({ __data__: { datum } }) =>
+      datum.iteration === iteration && datum.layer === 4 && datum.policy === policy);
+    const point = (kind, mark) => mark.dispatchEvent(new PointerEvent(kind, { bubbles: true }));
+    const shown = async () => {
+      await new Promise((done) => setTimeout(done, 300));
+      return {
+        told: names.map((name) => named(name).querySelector(".span")?.textContent ?? ""),
+        faint: marks("steps").filter((each) => Number(each.getAttribute("opacity") ?? 1) < 1).length,
+        dies: [...new Set(data("dies").map((each) => each.value).filter(Number.isFinite))],
+        map: named("dies").querySelector("svg").textContent,
+        bars: data("critical_path").filter((each) => each.policy === "allo").map((each) => [each.cause, each.label]),
+        bytes: data("traffic").filter((each) => each.policy === "allo").map((each) => each.label),
+      };
+    };
+    const found = [await shown()];
+"""
+
+
+def test_what_is_chosen_in_the_timeline_is_what_the_map_the_waterfall_and_the_traffic_show(followed):
+    """A click chooses a layer-step, and pulling over iterations all layers of these; a button shows the run again."""
+    script = f"""{CHOOSE}
+    for (const kind of ["pointerdown", "pointerup"]) point(kind, cell(2, "allo"));
+    found.push(await shown());
+    point("pointerdown", cell(1, "ep"));
+    for (const iteration of [2, 3]) point("pointermove", cell(iteration, "ep"));
+    point("pointerup", cell(3, "ep"));
+    found.push(await shown());
+    named("traffic").querySelector(".span button").click();
+    found.push(await shown());
+    return found;"""
+    before, one, some, after = run_in(followed, script, 1440)
+    assert set(before["told"] + after["told"]) == {""} and before["faint"] == after["faint"] == 0
+    assert before["bars"] == after["bars"] and before["bytes"] == after["bytes"]
+    cells = 2 * 5 * 3  # of two policies, each with a prefill and four decode steps of three layers
+    assert set(one["told"]) == {"Layer 4, iteration 2 show the whole run"} and one["faint"] == cells - 2
+    assert one["dies"] == pytest.approx([30]) and "layer 4, iteration 2: 3.00" in one["map"]
+    assert dict(one["bars"])["multiply"] == "751 ns" and dict(one["bars"])["HBM"] == "2.25 µs"  # of 3,004 ns
+    assert set(one["bytes"]) == {"2 MB"}
+    assert set(some["told"]) == {"All layers, iterations 1 to 3 show the whole run"} and some["faint"] == 2 * 2 * 3
+    assert some["dies"] == pytest.approx([30])
+    # 2,000 + 3,000 + 4,000 ns, and as many ns as the numbers of the layers 3, 4 and 5: a mean of 9,012 an iteration
+    assert dict(some["bars"])["multiply"] == "2.25 µs" and dict(some["bars"])["HBM"] == "6.76 µs"
+    assert set(some["bytes"]) == {"18 MB"}
+
+
+def test_a_click_on_a_die_leaves_the_layer_steps_whose_most_loaded_die_it_is(followed):
+    script = f"""{CHOOSE}
+    click(marks("dies").find((each) => each.__data__.datum.die === 1));
+    found.push(await shown());
+    return [data("steps").filter((each) => [0, 2].includes(each.iteration % 3)).length, found];"""
+    others, (before, after) = run_in(followed, script, 1440)
+    assert before["faint"] == 0 and after["faint"] == others == 18
+
+
+def test_a_heatmap_names_the_experts_and_the_layer_where_one_points(tmp_path):
+    """Below few columns each has its number."""
+    shares = np.arange(12).reshape(2, 6) / 100
+    script = (TEMPLATES / "heat.js").read_text(encoding="utf-8")
+    style = "<style>img { width: 600px; height: 200px; }</style>"
+    page = tmp_path / "index.html"
+    images = "".join(f"<figure>{heatmap(shares, of)}</figure>" for of in ((3, 7), ()))
+    page.write_text(f"<body>{style}{images}<script>{script}</script></body>", encoding="utf-8")
+    told = run_in(
+        page,
+        """const point = (image, x, y) => { const box = image.getBoundingClientRect();
+      image.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + x, clientY: box.top + y })); };
+    const images = [...document.querySelectorAll("img.heat")];
+    for (const image of images) point(image, 450, 150);
+    return [...document.querySelectorAll(".pointed, .each")].map((each) => each.innerText.replaceAll("\\n", ""));""",
+    )
+    assert told == ["012345", "expert 4, layer 7: about 0.10", "012345", "expert 4 after or with expert 1: about 0.10"]

@@ -238,7 +238,7 @@ def test_every_figure_shows_every_run(text):
         shown = found[f"Where is {system} busy"]
         assert len(rows_of(shown)) == dies * 2 * 2 * len(POLICIES)
         names = {param["name"] for param in shown["params"]}
-        assert names == {"f_assumptions", "f_model", "f_policy", "show", "on_dark_from", "moment"}
+        assert names == {"f_assumptions", "f_model", "f_policy", "show", "die", "on_dark_from", "moment"}
 
 
 def test_a_waterfall_ends_with_the_step(text):
@@ -955,7 +955,8 @@ def test_a_long_run_keeps_few_frames_the_last_one_among_them():
     [
         (126.98, 104.1, 170.2, "127"), (23.61, 20.3, 29.5, "23.6"), (1.2345, 1.14, 1.33, "1.23"),
         (843_845, 50_682, 843_845, "840,000"), (3.1, 0.0, 500.0, "3"), (2.0, 2.0, 2.0, "2.00"), (0.0, -1.0, 1.0, "0.0"),
-        (1.04567, 1.0456, 1.0458, "1.04567"), (float("nan"), 0.0, 1.0, "∞"),
+        (1.04567, 1.0456, 1.0458, "1.04567"), (238.0, 90.0, 1300.0, "240"), (24.0, 9.0, 1300.0, "24"),
+        (float("nan"), 0.0, 1.0, "∞"),
     ],
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_interval_carries(value, low, high, told):

@@ -3,21 +3,19 @@
 import importlib.util
 import json
 import re
+import sys
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.examples import sampled
 
 from archsim.base.errors import ArchsimError
-from archsim.base.tables import Table
-from archsim.report.figures import OF_RUNS
-from archsim.report.plots import FORMATS
-from archsim.report.printed_figures import ABOUT, MOST_BARS, names_of, write_figure
+from archsim.report.plots import Bars, Colours, PlotAxis
+from archsim.report.printed_figures import FORMATS, draw, names_of, write_figure
 from archsim.report.timeline import write_timeline
-from archsim.runs.columns import RUN_COLUMNS
 from microarch.blocks.catalogue import SERVED_BY
 from microarch.blocks.request import State
 from microarch.fabric.grid import build_mesh
@@ -174,55 +172,50 @@ def test_a_log_that_is_none_is_refused(tmp_path, log, message):
 
 # ---- Figures for print: those that a report has, by name, in every format; others are refused with the list.
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "reports" / "example"
-NUMBERS = ("speedup_vs_ep", "bound_compute", "energy_per_token_j", "energy_per_token_j_low", "energy_per_token_j_high")
+
+def _bars(runs: int = 2) -> Bars:
+    rows = [{"name": each, "value": 1.5 + at, "kind": each} for at, each in enumerate(("ep", "mine")[:runs])]
+    colours = Colours("kind", {"ep": "--p1", "mine": "--p5"})
+    return Bars(
+        name="gain", question="How much faster is <mine>?", rows=rows, x=PlotAxis("value", "gain, ×"), y="name",
+        colours=colours,
+    )  # fmt: skip
 
 
-def _report(folder: Path, batches: int = 2) -> Path:
-    row = dict.fromkeys(RUN_COLUMNS) | {"assumptions": "physical", "system": "s", "model": "m"}
-    row |= dict(zip(NUMBERS, (1.5, 1.0, 2.0, 1.0, 3.0), strict=True))
-    rows = [row | {"policy": each, "batch": n} for n in range(batches) for each in ("ep", "mine")]
-    Table(RUN_COLUMNS, rows).write_parquet(folder / "results.parquet")
+def _page(folder: Path, *figures: Bars) -> Path:
+    (folder / "index.html").write_text("".join(each.html() for each in figures), encoding="utf-8")
     return folder
 
 
-def test_a_report_has_the_figures_that_show_something(tmp_path):
-    assert list(names_of(_report(tmp_path))) == ["gain", "limits", "energy"]
-    assert list(names_of(EXAMPLE)) == ["front"]
-    assert list(ABOUT) == list(OF_RUNS)
+def test_a_report_has_the_figures_of_its_pages(tmp_path):
+    """By name; two of the same name that differ are told apart, and the same figure on two pages is one."""
+    more = replace(_bars(1), name="")
+    (tmp_path / "other.html").write_text(_bars().html() + more.html(), encoding="utf-8")
+    assert names_of(_page(tmp_path, _bars(), _bars(1))) == {
+        "gain": "How much faster is <mine>?", "gain-2": "How much faster is <mine>?",
+        "how-much-faster-is-mine": "How much faster is <mine>?",
+    }  # fmt: skip
 
 
-def test_files_without_rows_are_refused(tmp_path):
-    (tmp_path / "requests.csv").write_text("ttft_ns,tpot_ns\n")
-    assert list(names_of(tmp_path)) == ["ttft", "tpot"]
-    with pytest.raises(ArchsimError, match="requests.csv: no rows; nothing to draw"):
-        write_figure(tmp_path, "ttft", tmp_path / "ttft.pdf")
-
-
-@pytest.mark.parametrize(
-    ("name", "format_"),
-    sampled(zip(("gain", "limits", "energy"), FORMATS, strict=True), lambda case: case[1] == "svg"),
-)
-def test_a_figure_is_written_in_its_format_the_same_each_time(tmp_path, name, format_):
-    report, files = _report(tmp_path), [tmp_path / f"{n}.{format_}" for n in range(2)]
-    for file in files:
-        write_figure(report, name, file)
-    begins = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}[format_]
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_figure_is_written_in_its_format_the_same_each_time(tmp_path, format_):
+    """What the page shows and what a notebook has: the same bytes."""
+    pytest.importorskip("vl_convert", reason="figures for print need vl-convert-python: pip install 'archsim[figures]'")
+    files = [tmp_path / f"{n}.{format_}" for n in range(2)]
+    write_figure(_page(tmp_path, _bars()), "gain", files[0])
+    _bars().save(files[1])
+    begins = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<svg"}[format_]
     assert files[0].read_bytes() == files[1].read_bytes() and files[0].read_bytes().startswith(begins)
-
-
-def test_the_front_shows_what_was_dominated(tmp_path):
-    text = write_figure(EXAMPLE, "front", tmp_path / "front.svg").read_text(encoding="utf-8")
-    assert "dominated" in text and "on the front" in text
 
 
 @pytest.mark.parametrize(("columns", "width_pt"), [(1, 252), (2, 516)])
 def test_a_figure_for_print_is_as_wide_as_the_columns_of_a_paper(tmp_path, columns, width_pt):
-    """With text of the size that is asked for, and an interval for each bar that has one."""
-    text = write_figure(_report(tmp_path), "gain", tmp_path / "a.svg", columns, 6).read_text(encoding="utf-8")
+    """With text of the size that is asked for, and nothing outside."""
+    pytest.importorskip("vl_convert", reason="figures for print need vl-convert-python: pip install 'archsim[figures]'")
+    text = write_figure(_page(tmp_path, _bars()), "gain", tmp_path / "a.svg", columns, 6).read_text(encoding="utf-8")
     assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == width_pt
-    sizes = [float(each) for each in re.findall(r"scale\((0\.\d+) -", text)]
-    assert sizes and set(sizes) == {0.06}  # glyphs of 100 units
+    wide_px = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
+    assert "11px" in text and 11 * width_pt / wide_px == pytest.approx(6, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +224,22 @@ def test_a_figure_for_print_is_as_wide_as_the_columns_of_a_paper(tmp_path, colum
 )
 def test_an_unknown_figure_or_format_is_refused_with_those_there_are(tmp_path, name, file, said):
     with pytest.raises(ArchsimError, match=said):
-        write_figure(_report(tmp_path), name, tmp_path / file)
+        write_figure(_page(tmp_path, _bars()), name, tmp_path / file)
 
 
-def test_more_bars_than_can_be_read_are_refused(tmp_path):
-    with pytest.raises(ArchsimError, match="122 runs"):
-        write_figure(_report(tmp_path, MOST_BARS // 2 + 1), "gain", tmp_path / "a.pdf")
+def test_without_its_library_a_figure_names_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(ArchsimError, match=r"archsim\[figures\]"):
+        draw(_bars().vega(), tmp_path / "a.pdf")
+
+
+def test_a_figure_for_print_reads_nothing_beside_it(tmp_path):
+    pytest.importorskip("vl_convert", reason="figures for print need vl-convert-python: pip install 'archsim[figures]'")
+    secret = tmp_path / "secret.csv"
+    secret.write_text("name,value\nleaked,3\n", encoding="utf-8")
+    spec = _bars().vega()
+    (spec.get("spec", spec))["layer"][0]["data"] = {"url": secret.as_uri()}
+    assert "leaked" not in draw(spec, tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
 # ---- The page on speed is what `benchmarks/speed.py` makes of its table.

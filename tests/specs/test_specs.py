@@ -512,7 +512,7 @@ def _loaded_by(code: str) -> set[str]:
 def test_specs_stay_light_and_help_waits_for_no_import():
     specs = "import archsim.specs.library, archsim.specs.describe, archsim.specs.assumptions"
     shown = "import archsim.cli.main\ntry: archsim.cli.main.main(['--help'])\nexcept SystemExit: pass"
-    heavy = {"numpy", "numba", "pandas", "matplotlib", "pyarrow"}
+    heavy = {"numpy", "numba", "pandas", "vl_convert", "pyarrow"}
     for code, light, absent in ((specs, "pydantic", heavy), (shown, "argparse", heavy | {"pydantic", "yaml", "rich"})):
         loaded = _loaded_by(code)
         assert light in loaded and not loaded & absent

@@ -52,6 +52,7 @@ def scatter(found: Exploration, across: str, up: str, model: str) -> plots.Point
     of_model = f" ({model})" if len(found.models) > 1 else ""
     drawn = f"; one in {every} of the others is shown" if every > 1 else ""
     return plots.Points(
+        name="front",
         question=f"Which designs are best by {up} and {across}?{of_model} "
         f"{len(front)} of {len(shown)} are on the front{drawn}",
         rows=rows, x=x, y=y, zero=False, low="low" if bands else "", high="high" if bands else "",

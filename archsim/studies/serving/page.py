@@ -203,7 +203,7 @@ def _policy_row(outcome: Outcome, shown: Outcome) -> tuple[str, str, tuple[str, 
 def _distributions(outcome: Outcome) -> list[Points]:
     times = times_ns(outcome.served)
     return [
-        shares_below(question, title, {title: times[name] / units.NS_PER_MS})
+        shares_below(name, question, title, {title: times[name] / units.NS_PER_MS})
         for name, title, question in (
             ("ttft", "TTFT, ms", "How long do requests wait for their first token?"),
             ("tpot", "TPOT, ms", "How long does each further token take?"),

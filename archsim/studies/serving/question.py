@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -117,6 +118,10 @@ def asked_of(
         ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
         time_ns(f"--{name}", text)
+    numbers = {"--usd": usd_per_hour, "--watts": watts, "--input": input_tokens, "--output": output_tokens}
+    for name, number in (numbers | {"--rate": rate or None}).items():
+        if number is not None and not 0 < number < math.inf:
+            raise SpecError(f"{name} {number:g}: expected a number above 0")
     for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
         for each in given:
             if each not in known:
