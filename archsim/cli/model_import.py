@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from archsim.base.errors import SpecError
-from archsim.cli.arguments import OK, add_file, file_out, natural
+from archsim.cli.arguments import OK, add_file, file_out
+from archsim.verbs import natural
 
 
 def add_model_import(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from archsim import verbs
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
 from archsim.cli import arguments
@@ -109,7 +110,7 @@ def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
     parser.add_argument(
         "--events",
-        type=arguments.positive,
+        type=verbs.positive,
         default=300,
         metavar="N",
         help="How many events its stimulus has (default: 300).",
@@ -166,7 +167,7 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=arguments.positive, default=100, metavar="N",
+        "--events", type=verbs.positive, default=100, metavar="N",
         help="How many random events to add after the corner cases (default: 100).",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
@@ -251,7 +252,7 @@ NAMED = 5  # of what a stimulus did not cover
 def add_rtl_lockstep(parser: arguments.Parser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=arguments.positive, default=1000, metavar="N",
+        "--events", type=verbs.positive, default=1000, metavar="N",
         help="The least number of random blocks of tokens, cycles, look-ups or words to add after the corner cases "
         "(default: 1000).",
     )  # fmt: skip

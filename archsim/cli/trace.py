@@ -3,6 +3,7 @@ import sys
 import time
 from pathlib import Path
 
+from archsim import verbs
 from archsim.cli import arguments
 
 
@@ -74,7 +75,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         help="Fit without this statistic, and print what the traffic predicts for it. May be repeated.",
     )
     arguments.add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -100,7 +101,7 @@ def run_fit(args: argparse.Namespace) -> int:
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--rows", type=arguments.natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
+        "-n", "--rows", type=verbs.natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
     )
 
 
@@ -192,9 +193,9 @@ def run_profile(args: argparse.Namespace) -> int:
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--requests", type=arguments.positive, required=True, metavar="N", help="How many requests to draw."
+        "-n", "--requests", type=verbs.positive, required=True, metavar="N", help="How many requests to draw."
     )
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_store_out(parser, "STORE-sample")
 
 
@@ -249,7 +250,7 @@ def _span(text: str) -> tuple[int, int | None]:
     first, colon, last = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
-    return arguments.natural(first or "0"), arguments.natural(last) if last else None
+    return verbs.natural(first or "0"), verbs.natural(last) if last else None
 
 
 def add_synth(parser: argparse.ArgumentParser) -> None:
@@ -264,12 +265,12 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of the preset).")
     parser.add_argument(
         "--requests",
-        type=arguments.positive,
+        type=verbs.positive,
         default=64,
         metavar="N",
         help="How many requests to generate (default: 64).",
     )
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_file(parser, "The .npz file to write", "PRESET.npz")
 
 

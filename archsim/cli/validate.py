@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from archsim.base.files import claim
-from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
+from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs
+from archsim.verbs import positive
 
 _MOST_SETS = 12  # printed sets of transfers
 

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archsim.base import host
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
-from archsim.base.tables import Shown, read_parquet
+from archsim.base.tables import DataFrame, Shown, frame_of, read_parquet
+from archsim.report.answer import Answer, Grid, Part
 from archsim.report.answers import sentences
 from archsim.report.page import PAGES, write_report
 from archsim.report.rendering import render
 from archsim.report.report import Report
+from archsim.report.units import signed_percent
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.calibration_notes import die_of
 from archsim.runs.engine_comparison import (
@@ -35,10 +37,6 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.axes_answer import answer_axes
 from archsim.studies.exploration.page import write_points_page
 from archsim.studies.ranges import write_ranges
-
-if TYPE_CHECKING:
-    import pandas
-
 
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
@@ -63,15 +61,39 @@ class Comparison(Shown):
     @property
     def outside(self) -> list[Compared]:
         """Runs with an error above `archsim.runs.engine_comparison.OUTSIDE`, the largest first."""
-        outside = [each for each in self.runs if abs(each.error) > OUTSIDE]
-        return sorted(outside, key=lambda each: -abs(each.error))
+        return outside_of(self.runs)
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def as_answer(self, kind: str = "runs") -> Answer:
+        """The errors by assumption set, then every run outside the limit with the reason. ``kind``: runs or points."""
+        steps = f"at most {self.decode_steps} decode {'step' if self.decode_steps == 1 else 'steps'}"
+        said = f"{self.name}: {len(self.runs)} of {self.drawn_from:,} {kind} on both engines, {steps}"
+        return Answer((said, *errors_of(self.runs)), result=self.to_pandas().to_dict("records"))
+
+    def to_pandas(self) -> DataFrame:
         """One row per run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""
-        import pandas
+        return frame_of(self.runs, ("run", "assumptions", "event_ns", "analytical_ns", "error", "reason"))
 
-        names = ("run", "assumptions", "event_ns", "analytical_ns", "error", "reason")
-        return pandas.DataFrame([{name: getattr(each, name) for name in names} for each in self.runs], columns=names)
+
+def errors_of(compared: Sequence[Compared]) -> list[Part]:
+    """A table with a row for each assumption set, then the runs outside the limit."""
+    rows = [
+        (
+            each.assumptions, str(each.runs), f"{each.median:.1%}", f"{each.p95:.1%}", f"{each.largest:.1%}",
+            signed_percent(each.signed_median), "–" if each.rank is None else f"{each.rank:.3f}",
+        )
+        for each in errors(compared)
+    ]  # fmt: skip
+    heads = ("runs", "median", "p95", "largest", "signed median", "rank correlation")
+    found: list[Part] = [Grid(("error of decode time",), rows, heads)]
+    outside = outside_of(compared)
+    if outside:
+        found.append(f"The engines differ by more than {OUTSIDE:.0%} in {len(outside)} of {len(compared)} runs:")
+    return [*found, *(f"  {each.run}: {signed_percent(each.error)} ({each.reason})" for each in outside)]
+
+
+def outside_of(compared: Iterable[Compared]) -> list[Compared]:
+    """Runs with an error above `archsim.runs.engine_comparison.OUTSIDE`, the largest first."""
+    return sorted((each for each in compared if abs(each.error) > OUTSIDE), key=lambda each: -abs(each.error))
 
 
 def compare(selection: Selection, size: int, decode_steps: int, watcher: sweep.Watcher | None = None) -> Comparison:

@@ -15,6 +15,8 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.yaml import read_yaml
+from archsim.report.answer import Answer, Grid
+from archsim.report.units import carried_digits, interval
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.library import load_experiment, load_system, tree_of
 from archsim.specs.system import SystemSpec
@@ -60,6 +62,43 @@ class KnownFigure(NamedTuple):
             return 1 / FACTOR <= self.found / self.public <= FACTOR
         inside = abs(self.error) <= BARS[self.unit] + 1e-9
         return inside and (self.unit != "USD" or self.low <= self.public <= self.high)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Of its row."""
+        public = f"{self.public:,.0f}"
+        if self.unit in ("USD", "ms"):
+            public = carried_digits(self.public, *self.public_range)
+        found = interval(self.found, self.low, self.high) if self.unit else (f"{self.found:g}", "", "")
+        return self.chip, self.what, self.unit, public, *found, f"{self.error:+.1%}"
+
+
+def chips_answer(sources: bool = False) -> Answer:
+    """Every public figure beside archsim's, with its range, and what explains those outside their bar."""
+    chips, served = list(known_figures()), list(served_figures())
+    found = chips + served
+    titles = ("chips that exist", chips), ("machines that exist, serving one user", served)
+    return Answer(
+        (
+            *(
+                Grid(
+                    ("chip", "figure", "unit"), [each.cells for each in figures], title=title,
+                    numbers=("public", "archsim", "low", "high", "error"),
+                )
+                for title, figures in titles
+            ),
+            f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power) or "
+            f"{BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of {len(served)} "
+            f"machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what "
+            "their files assume.",
+            *(
+                f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}."
+                for each in found if not each.within
+            ),
+            *(f"{each.chip}, {each.what}: {each.source}." for each in found if sources),
+        ),
+        result=[each._asdict() | {"error": each.error, "within": each.within} for each in found],
+    )  # fmt: skip
 
 
 def known_figures(served: bool = True) -> Iterator[KnownFigure]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base import tables
+from archsim.base.tables import DataFrame
 from archsim.runs.plan import select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 from archsim.studies.optimum_distances import Bounds, StepDistance, distances
 from microarch.fabric.fabric import Fabric
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Optimum(tables.Shown):
     def __repr__(self) -> str:
         return f"Optimum({self.name!r}, {len(self.runs)} runs, {sum(len(each.steps) for each in self.runs)} steps)"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per bounded step; columns `archsim.studies.optimum.COLUMNS`; distance: share above the bound."""
         return table_of(list(self.runs)).to_pandas()
 
