@@ -133,26 +133,19 @@ def worlds_or_none(text: str) -> int:
     return 0 if text == "0" else worlds(text)
 
 
-def _number(text: str, least: float) -> float:
-    try:
-        value = float(text if text.isascii() else "")
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number") from None
-    if not least <= value <= 1e12:
-        raise ArgumentTypeError(f"{text} is out of range; expected at least {least:g}")
-    return value
+def _number_from(least: float) -> Callable[[str], float]:
+    """A number in a range; ``/s`` after it is left out."""
 
+    def read(text: str) -> float:
+        try:
+            value = float(text.removesuffix("/s") if text.isascii() else "")
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a number") from None
+        if not least <= value <= 1e12:
+            raise ArgumentTypeError(f"{text} is out of range; expected at least {least:g}")
+        return value
 
-def _tokens(text: str) -> float:
-    return _number(text, 1.0)
-
-
-def _rate(text: str) -> float:
-    return _number(text.removesuffix("/s"), 1e-6)
-
-
-def _budget(text: str) -> float:
-    return _number(text, 1e-6)
+    return read
 
 
 def named_numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
@@ -211,15 +204,10 @@ def chosen(default: str = "its first") -> dict[str, Option]:
 CHOSEN = tuple(chosen())
 
 
-def out(meaning: str, default: str = "") -> Options:
+def out(meaning: str = "", default: str = "") -> Options:
     """The folder of a page (``default``: as shown in the help), or of files."""
     text = f"Folder to write the page to (default: {default})." if default else meaning
     return {"out": Option(text, "DIR", group=OUTPUT), "force": FORCE}
-
-
-def page(default: str) -> Options:
-    """The folder of a page. default: as shown in the help, ``reports/NAME-KIND``."""
-    return out("", default)
 
 
 def jobs(meaning: str = "How many runs to simulate in parallel") -> Options:
@@ -251,19 +239,19 @@ RECOMMEND: Options = {
     "e2e": Option("Limit of the time from arrival to last token, such as 30s.", "TIME"),
     "input_tokens": Option(
         "Mean number of prompt tokens (default: 1024, or fewer for a model of few positions).", "N", "--input",
-        read=_tokens,
+        read=_number_from(1.0),
     ),
     "output_tokens": Option(
         "Mean number of output tokens (default: 512, or fewer for a model of few positions).", "N", "--output",
-        read=_tokens,
+        read=_number_from(1.0),
     ),
     "requests": Option("A trace of requests, instead of --input and --output.", "FILE"),
     "rate": Option(
         "Requests a second that must be served. The cheapest GPUs that can are found (default: as many requests as "
-        "possible).", "N", read=_rate,
+        "possible).", "N", read=_number_from(1e-6),
     ),
-    "usd_per_hour": Option("Budget, in USD an hour.", "N", "--usd", read=_budget),
-    "watts": Option("Budget of power, in W, with every GPU at its limit.", "N", read=_budget),
+    "usd_per_hour": Option("Budget, in USD an hour.", "N", "--usd", read=_number_from(1e-6)),
+    "watts": Option("Budget of power, in W, with every GPU at its limit.", "N", read=_number_from(1e-6)),
     "prices": PRICES,
     "engines": Option(
         "Consider only this engine: vllm, sglang or trtllm. May be repeated (default: all).", "NAME", "--engine",
@@ -316,16 +304,17 @@ SURE: Options = {
     **file("The experiment, or a file of `archsim serve`"), **chosen("all of them"),
     "samples": Option(f"{_DRAW}.", "N", read=worlds, default=256, group=EFFORT),
     "seed": Option("Draw other samples.", "N", read=natural, default=0, group=EFFORT),
-    **page("reports/NAME-sure"), **jobs(), "scheduler": SCHEDULER,
+    **out(default="reports/NAME-sure"), **jobs(), "scheduler": SCHEDULER,
 }  # fmt: skip
 SWEEP: Options = {
-    **file("The experiment, or the manifest.yaml of a report"), **page("reports/NAME"), **jobs(),
+    **file("The experiment, or the manifest.yaml of a report"), **out(default="reports/NAME"), **jobs(),
     **samples("default: 32 quick ones, of the runs that the first sentence names; 0: none"), "scheduler": SCHEDULER,
     "dry_run": Option("Print the runs, and whether each fits in memory, without simulating them."),
     "point": Option("Print point N of a `sweep:` as an experiment.", "N", read=natural),
 }  # fmt: skip
 SERVE: Options = {
-    **file("The deployment and its requests"), **page("reports/NAME, or reports/NAME-search with --search"), **jobs(),
+    **file("The deployment and its requests"),
+    **out(default="reports/NAME, or reports/NAME-search with --search"), **jobs(),
     **samples("default: 16, of a file with `sweep:` of at most 8 runs that are near the best; 0: none"),
     "timeline": Option(
         "Write a timeline of the first policy's run to this file, for Perfetto.", "FILE", group=OUTPUT
@@ -368,10 +357,10 @@ ABLATE: Options = {
     **file(),
     "start": Option("The assumption set to start from.", "SET", "--from", default="published"),
     "end": Option("The assumption set to end at.", "SET", "--to", default="physical"),
-    **page("reports/NAME-ablation"), **jobs(),
+    **out(default="reports/NAME-ablation"), **jobs(),
 }  # fmt: skip
 BOUND: Options = {
-    **file(), **page("reports/NAME-optimum"),
+    **file(), **out(default="reports/NAME-optimum"),
     "steps": Option(
         "How many layer-steps of a run to bound. They are spread evenly.", "N", read=positive, default=200
     ),
@@ -383,7 +372,7 @@ ENGINES: Options = {
     "steps": Option("The most decode steps of a run to simulate.", "N", read=positive, default=3),
 }
 EXPLORE: Options = {
-    **file("An experiment with `sweep:` and `explore:`"), **page("reports/NAME-exploration"), **jobs(),
+    **file("An experiment with `sweep:` and `explore:`"), **out(default="reports/NAME-exploration"), **jobs(),
     "samples": Option("How many samples to draw, for objectives such as throughput.p10.", "N", read=int),
 }  # fmt: skip
 VERIFY: Options = {
@@ -392,9 +381,8 @@ VERIFY: Options = {
 TRUST: Options = {
     **file("The experiment, or a system, by name or file"), **chosen("physical, the largest batch, ep"),
 }  # fmt: skip
-LOADS = Option("Recorded loads: a dump of an engine, a matrix of loads or a store.", "LOADS", PLACE, many="+")
 PLACEMENT: Options = {
-    "loads": LOADS,
+    "loads": Option("Recorded loads: a dump of an engine, a matrix of loads or a store.", "LOADS", PLACE, many="+"),
     "model": Option("The model, by name or file.", "NAME", is_required=True),
     "system": Option("The system, by name or file. Every die is a rank.", "NAME", is_required=True),
     "policy": Option("How experts are placed: none, eplb, craft, remap or dup.", "NAME", default="eplb"),
@@ -425,4 +413,11 @@ WORTH: Options = {
     ),
     **out("For a balancer: folder to write the files to deploy to (default: nothing is written)."),
     **NO_SAMPLES, **jobs(),
+}  # fmt: skip
+
+# Module of a command, as `archsim.cli.main` names it → its options.
+OF_COMMANDS: Mapping[str, Options] = {
+    "run": RUN, "sweep": SWEEP, "explore": EXPLORE, "serve": SERVE, "why": WHY, "ablate": ABLATE, "optimum": BOUND,
+    "compare": COMPARE, "worth": WORTH, "recommend": RECOMMEND, "sure": SURE, "place": PLACEMENT,
+    "check:verify": VERIFY, "trust": TRUST,
 }  # fmt: skip

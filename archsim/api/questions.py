@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from archsim import verbs
-from archsim.api.files import (
-    Experiment,
-    ExplorationPlan,
-    Overrides,
-    experiment_of,
-    overridden,
-    override_texts,
-    planned_of,
-)
+from archsim.api import files
 from archsim.api.runs import sweep
 from archsim.api.serving import serve_sure
 from archsim.base.errors import ArchsimError, PlacementError, SpecError
@@ -52,7 +44,7 @@ HELD_OUT = 0.25
 
 @verb(verbs.SURE)
 def sure(
-    experiment: Experiment,
+    experiment: files.Experiment,
     samples: int = 256,
     out: str | os.PathLike[str] | None = None,
     *,
@@ -63,7 +55,7 @@ def sure(
     assumptions: str | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
     scheduler: str | None = None,
     seed: int = 0,
 ) -> Sure | ServedSure:
@@ -87,11 +79,11 @@ def sure(
 
     refuse_few(samples)
     if _is_deployment(experiment):
-        return serve_sure(cast("Source", experiment), samples, override_texts(overrides), out=out, watcher=watcher,
-                          jobs=jobs)  # fmt: skip
+        source, changes = cast("Source", experiment), files.override_texts(overrides)
+        return serve_sure(source, samples, changes, out=out, watcher=watcher, jobs=jobs)
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
     watcher = watcher or Unwatched()
-    selection = select(only_chosen(planned_of(overridden(experiment, overrides)), chosen), watcher.phase)
+    selection = select(only_chosen(files.planned_of(files.overridden(experiment, overrides)), chosen), watcher.phase)
     if out is None:
         return find_sure(selection, samples, None, jobs, watcher, scheduler, seed)
     return sure_into(selection, samples, Path(out), jobs, watcher, scheduler, seed)
@@ -99,7 +91,7 @@ def sure(
 
 def _is_deployment(source: Any) -> bool:
     """Whether a file or mapping is one of ``ar.serve``."""
-    loaded = isinstance(source, ExperimentSpec | SweepPlan | ExplorationPlan)
+    loaded = isinstance(source, ExperimentSpec | SweepPlan | files.ExplorationPlan)
     return not loaded and library.kind_of_file(source) == SERVE
 
 
@@ -168,17 +160,10 @@ def compare(
     if unknown := sorted(set(given) - {"tpot", "ttft", "rate"}):
         raise SpecError(f"limits: unknown {unknown[0]!r} (known: tpot, ttft, rate)")
     question = Question(
-        model=chosen.get("model"),
-        tpot=given["tpot"],
-        ttft=given["ttft"],
-        rate=given["rate"],
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        equal=equal,
-        vary=None if not vary else {key: tuple(values) for key, values in vary.items()},
-        prices=prices,
-        samples=samples,
-    )
+        model=chosen.get("model"), tpot=given["tpot"], ttft=given["ttft"], rate=given["rate"],
+        input_tokens=input_tokens, output_tokens=output_tokens, equal=equal,
+        vary=None if not vary else {key: tuple(values) for key, values in vary.items()}, prices=prices, samples=samples,
+    )  # fmt: skip
     if inside is not None and (question.asks or len(sides) != 2):
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
     read = [] if inside is not None else [read_side(each, question.model) for each in sides]
@@ -215,7 +200,7 @@ def _write_options(found: OptionComparison | DeploymentComparison, folder: Path)
 
 @verb(verbs.WHY)
 def why(
-    experiment: Experiment,
+    experiment: files.Experiment,
     overrides: Sequence[str] = (),
     *,
     step: int | None = None,
@@ -246,8 +231,8 @@ def why(
 
         source = cast("Source", experiment)
         name = "the deployment" if isinstance(source, Mapping) else Path(source).stem
-        return why_deployment(load_serving(source, override_texts(overrides)), name, report)
-    return explain(experiment_of(overridden(experiment, overrides)), step, layer, worst, chosen, report)
+        return why_deployment(load_serving(source, files.override_texts(overrides)), name, report)
+    return explain(files.experiment_of(files.overridden(experiment, overrides)), step, layer, worst, chosen, report)
 
 
 @verb(verbs.PLACEMENT)
@@ -337,7 +322,7 @@ def worth(
 
 def block_worth(
     block: str,
-    experiment: Experiment,
+    experiment: files.Experiment,
     jobs: int | None = None,
     watcher: Watcher | None = None,
     samples: int | None = None,
@@ -362,7 +347,7 @@ def block_worth(
     from archsim.studies.block_worth import DRAWS, drawn, in_worlds, judge, pairs_of
 
     report = Path(experiment) if isinstance(experiment, str | os.PathLike) and Path(experiment).is_dir() else None
-    whole = planned_of(experiment if report is None else report / MANIFEST)
+    whole = files.planned_of(experiment if report is None else report / MANIFEST)
     if isinstance(whole, SweepPlan):
         axes = ", ".join(axis.name for axis in whole.sweep.axes)
         what = f"a block is tested on one experiment, and this one has axes: {axes}. Give each value in a file without"

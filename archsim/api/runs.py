@@ -11,16 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from archsim import verbs
-from archsim.api.files import (
-    Experiment,
-    ExplorationPlan,
-    Overrides,
-    experiment_of,
-    exploration_of,
-    load,
-    overridden,
-    planned_of,
-)
+from archsim.api import files
 from archsim.verbs import verb
 
 if TYPE_CHECKING:
@@ -42,7 +33,7 @@ if TYPE_CHECKING:
 
 @verb(verbs.RUN)
 def run(
-    experiment: Experiment,
+    experiment: files.Experiment,
     *,
     system: str | None = None,
     model: str | None = None,
@@ -52,7 +43,7 @@ def run(
     step: int | None = None,
     layer: int | None = None,
     timeline: str | os.PathLike[str] | None = None,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
 ) -> Results:
     """Simulate one combination of an experiment in this process: the named parts, else the experiment's first.
 
@@ -79,7 +70,7 @@ def run(
     refuse_part_of_timeline({"step": step, "layer": layer, "timeline": timeline})
     if timeline is not None:
         refuse_unwritable(Path(timeline))
-    whole = experiment_of(overridden(experiment, overrides))
+    whole = files.experiment_of(files.overridden(experiment, overrides))
     one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
     selection = select(one)
     (only,), simulator = selection.runs(), Simulator(selection.maker.traces)
@@ -90,7 +81,7 @@ def run(
 
 
 def run_phase(
-    experiment: Experiment,
+    experiment: files.Experiment,
     phase: str,
     *,
     law: str | None = None,
@@ -99,7 +90,7 @@ def run_phase(
     policy: str | None = None,
     batch: int | None = None,
     assumptions: str | None = None,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
 ) -> PhaseTimes:
     """Simulate the dispatch or the combine of hidden vectors alone, for one combination of an experiment.
 
@@ -121,7 +112,7 @@ def run_phase(
     from archsim.runs.plan import choose, select
     from archsim.runs.simulator import Simulator
 
-    whole = experiment_of(overridden(experiment, overrides))
+    whole = files.experiment_of(files.overridden(experiment, overrides))
     one = choose(whole, system=system, model=model, policy=policy, batch=batch, assumptions=assumptions)
     selection = select(one)
     (only,) = selection.runs()
@@ -130,14 +121,14 @@ def run_phase(
 
 @verb(verbs.SWEEP)
 def sweep(
-    experiment: Experiment,
+    experiment: files.Experiment,
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
     scheduler: str | None = None,
     *,
     samples: int = 0,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
 ) -> Results:
     """Simulate every combination of an experiment, or every point of its ``sweep:`` that the constraints keep.
 
@@ -159,7 +150,7 @@ def sweep(
     from archsim.studies.comparison import failures_on_page, write_sweep_report
 
     watcher = watcher or Unwatched()
-    selection = select(planned_of(overridden(experiment, overrides)), watcher.phase)
+    selection = select(files.planned_of(files.overridden(experiment, overrides)), watcher.phase)
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
             results = sweep_selected(selection, Path(folder), jobs, watcher, scheduler).in_memory()
@@ -181,7 +172,7 @@ def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:
 
 @verb(verbs.ABLATE)
 def ablate(
-    experiment: Experiment,
+    experiment: files.Experiment,
     start: str = "published",
     end: str = "physical",
     out: str | os.PathLike[str] | None = None,
@@ -202,7 +193,7 @@ def ablate(
     from archsim.studies import ablation
     from archsim.studies.ablation_page import write_ablation
 
-    whole = experiment_of(experiment)
+    whole = files.experiment_of(experiment)
     first, last = ablation.assumptions_named(whole, start), ablation.assumptions_named(whole, end)
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
@@ -214,12 +205,12 @@ def ablate(
 
 @verb(verbs.EXPLORE)
 def explore(
-    experiment: Experiment,
+    experiment: files.Experiment,
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     watching: Watching | None = None,
     *,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
 ) -> Exploration:
     """Search the points of a ``sweep:`` for the Pareto-optimal designs by the objectives of ``explore:``.
 
@@ -237,7 +228,7 @@ def explore(
     from archsim.studies.exploration.explore import explore as explore_points
     from archsim.studies.exploration.explore import explore_to_report
 
-    asked = exploration_of(overridden(experiment, overrides))
+    asked = files.exploration_of(files.overridden(experiment, overrides))
     plan, watching = asked.plan.with_engine("analytical"), watching or (lambda: nullcontext(Unwatched()))
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
@@ -247,12 +238,12 @@ def explore(
 
 @verb(verbs.BOUND)
 def optimum(
-    experiment: Experiment,
+    experiment: files.Experiment,
     out: str | os.PathLike[str] | None = None,
     steps: int = 200,
     report: Callable[[Measured], None] | None = None,
     *,
-    overrides: Overrides = (),
+    overrides: files.Overrides = (),
 ) -> Optimum:
     """How far every policy's steps are above a lower bound over all allocations.
 
@@ -269,7 +260,7 @@ def optimum(
     from archsim.studies.optimum import measure_optimum
     from archsim.studies.optimum_page import write_optimum
 
-    whole = experiment_of(overridden(experiment, overrides))
+    whole = files.experiment_of(files.overridden(experiment, overrides))
     found = measure_optimum(whole, steps, report or (lambda _: None))
     if out is not None:
         write_optimum(list(found.runs), found.name, Path(out), whole.unread)
@@ -277,7 +268,9 @@ def optimum(
 
 
 @verb(verbs.ENGINES)
-def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None) -> Comparison:
+def engines(
+    experiment: files.Experiment, sample: int = 40, steps: int = 3, watcher: Watcher | None = None
+) -> Comparison:
     """Run a sample of an experiment's runs, or of a sweep's points, on both engines.
 
     Returns a `Comparison`: ``.errors`` by assumption set; ``.to_pandas()`` has one row per run, decode times in ns, the
@@ -291,7 +284,7 @@ def engines(experiment: Experiment, sample: int = 40, steps: int = 3, watcher: W
     from archsim.runs.plan import select
     from archsim.studies import comparison
 
-    selection = select(planned_of(experiment), watcher.phase if watcher else lambda text: None)
+    selection = select(files.planned_of(experiment), watcher.phase if watcher else lambda text: None)
     return comparison.compare(selection, sample, steps, watcher)
 
 
@@ -322,8 +315,8 @@ def _again(manifest: Path, out: Path, jobs: int | None, watching: Watching) -> N
     from archsim.report.report import samples_in
     from archsim.specs.serving_files import Serving
 
-    found = load(manifest)
-    if isinstance(found, ExplorationPlan):
+    found = files.load(manifest)
+    if isinstance(found, files.ExplorationPlan):
         explore(found, out, jobs, watching)
         return
     with watching() as watcher:

@@ -45,14 +45,14 @@ def serve(
 
     >>> ar.serve("serve_olmoe").measures  # takes seconds  # doctest: +SKIP
     """
-    from archsim.report.serving_timeline import MOST_ITERATIONS
+    from archsim.report.serving_timeline import MOST_ITERATIONS, write_serving_timeline
     from archsim.serving.serving import serve as served
     from archsim.specs.serving_files import load_serving
 
     serving = load_serving(source, overrides)
     if timeline is not None:
         found = served(serving, MOST_ITERATIONS)
-        _draw(found, Path(timeline))
+        write_serving_timeline(found.served, Path(timeline), f"{serving.model.name} on {serving.system.name}")
     if out is None:
         return found if timeline is not None else served(serving)
     return serve_plan(source, overrides, out=out, around=around, first=True, samples=0).outcomes[0]
@@ -250,9 +250,3 @@ def validate_served(
     if page is not None:
         write_page(found, Path(page))
     return found
-
-
-def _draw(outcome: Outcome, path: Path) -> None:
-    from archsim.report.serving_timeline import write_serving_timeline
-
-    write_serving_timeline(outcome.served, path, f"{outcome.serving.model.name} on {outcome.serving.system.name}")

@@ -5,15 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from archsim import verbs
-from archsim.cli import arguments
-
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-
-
-def add_ablate(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.ABLATE)
 
 
 def run_ablate(args: argparse.Namespace) -> Answer:

@@ -8,10 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
 from archsim.base.errors import ArchsimError
 from archsim.base.own_code import NO_CODE, without_code
-from archsim.cli.arguments import OK, add_experiment, add_options
+from archsim.cli.arguments import add_experiment
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
@@ -32,12 +31,12 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_check(args: argparse.Namespace) -> int:
-    """Print what the file contains. Raises ArchsimError, which names the file, for one that is not valid or cannot
+def run_check(args: argparse.Namespace) -> Answer:
+    """What the file contains. Raises ArchsimError, which names the file, for one that is not valid or cannot
     run.
     """
     from archsim.api import check
-    from archsim.cli.printing import print_notes
+    from archsim.report.answer import Answer
 
     with without_code() if args.no_code else nullcontext():
         try:
@@ -46,22 +45,14 @@ def run_check(args: argparse.Namespace) -> int:
             if Path(args.file).name in str(error):
                 raise
             raise ArchsimError(f"{args.file}: {error}") from error
-    print(f"{args.file}: {found!r}", flush=True)
-    print_notes(found.notes)
-    if args.verbose:
-        print("\n".join(found.ranges))
-    elif found.ranges:
-        print("--verbose lists the numbers that `archsim sure` samples, with their ranges and sources.")
+    more = "--verbose lists the numbers that `archsim sure` samples, with their ranges and sources."
+    ranges = found.ranges if args.verbose else (more,) if found.ranges else ()
     details = (*found.details, *found.ranges)
-    args.result = {"file": args.file, "summary": found.summary, "details": details, "notes": found.notes}
-    return OK
+    result = {"file": args.file, "summary": found.summary, "details": details, "notes": found.notes}
+    return Answer((f"{args.file}: {found!r}", *ranges), found.notes, result)
 
 
 # ``archsim check --report``: run a report again from its manifest, and say which numbers moved.
-
-
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, verbs.VERIFY)
 
 
 def run_verify(args: argparse.Namespace) -> Answer:

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from archsim.studies.designs import DesignComparison
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.COMPARE)
-
-
 def run_compare(args: argparse.Namespace) -> Answer:
     """What differs, or which option serves more; write the page."""
     import archsim as ar

@@ -6,18 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from archsim import verbs
-from archsim.cli import arguments
-
 if TYPE_CHECKING:
     from archsim.report.answer import Answer, Part
     from archsim.studies.exploration.candidates import Exploration
 
 _SHOWN = 20  # printed points of the front
-
-
-def add_explore(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.EXPLORE)
 
 
 def run_explore(args: argparse.Namespace) -> Answer:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from archsim import verbs
 from archsim.base import errors, files, own_code
-from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, add_options, tell_renamed
 from archsim.cli.streams import Kept, open_closed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,7 +29,8 @@ class Form(NamedTuple):
 
 
 class Command(NamedTuple):
-    """``module``: below ``archsim.cli``, with ``add_NAME(parser)`` and ``run_NAME(args) -> Answer | int``;
+    """``module``: below ``archsim.cli``, with ``run_NAME(args) -> Answer | int``, and ``add_NAME(parser)`` of
+    one whose options are not in `archsim.verbs`;
     ``module:name`` if the name is not that of the module.
     """
 
@@ -309,7 +310,10 @@ def _fill(
             words.remove(form.flag)
         name, _, action = (form or command).module.partition(":")
         module: Any = importlib.import_module(f"archsim.cli.{name}")
-        getattr(module, f"add_{action or name}")(own)
+        if (options := verbs.OF_COMMANDS.get((form or command).module)) is not None:
+            add_options(own, options)
+        else:
+            getattr(module, f"add_{action or name}")(own)
         if (form or command).module != "list:completion":  # its result is a script
             add_json(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))

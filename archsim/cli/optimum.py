@@ -6,15 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from archsim import verbs
-from archsim.cli import arguments
-
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-
-
-def add_optimum(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.BOUND)
 
 
 def run_optimum(args: argparse.Namespace) -> Answer:

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from archsim.report.answer import Answer
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.PLACEMENT)
-
-
 def run_place(args: argparse.Namespace) -> Answer:
     """Place, and say what it gains and costs. Raises ArchsimError for what does not fit."""
     import archsim as ar

@@ -153,14 +153,13 @@ def natural_width(table) -> int:
     return wide.measure(table).maximum
 
 
-def print_store(path: str | Path) -> dict[str, Any]:
-    """Print, and return, what the store at ``path`` contains."""
+def answer_of_store(path: str | Path, *before: str) -> Answer:
+    """What the store at ``path`` contains."""
+    from archsim.report.answer import Answer
     from archsim.workload.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
-    for name, value in facts.items():
-        print(f"{name:<9} {value}")
-    return facts
+    return Answer((*before, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
 
 
 def print_measurement_problems(measurements) -> None:

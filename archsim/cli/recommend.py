@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from archsim.studies.serving.recommendation import Recommendation
 
 
-def add_recommend(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.RECOMMEND)
-
-
 def run_recommend(args: argparse.Namespace) -> Answer:
     """The answer, the table and the reasons. Raises ArchsimError."""
     print("reading ...", file=sys.stderr, flush=True)  # before slow imports

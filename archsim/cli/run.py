@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from archsim import verbs
-from archsim.cli import arguments
 from archsim.cli.heartbeat import begins
 
 if TYPE_CHECKING:
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
     from archsim.specs.experiment import ExperimentSpec
 
 NARROW = 120  # columns of a terminal
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.RUN)
 
 
 def run_run(args: argparse.Namespace) -> Answer:

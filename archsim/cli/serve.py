@@ -7,17 +7,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from archsim import verbs
 from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer, Part
 
 SHOWN = 10  # rows of a search
-
-
-def add_serve(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.SERVE)
 
 
 def run_serve(args: argparse.Namespace) -> Answer:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from archsim.report.answer import Answer
 
 
-def add_sure(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.SURE)
-
-
 def run_sure(args: argparse.Namespace) -> Answer:
     """Draw, run and write. Of a file of `archsim serve`, its points against each other, or its policies. Raises
     ArchsimError for too few samples.

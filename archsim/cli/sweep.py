@@ -22,10 +22,6 @@ _MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a milliseco
 _SAMPLED = 200  # points of a larger sweep
 
 
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.SWEEP)
-
-
 def run_sweep(args: argparse.Namespace) -> int:
     """Run what is missing and report; or list what would run; or print one point as an experiment."""
     if not args.dry_run and args.point is None:

@@ -1,10 +1,18 @@
+"""``archsim trace``: recorded and generated routing."""
+
+from __future__ import annotations
+
 import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archsim import verbs
 from archsim.cli import arguments
+
+if TYPE_CHECKING:
+    from archsim.report.answer import Answer
 
 
 def add_import_store(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +34,11 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_import_store(args: argparse.Namespace) -> int:
+def run_import_store(args: argparse.Namespace) -> Answer | int:
     """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
     from archsim.base.host import available_cores
     from archsim.cli.import_progress import import_watcher
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.specs.library import load_model
     from archsim.workload.formats.importing import import_sources
 
@@ -52,8 +60,7 @@ def run_import_store(args: argparse.Namespace) -> int:
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
     if report.problems:
         print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
@@ -119,17 +126,16 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="Read everything, and check every checksum.")
 
 
-def run_info(args: argparse.Namespace) -> int:
+def run_info(args: argparse.Namespace) -> Answer:
     """Print the store. Raises TraceError if it is damaged."""
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
 
     if args.verify:
         from archsim.workload.trace_store import open_store, verify
 
         verify(open_store(args.store))
-        print("All checksums match.")
-    args.result = print_store(args.store)
-    return arguments.OK
+        return answer_of_store(args.store, "All checksums match.")
+    return answer_of_store(args.store)
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
@@ -137,16 +143,15 @@ def add_merge(parser: argparse.ArgumentParser) -> None:
     arguments.add_store_out(parser, "STORE-merged")
 
 
-def run_merge(args: argparse.Namespace) -> int:
+def run_merge(args: argparse.Namespace) -> Answer:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import merge
 
     out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -199,10 +204,10 @@ def add_sample(parser: argparse.ArgumentParser) -> None:
     arguments.add_store_out(parser, "STORE-sample")
 
 
-def run_sample(args: argparse.Namespace) -> int:
+def run_sample(args: argparse.Namespace) -> Answer:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import sample_entries, write_selection
     from archsim.workload.trace_store import open_store
 
@@ -210,8 +215,7 @@ def run_sample(args: argparse.Namespace) -> int:
     entries = sample_entries(store, args.requests, args.seed)
     out = Path(args.out or f"{arguments.stem_of(args.store)}-sample")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_slice(parser: argparse.ArgumentParser) -> None:
@@ -230,10 +234,10 @@ def add_slice(parser: argparse.ArgumentParser) -> None:
     arguments.add_store_out(parser, "STORE-slice")
 
 
-def run_slice(args: argparse.Namespace) -> int:
+def run_slice(args: argparse.Namespace) -> Answer:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import slice_entries, write_selection
     from archsim.workload.trace_store import open_store
 
@@ -242,8 +246,7 @@ def run_slice(args: argparse.Namespace) -> int:
     entries = slice_entries(store, first, last, args.subjects)
     out = Path(args.out or f"{arguments.stem_of(args.store)}-slice")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def _span(text: str) -> tuple[int, int | None]:
@@ -264,11 +267,7 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     preset.add_argument("--like", metavar="PRESET", help="The same as the argument PRESET.")
     parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of the preset).")
     parser.add_argument(
-        "--requests",
-        type=verbs.positive,
-        default=64,
-        metavar="N",
-        help="How many requests to generate (default: 64).",
+        "--requests", type=verbs.positive, default=64, metavar="N", help="How many requests to generate (default: 64)."
     )
     parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_file(parser, "The .npz file to write", "PRESET.npz")

@@ -6,14 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from archsim import verbs
-from archsim.cli import arguments
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.TRUST)
 
 
 def run_trust(args: argparse.Namespace) -> Answer:

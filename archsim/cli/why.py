@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim import verbs
-from archsim.cli import arguments, heartbeat
+from archsim.cli import heartbeat
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-
-
-def add_why(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.WHY)
 
 
 def run_why(args: argparse.Namespace) -> Answer:

@@ -10,16 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archsim import verbs
 from archsim.base.errors import SpecError
-from archsim.cli import arguments
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-
-
-def add_worth(parser: argparse.ArgumentParser) -> None:
-    arguments.add_options(parser, verbs.WORTH)
 
 
 def run_worth(args: argparse.Namespace) -> Answer:
