@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import keep_compiler, keep_machine_code
 from archsim.base.libraries import find_nothing_here
-from archsim.extend import MovedModules
 
 if TYPE_CHECKING:
     from archsim.api import *  # noqa: F403
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 find_nothing_here()
 keep_compiler()
 keep_machine_code()
-sys.meta_path.append(MovedModules())
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {
