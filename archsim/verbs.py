@@ -1,7 +1,6 @@
 """Every verb's options, declared once: their names in Python and on the command line, their values and what they mean.
 
-``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, a shell what it completes,
-and messages the name that the caller knows (`spelled`). A default stands in the signature of the function of
+``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, and messages the name that the caller knows (`spelled`). A default stands in the signature of the function of
 `archsim.api`, too; of an option without one, what is not given on the command line is not passed on.
 """
 
@@ -42,7 +41,7 @@ class Option:
     is_required: bool = False  # whether the command line needs it
 
     @property
-    def told(self) -> str:
+    def help_text(self) -> str:
         """``help`` with the default."""
         return self.help if self.default is None else f"{self.help.removesuffix('.')} (default: {self.default})."
 
@@ -85,10 +84,10 @@ def verb(options: Options) -> Callable[[_F], _F]:
     def documented(function: _F) -> _F:
         first, gap, rest = (function.__doc__ or "").partition("\n\n")
         shown = {name: each for name, each in options.items() if name in signature(function).parameters}
-        told = " ".join(f"{name}: {_meaning(each)}" for name, each in shown.items())
+        said = " ".join(f"{name}: {_meaning(each)}" for name, each in shown.items())
         for name, each in sorted(options.items(), key=lambda item: -len(flag_of(*item))):
-            told = told.replace(flag_of(name, each), name) if flag_of(name, each) != PLACE else told
-        text = fill(told, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+            said = said.replace(flag_of(name, each), name) if flag_of(name, each) != PLACE else said
+        text = fill(said, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
         function.__doc__ = f"{first}\n\n{text}{gap}{rest}"
         return function
 
@@ -133,12 +132,13 @@ def worlds_or_none(text: str) -> int:
     return 0 if text == "0" else worlds(text)
 
 
-def _number_from(least: float) -> Callable[[str], float]:
-    """A number in a range; ``/s`` after it is left out."""
+def _number_from(least: float, ending: str = "") -> Callable[[str], float]:
+    """A number in a range; an ``ending`` after it is left out."""
 
     def read(text: str) -> float:
+        text = text.removesuffix(ending)
         try:
-            value = float(text.removesuffix("/s") if text.isascii() else "")
+            value = float(text if text.isascii() else "")
         except ValueError:
             raise ArgumentTypeError(f"{text!r} is not a number") from None
         if not least <= value <= 1e12:
@@ -248,7 +248,7 @@ RECOMMEND: Options = {
     "requests": Option("A trace of requests, instead of --input and --output.", "FILE"),
     "rate": Option(
         "Requests a second that must be served. The cheapest GPUs that can are found (default: as many requests as "
-        "possible).", "N", read=_number_from(1e-6),
+        "possible).", "N", read=_number_from(1e-6, "/s"),
     ),
     "usd_per_hour": Option("Budget, in USD an hour.", "N", "--usd", read=_number_from(1e-6)),
     "watts": Option("Budget of power, in W, with every GPU at its limit.", "N", read=_number_from(1e-6)),

@@ -105,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
 
 
 def _add(parser: argparse._ActionsContainer, name: str, option: Option) -> None:
-    settings: dict[str, Any] = {"help": option.told, **below(parser, option.group)}
+    settings: dict[str, Any] = {"help": option.help_text, **below(parser, option.group)}
     if option.metavar is None and not option.choices:
         settings |= {"action": "store_true"}
     else:
