@@ -1,7 +1,8 @@
 """Every verb's options, declared once: their names in Python and on the command line, their values and what they mean.
 
-``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, and messages the name that the caller knows (`spelled`). A default stands in the signature of the function of
-`archsim.api`, too; of an option without one, what is not given on the command line is not passed on.
+``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, and messages the name that
+the caller knows (`spelled`). A default stands in the signature of the function of `archsim.api`, too; of an option
+without one, what is not given on the command line is not passed on.
 """
 
 from __future__ import annotations
