@@ -9,6 +9,8 @@
 Functions print nothing, and write a report only if ``out`` is given. Errors that a user can fix are `ArchsimError`.
 """
 
+# ruff: noqa: F405  (names of `archsim.api`, which are loaded on first use)
+
 import os
 import sys
 
@@ -20,44 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base.code_digest import keep_compiler, keep_machine_code
 from archsim.base.libraries import find_nothing_here
-from archsim.extend import MovedModules
 
 if TYPE_CHECKING:
-    from archsim.api import (
-        Calibrations,
-        ExplorationPlan,
-        ablate,
-        block_worth,
-        calibrate,
-        calibrate_meshes,
-        calibrate_serving,
-        check,
-        claims,
-        compare,
-        compare_serving,
-        engines,
-        explore,
-        figure,
-        load,
-        optimum,
-        place,
-        recommend,
-        run,
-        run_phase,
-        search_serving,
-        serve,
-        serve_plan,
-        serve_policies,
-        serve_sure,
-        sure,
-        sweep,
-        validate,
-        validate_meshes,
-        validate_served,
-        verify,
-        why,
-        worth,
-    )
+    from archsim.api import *  # noqa: F403
     from archsim.base.errors import ArchsimError
     from archsim.engine.flows.simulation import simulate_flows
     from archsim.policies.allocation import Effort, Plan, StepView
@@ -70,7 +37,6 @@ if TYPE_CHECKING:
 find_nothing_here()
 keep_compiler()
 keep_machine_code()
-sys.meta_path.append(MovedModules())
 
 # Module → its public names. Loaded on first use, so that `archsim --help` does not wait for numba.
 _NAMES = {

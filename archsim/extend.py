@@ -21,11 +21,6 @@ Names load on first use, so importing this module costs nothing.
 """
 
 import importlib
-import warnings
-from functools import partial
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 # Module → its names, as ``name`` or ``name=its name there``.
@@ -66,31 +61,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-# Paths of modules that the documentation of version 0.1 named → where they are now. They work until version 0.3.
-MOVED = {
-    "archsim.engine.executions.execution": "archsim.engine.execution",
-    "archsim.engine.fabric": "archsim.engine.fabrics",
-    "archsim.serving.scheduling": "archsim.serving.schedulers",
-    "archsim.specs.loading.calibrations": "archsim.specs.calibration_files",
-    "archsim.specs.loading.library": "archsim.specs.library",
-    "microarch.fabric.own": "microarch.fabric.described",
-    "microarch.fabric.routes": "microarch.fabric.fabric",
-}
-
-
-class MovedModules(MetaPathFinder, Loader):
-    """Imports a module of `MOVED` by its old path: an empty module whose names are those of the new one."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname in MOVED or any(old.startswith(f"{fullname}.") for old in MOVED):
-            return ModuleSpec(fullname, self, is_package=True)
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        now = MOVED.get(module.__name__)
-        if now is None:  # a folder that is gone, with modules of MOVED in it
-            return
-        warnings.warn(f"{module.__name__} is {now} now; see archsim.extend", DeprecationWarning, stacklevel=2)
-        vars(module)["__getattr__"] = partial(getattr, importlib.import_module(now))

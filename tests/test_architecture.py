@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # From bottom to top; no module imports from a later floor. A module belongs to its longest matching prefix.
 FLOORS = [
     ("archsim.base", "archsim.uncertainty.quantities", "archsim.evidence.case"),
+    ("archsim.verbs",),
     ("archsim.laws",),
     ("archsim.specs",),
     ("archsim.workload", "archsim.models"),

@@ -1,6 +1,5 @@
 """``archsim.extend`` is the one door for users' code; paths that the documentation named before still work."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -18,16 +17,6 @@ def test_every_name_is_there_and_told():
         assert getattr(extend, name) is not None and f"``{name}``" in extend.__doc__
     with pytest.raises(AttributeError, match="StepViw"):
         _ = extend.StepViw
-
-
-def test_moved_modules_are_found_by_their_old_path():
-    for old, now in extend.MOVED.items():
-        with pytest.warns(DeprecationWarning, match=re.escape(now)):
-            found = importlib.reload(importlib.import_module(old))
-        there = importlib.import_module(now)
-        assert all(getattr(found, name) is getattr(there, name) for name in vars(there) if not name.startswith("__"))
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("archsim.engine.never_was")
 
 
 def test_pages_for_own_code_import_from_the_door_alone():

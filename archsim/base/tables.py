@@ -7,6 +7,7 @@ import io
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from html import escape
 from numbers import Real
 from pathlib import Path
@@ -21,6 +22,9 @@ from archsim.base.packed_files import MOST_TIMES_OF_PART, refuse_bomb
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+    from pandas import DataFrame as DataFrame
+else:
+    DataFrame = Any  # pandas is imported only where somebody asks for a frame
 
 
 # How results show themselves in notebooks: their one line, and the first rows of their table.
@@ -42,6 +46,20 @@ class Shown:
             return line
         more = f"<p>{len(frame):,} rows, {len(frame.columns)} columns</p>" if len(frame) > MOST_ROWS else ""
         return line + frame.head(MOST_ROWS).to_html(index=False, max_cols=MOST_COLUMNS, border=0, na_rep="–") + more
+
+
+def frame_of(rows: Iterable[Any], columns: Sequence[str] | None = None) -> DataFrame:
+    """A row each: records (with ``columns``: of these fields), mappings, or tuples in the order of ``columns``."""
+    import pandas
+
+    found = list(rows)
+    if columns is not None and found and not isinstance(found[0], tuple):
+        found = [{name: getattr(each, name) for name in columns} for each in found]
+    elif found and is_dataclass(found[0]):
+        found = [asdict(each) for each in found]
+    elif found and hasattr(found[0], "_asdict"):
+        found = [each._asdict() for each in found]
+    return pandas.DataFrame(found, columns=None if columns is None else list(columns))
 
 
 TEXT, INTEGER, REAL = "text", "integer", "real"

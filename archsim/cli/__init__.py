@@ -7,5 +7,5 @@ Laws:
     1. Every command has a case (test_every_command_has_a_case).
     2. A command ends with its files whatever its output is
        (test_a_command_ends_with_its_files_whatever_its_output_is).
-Journey: `archsim sweep FILE` → `main.main` → `sweep` → `archsim.api.sweep` → the page and the first sentence.
+Journey: `archsim sweep FILE` → `main.main` → `sweep` → `archsim.api.runs.sweep` → the page and the first sentence.
 """

@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from archsim.base.errors import SpecError
 from archsim.cli import arguments
-from archsim.cli.printing import console, grid, print_notes
 from archsim.report import deciders
+from archsim.report.answer import Answer, Grid, Part
 from archsim.report.deciders import families, words
 from archsim.search.options import experiment_or_machine
 from archsim.specs.decision import DecisionSpec
@@ -16,7 +17,8 @@ from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from archsim.studies.silicon import misfits, named_coefficients, needed_by, parse_design, published_design
 from microarch.blocks.table_sizes import HardwareTable, Storage, TableDesign
-from microarch.silicon.area import WAFER_MM2, AreaAndPower, Part, parts_of, total
+from microarch.silicon.area import WAFER_MM2, AreaAndPower, parts_of, total
+from microarch.silicon.area import Part as Block
 from microarch.silicon.decision_area import decision_parts, design_of, global_clock_hz, speeds_part
 from microarch.silicon.published_area import deviation, explanation, published_row, total_note
 from microarch.silicon.technology import TECHNOLOGIES, Technology
@@ -47,141 +49,128 @@ def add_area(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", action="store_true", help="Print every coefficient and its source.")
 
 
-def run_area(args: argparse.Namespace) -> int:
-    """Print area and power. Raises SpecError for an unknown ``--design`` key, and for ``--set`` beside a report."""
+def run_area(args: argparse.Namespace) -> Answer:
+    """Area and power. Raises SpecError for an unknown ``--design`` key, and for ``--set`` beside a report."""
     folder = Path(args.file) if Path(args.file).is_dir() else None
     if folder and args.overrides:
         raise SpecError(f"--set {args.overrides[0]}: {folder} is a report, whose runs are made; change its experiment")
     source = str(folder / MANIFEST) if folder else args.file
     experiment, chosen_model = experiment_or_machine(source, args.overrides)
     chosen, changes = TECHNOLOGIES[args.technology], parse_design(args.design)
-    out = console()
+    parts: list[Part] = []
     asks = any(policy.needs_speeds(part) for policy in experiment.policies for part in ("allocation", "rebalancing"))
-    args.result = {"technology": chosen.title, "systems": []}
+    result: dict[str, Any] = {"technology": chosen.title, "systems": []}
     for system in experiment.systems:
         built = design_of(system, changes)
         found = (*decision_parts(system.decision, built, chosen), *([speeds_part(system, chosen)] if asks else []))
-        parts = [
+        each = [
             {"name": part.name, "copies": part.copies, "area_mm2": part.cost.area_mm2, "power_mw": part.cost.power_mw}
             for part in found
         ]
-        args.result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": parts})
-        _print_configured(out, system, experiment.models, built, chosen, found)
-        _print_published(out, system, published_design(system, changes), chosen)
-    _print_synthesised(out, experiment.systems)
-    out.print(_memories_table(experiment.systems[0]))
+        result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": each})
+        parts += _configured(system, experiment.models, built, chosen, found)
+        parts += _published(system, published_design(system, changes), chosen)
+    parts += [*_synthesised(experiment.systems), _memories_table(experiment.systems[0])]
     if folder:
-        out.print(_worth_table(folder))
+        parts.append(_worth_table(folder))
     if args.sources:
-        out.print(_sources_table(chosen))
-    print_notes([*filter(None, [chosen_model]), *(each for each in experiment.unread if AXIS_UNREAD in each)])
-    return arguments.OK
+        parts.append(_sources_table(chosen))
+    notes = [*filter(None, [chosen_model]), *(each for each in experiment.unread if AXIS_UNREAD in each)]
+    return Answer(parts, notes, result)
 
 
-def _print_configured(
-    out,
+def _configured(
     system: SystemSpec,
     models: Sequence[ModelSpec],
     built: TableDesign,
     technology: Technology,
-    parts: Sequence[Part],
-) -> None:
+    parts: Sequence[Block],
+) -> Iterator[Part]:
     """The hardware that the system's ``decision`` asks for, and a policy that sees speeds."""
     decision = system.decision
     clocks = f"{_ghz(built.clock_hz)} on the dies"
     if decision.executor in ("fsm", "firmware"):
         clocks += f", {_ghz(global_clock_hz(decision))} in the Global CP"
-    out.print(
-        _parts_table(
-            f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}", parts
-        )
-    )
+    title = f"{system.name}, decided by {words(decision)}: {_built_for(built)}; {technology.title}, {clocks}"
+    yield _parts_table(title, parts)
     if decision.executor == "host":
-        out.print(
+        yield (
             "The host keeps the expert distribution table and the heatmaps in its own memory, so there is no Global CP "
             "on the wafer."
         )
-    out.print(COUNTED, soft_wrap=True)
+    yield COUNTED
     for part in parts:
         if part.table is not None:
             layout = " + ".join(f"{name} {bits}" for name, bits in part.table.fields)
-            out.print(f"Bits per entry, {part.name}: {layout}.", soft_wrap=True)
-    out.print(_models_table(models, built, decision, technology))
-    for line in misfits(models, built, decision.executor):
-        out.print(line, soft_wrap=True)
+            yield f"Bits per entry, {part.name}: {layout}."
+    yield _models_table(models, built, decision, technology)
+    yield from misfits(models, built, decision.executor)
 
 
-def _print_published(out, system: SystemSpec, built: TableDesign, technology: Technology) -> None:
+def _published(system: SystemSpec, built: TableDesign, technology: Technology) -> Iterator[Part]:
     """Table II row by row, beside this model with the published parameters."""
     parts = parts_of(built, technology)
     title = f"{system.name}, table II: published cores, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
-    out.print(_parts_table(title, parts, built))
-    for line in _notes(parts, built, technology):
-        out.print(line, soft_wrap=True)
+    yield _parts_table(title, parts, built)
+    yield from _notes(parts, built, technology)
 
 
-def _print_synthesised(out, systems: Sequence[SystemSpec]) -> None:
+def _synthesised(systems: Sequence[SystemSpec]) -> Iterator[Part]:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """
     from microarch.silicon.synthesised_area import clock_note, local_clock_note, side_by_side
 
     dies = systems[0].dies
-    made = grid("component", title=f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²")
-    for name in ("copies", "analytical um²", "synthesised um²", "ratio", "mm²", "table II mm²", "ns", "5 nm, wires"):
-        made.add_column(name, justify="right")
-    rows = side_by_side(dies)
+    rows, cells = side_by_side(dies), []
     for row in rows:
         published = "–" if row.published_mm2 is None else f"{row.published_mm2:.4f}"
         said = f"{row.synthesised.area_um2:,.0f}{' (older source)' if row.stale else ''}"
         placed, path_ns = f"{row.placed_mm2:.4f}", f"{row.synthesised.delay_ps / 1000:.3f}"
         clock = f"{row.synthesised.clock_hz / 1e9:.2f} GHz"
         areas = f"{row.analytical_um2:,.0f}", said, f"{row.ratio:.2f}", placed, published
-        made.add_row(row.component, str(row.copies), *areas, path_ns, clock)
-    out.print(made)
-    for row in rows:
-        if row.reason:
-            out.print(f"{row.component}: {row.reason}.", soft_wrap=True)
+        cells.append((row.component, str(row.copies), *areas, path_ns, clock))
+    heads = ("copies", "analytical um²", "synthesised um²", "ratio", "mm²", "table II mm²", "ns", "5 nm, wires")
+    title = f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²"
+    yield Grid(("component",), cells, heads, title=title)
+    yield from (f"{row.component}: {row.reason}." for row in rows if row.reason)
     for system in systems:
         decision = system.decision
         notes = (
             clock_note(system.name, decision.executor, decision.fsm.clock_hz),
             local_clock_note(system.name, decision.local_clock_hz),
         )
-        for note in filter(None, notes):
-            out.print(f"{note}.", soft_wrap=True)
+        yield from (f"{note}." for note in notes if note)
 
 
-def _memories_table(system: SystemSpec):
+def _memories_table(system: SystemSpec) -> Grid:
     """The SRAMs of the first system in every node: cells and macros, by the law of `microarch.silicon.area`."""
     from microarch.silicon.memory_area import CELL_UM2, LARGE, macro_factor, macro_mm2
 
     parts = [part for part in parts_of(design_of(system)) if part.table and part.table.storage is Storage.SRAM]
     title = f"SRAM of {system.name} by node, mm² of all copies: as a large array ({LARGE.value:g} × cells) to macro"
-    made = grid("table", title=title)
-    for name in ("bits", "copies", "macro factor", *CELL_UM2):
-        made.add_column(name, justify="right")
+    rows = []
     for part in parts:
         bits = part.table.bits if part.table else 0
         large = {node: bits * cell.value * LARGE.value / 1e6 for node, cell in CELL_UM2.items()}
         areas = [f"{part.copies * large[node]:.4f}–{part.copies * macro_mm2(bits, node):.4f}" for node in CELL_UM2]
-        made.add_row(f"SRAM: {part.name}", f"{bits:,}", str(part.copies), f"{macro_factor(bits):.2f}", *areas)
-    return made
+        rows.append((f"SRAM: {part.name}", f"{bits:,}", str(part.copies), f"{macro_factor(bits):.2f}", *areas))
+    return Grid(("table",), rows, ("bits", "copies", "macro factor", *CELL_UM2), title=title)
 
 
-def _worth_table(folder: Path):
+def _worth_table(folder: Path) -> Part:
     """What prediction cost in area and power beside what it was worth in time, in the runs of a report."""
     from archsim.report.report import Report
 
-    report = Report(folder)
-    made = grid("system", "model", title=f"prediction in {report.name}: its cost in 5 nm, and its worth")
-    for name in ("batch", "policy", "against", "area", "of wafer", "power", "HBM writes of copies", "throughput"):
-        made.add_column(name, justify="right")
-    found = [row for family in families(report) for row in deciders.rows(report, family)]
-    for row in found:
+    report, rows = Report(folder), []
+    for row in (row for family in families(report) for row in deciders.rows(report, family)):
         run, cost = row["run"], (row[name] for name in ("mm2", "ppm", "mw", "copies", "throughput"))
-        made.add_row(run["system"], run["model"], f"{run['batch']:,}", run["policy"], row["against"], *cost)
-    return made if found else f"{report.name}: no policy with prediction beside the same policy without"
+        rows.append((run["system"], run["model"], f"{run['batch']:,}", run["policy"], row["against"], *cost))
+    if not rows:
+        return f"{report.name}: no policy with prediction beside the same policy without"
+    heads = ("batch", "policy", "against", "area", "of wafer", "power", "HBM writes of copies", "throughput")
+    title = f"prediction in {report.name}: its cost in 5 nm, and its worth"
+    return Grid(("system", "model"), rows, heads, title=title)
 
 
 def _built_for(built: TableDesign) -> str:
@@ -192,24 +181,21 @@ def _ghz(clock_hz: float) -> str:
     return f"{clock_hz / 1e9:g} GHz"
 
 
-def _parts_table(title: str, parts: Sequence[Part], published: TableDesign | None = None):
+def _parts_table(title: str, parts: Sequence[Block], published: TableDesign | None = None) -> Grid:
     """``published``: the design of the parts, if table II is shown beside them."""
-    made = grid("part", "kept in", title=title)
-    made.columns[0].no_wrap = True
     beside = ("table II mm²", "Δ", "table II mW", "Δ") if published else ()
-    for name in ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside):
-        made.add_column(name, justify="right")
     rows = [published_row(part, published) if published else None for part in parts]
+    shown: list[tuple[str, ...] | None] = []
     for part, row in zip(parts, rows, strict=True):
         cells = *_size_cells(part.table), str(part.copies), *_cost_cells(part.cost)
-        made.add_row(part.name, *cells, *(_beside(part.cost, row) if published else ()))
+        shown.append((part.name, *cells, *(_beside(part.cost, row) if published else ())))
     sum_of = total(part.cost for part in parts)
     compared = [row for part, row in zip(parts, rows, strict=True) if part.name != "heatmap"]
     known = [row for row in compared if row is not None]
-    made.add_section()
     ends = _beside(sum_of, total(known) if len(known) == len(compared) else None) if published else ()
-    made.add_row("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)
-    return made
+    shown += [None, ("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)]
+    heads = ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside)
+    return Grid(("part", "kept in"), shown, heads, title=title, unbroken=True)
 
 
 def _size_cells(table: HardwareTable | None) -> tuple[str, ...]:
@@ -232,7 +218,7 @@ def _beside(cost: AreaAndPower, row: AreaAndPower | None) -> tuple[str, ...]:
     return f"{row.area_mm2:.4f}", f"{area:+.1%}", f"{row.power_mw:.2f}", f"{power:+.1%}"
 
 
-def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) -> Iterator[str]:
+def _notes(parts: Sequence[Block], built: TableDesign, technology: Technology) -> Iterator[str]:
     yield from filter(None, (explanation(part, built, technology) for part in parts))
     yield total_note()
     others = [part.name for part in parts if part.name != "heatmap" and published_row(part, built) is None]
@@ -240,10 +226,10 @@ def _notes(parts: Sequence[Part], built: TableDesign, technology: Technology) ->
         yield f"Not compared, as their size or clock differs from table II: {', '.join(others)}."
 
 
-def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology):
-    made = grid("model", title="the same tables, sized for one model")
-    for name in ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM"):
-        made.add_column(name, justify="right")
+def _models_table(
+    models: Iterable[ModelSpec], built: TableDesign, decision: DecisionSpec, technology: Technology
+) -> Grid:
+    rows = []
     for model in models:
         needed = needed_by(model, built)
         parts = [part for part in decision_parts(decision, needed, technology) if part.table is not None]
@@ -252,16 +238,17 @@ def _models_table(models: Iterable[ModelSpec], built: TableDesign, decision: Dec
         dram = next((_size(table.size_bytes) for table in tables if table.storage is Storage.DRAM), "–")
         fits = "no" if any(misfits([model], built, decision.executor)) else "yes"
         sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
-        made.add_row(model.name, str(model.experts), str(needed.layers), fits, *sizes)
-    return made
+        rows.append((model.name, str(model.experts), str(needed.layers), fits, *sizes))
+    heads = ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM")
+    return Grid(("model",), rows, heads, title="the same tables, sized for one model")
 
 
-def _sources_table(technology: Technology):
-    made = grid("coefficient", "value", "range", "unit", "source", title="coefficients")
-    for name, coefficient in named_coefficients(technology):
-        between = " to ".join(f"{value:g}" for value in coefficient.between or ())
-        made.add_row(name, f"{coefficient.value:g}", between, coefficient.unit, coefficient.source)
-    return made
+def _sources_table(technology: Technology) -> Grid:
+    rows = [
+        (name, f"{each.value:g}", " to ".join(f"{end:g}" for end in each.between or ()), each.unit, each.source)
+        for name, each in named_coefficients(technology)
+    ]
+    return Grid(("coefficient", "value", "range", "unit", "source"), rows, title="coefficients")
 
 
 def _size(size_bytes: float) -> str:

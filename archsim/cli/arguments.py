@@ -3,17 +3,15 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from archsim import verbs
 from archsim.base.errors import SpecError, did_you_mean
+from archsim.verbs import OUTPUT, PLACE, Option, Options, flag_of
 
 _REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
-
-CHOSEN = ("policy", "system", "model", "batch", "assumptions")
-_CHOSEN_TOLD = {"batch": "batch size", "assumptions": "assumption set"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,35 +86,60 @@ def tell_renamed(old: str, now: str) -> None:
         print(f"note: `{old}` is `{now}` now; the old spelling works until version 0.3", file=sys.stderr)
 
 
-OUTPUT, EFFORT, COMBINATION = "output", "how much to simulate", "which combination"  # headings of options in --help
-
-
 def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
     """The setting that puts an argument below a heading; none for a group, which is one itself."""
-    return {"group": group} if isinstance(parser, Parser) else {}
+    return {"group": group} if isinstance(parser, Parser) and group else {}
+
+
+def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
+    """The arguments of a verb, as `archsim.verbs` declares them; without a default, so that what is not given is known
+    (`given`).
+    """
+    alone: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for name, option in options.items():
+        own: Any = parser
+        if option.only:
+            own = alone.setdefault(option.only, alone.get(option.only) or parser.add_mutually_exclusive_group())
+        _add(own, name, option)
+    parser.set_defaults(flags={name: flag_of(name, each).strip() or name for name, each in options.items()})
+
+
+def _add(parser: argparse._ActionsContainer, name: str, option: Option) -> None:
+    settings: dict[str, Any] = {"help": option.help_text, **below(parser, option.group)}
+    if option.metavar is None and not option.choices:
+        settings |= {"action": "store_true"}
+    else:
+        settings |= {} if option.metavar is None else {"metavar": option.metavar}
+        settings |= {"choices": option.choices} if option.choices else {}
+        settings |= {} if option.read is str else {"type": option.read}
+        settings |= {} if option.default is None else {"default": option.default}
+        if option.many == "append":
+            settings |= {"action": "append", "default": []}
+        elif option.many:
+            settings["nargs"] = option.many
+    if option.flag == PLACE:
+        parser.add_argument(option.into or name, **settings)
+    else:
+        settings |= {"required": True} if option.is_required else {}
+        parser.add_argument(flag_of(name, option), dest=option.into or name, **settings)
+
+
+def given(args: argparse.Namespace, options: Options, *left_out: str) -> dict[str, Any]:
+    """Options of a verb that were given, by their names in Python; without those that are ``left_out``."""
+    found = {}
+    for name, option in options.items():
+        value = getattr(args, option.into or name)
+        if option.gather is not None:
+            value = option.gather(flag_of(name, option), value)
+        if value is not None and name not in (*left_out, "force", "scheduler"):
+            found[name] = value
+    return found
 
 
 def add_experiment(parser: argparse.ArgumentParser, meaning: str = "The experiment") -> None:
     """``FILE`` (or the name of a shipped experiment) and ``--set``."""
-    parser.add_argument(
-        "file", metavar="FILE", help=f"{meaning}. Give a path, or a name that `archsim list experiments` prints."
-    )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY.PATH=VALUE",
-        help="Override a key, such as workload.batch=[64] or systems.0.d2d.bandwidth=2TB/s. May be repeated.",
-    )
-
-
-def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> None:
-    """Options that choose one combination of an experiment: CHOSEN; ``default``: which, without."""
-    for name in CHOSEN:
-        kind, metavar = (positive, "N") if name == "batch" else (str, "LABEL" if name == "assumptions" else "NAME")
-        text = f"Which {_CHOSEN_TOLD.get(name, name)} of the experiment to take (default: {default})."
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=text, **below(parser, COMBINATION))
+    for name, option in verbs.file(meaning).items():
+        _add(parser, name, option)
 
 
 # ``--out`` follows one rule:
@@ -130,17 +153,16 @@ def add_chosen(parser: argparse.ArgumentParser, default: str = "its first") -> N
 
 
 def add_report(parser: argparse.ArgumentParser, default: str) -> None:
-    """``--out`` of a page. default: as shown in the help, ``reports/NAME-KIND``."""
+    """``--out`` of a page, and ``--force``, which `archsim.cli.main` heeds. default: as shown in the help,
+    ``reports/NAME-KIND``.
+    """
     add_out(parser, f"Folder to write the page to (default: {default}).")
 
 
 def add_out(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """``--out`` of a folder, and ``--force``, which `archsim.cli.main` heeds."""
-    parser.add_argument("--out", metavar="DIR", help=meaning, **below(parser, OUTPUT))
-    parser.add_argument(
-        "--force", action="store_true", help="Write into --out even if it holds files that archsim did not write.",
-        **below(parser, OUTPUT),
-    )  # fmt: skip
+    """``--out`` of a folder, and ``--force``."""
+    for name, option in verbs.out(meaning).items():
+        _add(parser, name, option)
 
 
 def add_file(parser: argparse.ArgumentParser, meaning: str, default: str, metavar: str = "FILE") -> None:
@@ -169,33 +191,14 @@ def stem_of(source: str) -> str:
 def add_jobs(
     parser: argparse._ActionsContainer, meaning: str = "How many runs to simulate in parallel", cluster: bool = True
 ) -> None:
-    """``--jobs``, and ``--scheduler`` where a ``cluster`` may do the work (`archsim.cli.main` heeds it)."""
-    text = f"{meaning} (default: the number of cores)."
-    parser.add_argument("--jobs", type=positive, metavar="N", help=text, **below(parser, EFFORT))
-    if cluster:
-        text = "Simulate on this Dask cluster, such as tcp://host:8786, in place of --jobs."
-        parser.add_argument("--scheduler", metavar="ADDRESS", help=text, **below(parser, EFFORT))
+    for name, option in verbs.jobs(meaning, cluster).items():
+        _add(parser, name, option)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """``--json``: the command sets ``args.result``, which `archsim.cli.main` prints."""
     text = "Print the result as JSON, and nothing else, on stdout."
     parser.add_argument("--json", action="store_true", help=text, **below(parser, OUTPUT))
-
-
-def add_samples(parser: argparse.ArgumentParser, default: int | None = None, sentence: str = "") -> None:
-    """``--samples`` of worlds in which numbers with a range are drawn. ``sentence``: what happens without it, where
-    it may be 0, too.
-    """
-    kind = worlds_or_none if sentence else worlds
-    sentence = sentence or (
-        f"default: {default}" if default else "default: none. `archsim sure` gives the whole answer"
-    )
-    parser.add_argument(
-        "--samples", type=kind, default=default, metavar="N",
-        help=f"Draw all numbers that have a range N times, and say how sure the answer is ({sentence}).",
-        **below(parser, EFFORT),
-    )  # fmt: skip
 
 
 def add_store_out(parser: argparse.ArgumentParser, default: str) -> None:
@@ -206,47 +209,6 @@ def add_store_out(parser: argparse.ArgumentParser, default: str) -> None:
         **below(parser, OUTPUT),
     )  # fmt: skip
     add_jobs(parser, "How many threads to use", cluster=False)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    value = natural(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def worlds(text: str) -> int:
-    """A whole number from 16."""
-    value = natural(text)
-    if value < 16:
-        raise argparse.ArgumentTypeError(f"{value}: expected at least 16, so that 5 % of them is a sample")
-    return value
-
-
-def worlds_or_none(text: str) -> int:
-    """0, or a whole number from 16."""
-    return 0 if text == "0" else worlds(text)
-
-
-def natural(text: str) -> int:
-    """A whole number from 0."""
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def named_numbers(option: str, texts: Sequence[str], example: str) -> dict[str, float]:
-    """``NAME=VALUE`` texts of a repeated option, such as ``example``. Raises SpecError."""
-    numbers = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            numbers[name] = float(value if value.isascii() else "")
-        except ValueError:
-            expected = "a number" if equals else f"NAME=NUMBER, such as {example}"
-            raise SpecError(f"{option} {text}: expected {expected}") from None
-    return numbers
 
 
 OK = 0

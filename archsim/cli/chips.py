@@ -1,5 +1,7 @@
 """``archsim hardware chips``: chips that exist, beside what archsim says of their area, price and power."""
 
+from __future__ import annotations
+
 import argparse
 
 from archsim.cli import arguments

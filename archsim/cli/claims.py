@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from archsim.base.errors import capital
+from archsim.base.errors import capital, sentence
 from archsim.cli import arguments
 from archsim.evidence import claims_page
+from archsim.report.answer import Answer, Grid, Part
 
 FOLDER = "reports/claims"
 
@@ -26,8 +28,8 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
     arguments.add_jobs(parser)
 
 
-def run_claims(args: argparse.Namespace) -> int:
-    """Run what is missing, and print how many numbers are reproduced, how many are better than a guess, and the largest
+def run_claims(args: argparse.Namespace) -> Answer:
+    """Run what is missing, and say how many numbers are reproduced, how many are better than a guess, and the largest
     misses.
     """
     print("reading the papers' files ...", file=sys.stderr, flush=True)
@@ -44,36 +46,30 @@ def run_claims(args: argparse.Namespace) -> int:
         print_compiling()
         with study(folder) as watching:
             found = ar.claims(args.papers, folder, args.jobs, watching)
-    args.result = as_json(found)
     judged = {each.paper.paper for each in found}
+    parts: list[Part] = []
     if left := [name for name in args.papers or paper_names() if Path(name).stem not in judged]:
-        print(f"Left out, because other code computed what is recorded of them: {', '.join(left)}. Simulate them: "
-              f"archsim compare --papers {' '.join(left)}")  # fmt: skip
-    _print_claims(found)
+        parts.append(
+            f"Left out, because other code computed what is recorded of them: {', '.join(left)}. Simulate them: "
+            f"archsim compare --papers {' '.join(left)}"
+        )
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
-    for page in pages:
-        print(f"report: {page / 'index.html'}")
-    return arguments.OK
+    return Answer(
+        [*parts, *_parts(found), *(f"report: {page / 'index.html'}" for page in pages)], result=as_json(found)
+    )
 
 
-def _print_claims(found) -> None:
-    from archsim.base.errors import sentence
-    from archsim.cli.printing import console, grid
-
+def _parts(found: Sequence[claims_page.Claims]) -> Iterator[Part]:
     for each in found:
-        for answer in each.answers:
-            print(claims_page.answer_sentence(answer))
-    print(claims_page.summary_sentence(found))
+        yield from map(claims_page.answer_sentence, each.answers)
+    yield claims_page.summary_sentence(found)
     for claims, judged in claims_page.largest_misses(found):
         unit, at = judged.group.unit, judged.place
-        print(
+        yield (
             f"Largest miss in {claims.paper.title}: {judged.group.what}{f' ({at})' if at else ''}. The published value "
             f"is {claims_page.published_text(judged, unit)} and the simulated "
-            f"{claims_page.shown(judged.simulated, unit)}. "
-            f"{sentence(capital(judged.why))}"
+            f"{claims_page.shown(judged.simulated, unit)}. {sentence(capital(judged.why))}"
         )
     names = tuple(name.replace("_", " ") for name in claims_page.VerdictCounts._fields)
-    table = grid("paper", title="published numbers", numbers=names)
-    for each in found:
-        table.add_row(each.paper.paper, *map(str, claims_page.counts_of([each])))
-    console().print(table)
+    rows = [(each.paper.paper, *map(str, claims_page.counts_of([each]))) for each in found]
+    yield Grid(("paper",), rows, names, title="published numbers")

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from archsim import verbs
 from archsim.cli import arguments
 
 if TYPE_CHECKING:
+    from archsim.report.answer import Answer
     from archsim.specs.experiment import ExperimentSpec
     from archsim.specs.plan import SweepPlan
 
 
 def add_engines(parser: arguments.Parser) -> None:
-    arguments.add_experiment(parser)
-    parser.add_argument(
-        "--runs",
-        type=arguments.positive,
-        metavar="N",
-        default=40,
-        help="How many runs to draw at random (default: 40).",
-    )
+    arguments.add_options(parser, verbs.ENGINES)
     parser.spelled_before("--sample", "--runs")
-    parser.add_argument(
-        "--interpreted", action="store_true", help="Compare every column with engine: interpreted, which is slow."
-    )
-    parser.add_argument(
-        "--steps",
-        type=arguments.positive,
-        metavar="N",
-        default=3,
-        help="The most decode steps of a run to simulate (default: 3).",
-    )
 
 
-def run_engines(args: argparse.Namespace) -> int:
-    """Print the errors by assumption set, then every run outside the limit with the reason."""
+def run_engines(args: argparse.Namespace) -> Answer | int:
+    """The errors by assumption set, then every run outside the limit with the reason."""
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_engine_errors, print_notes
+    from archsim.cli.printing import print_compiling
     from archsim.cli.progress import watcher
     from archsim.specs.library import load_planned
     from archsim.specs.plan import SweepPlan
@@ -47,14 +33,11 @@ def run_engines(args: argparse.Namespace) -> int:
     if args.interpreted:
         return _interpret(planned, args)
     with watcher() as watching:
-        found = ar.engines(planned, args.runs, args.steps, watching)
-    kind = "points" if isinstance(planned, SweepPlan) else "runs"
-    steps = f"at most {found.decode_steps} decode {'step' if found.decode_steps == 1 else 'steps'}"
-    args.result = found.to_pandas().to_dict("records")
-    print(f"{found.name}: {len(found.runs)} of {found.drawn_from:,} {kind} on both engines, {steps}")
-    print_engine_errors(found.runs)
-    print_notes((planned.experiment if isinstance(planned, SweepPlan) else planned).unread)
-    return arguments.OK
+        asked = arguments.given(args, verbs.ENGINES, "experiment", "overrides", "interpreted")
+        found = ar.engines(planned, watcher=watching, **asked)
+    if isinstance(planned, SweepPlan):
+        return replace(found.as_answer("points"), notes=planned.experiment.unread)
+    return replace(found.as_answer(), notes=planned.unread)
 
 
 def _interpret(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) -> int:
@@ -65,7 +48,7 @@ def _interpret(planned: ExperimentSpec | SweepPlan, args: argparse.Namespace) ->
     from archsim.runs.simulator import Simulator
 
     selection = select(planned)
-    points = map(selection.plan.point, sample(selection.kept, args.runs))
+    points = map(selection.plan.point, sample(selection.kept, args.sample))
     runs = [shorten(run, args.steps) for run in selection.maker.runs(points)]
     worst, args.result = 0.0, []
     for each in compare_interpreted(runs, Simulator(selection.maker.traces)):

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from archsim.cli import arguments
+if TYPE_CHECKING:
+    from archsim.report.answer import Answer, Part
+    from archsim.studies.exploration.candidates import Exploration
 
 _SHOWN = 20  # printed points of the front
 
 
-def add_explore(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser, "An experiment with `sweep:` and `explore:`")
-    arguments.add_report(parser, "reports/NAME-exploration")
-    arguments.add_jobs(parser)
-    parser.add_argument(
-        "--samples", metavar="N", type=int, help="How many samples to draw, for objectives such as throughput.p10."
-    )
-
-
-def run_explore(args: argparse.Namespace) -> int:
+def run_explore(args: argparse.Namespace) -> Answer:
     """Run what is missing; write the page, and a report for every recommended design."""
     from archsim.api import ExplorationPlan
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_replaced, report_folder
+    from archsim.report.answer import Answer
     from archsim.specs.library import load_exploration
 
     worlds = [] if args.samples is None else [f"explore.samples={args.samples}"]
@@ -38,15 +34,10 @@ def run_explore(args: argparse.Namespace) -> int:
     print_compiling("screening", of=asked.plan.with_engine("analytical").experiment)
     with resumes(folder):
         found = explore(asked, folder, jobs, watcher)
-    args.result = found
-    _print_answers(found)
-    _print_front(found)
-    print_notes(found.notes)
-    print(f"report: {folder / 'index.html'}")
-    return arguments.OK
+    return Answer((*_designs(found), *_front(found), f"report: {folder / 'index.html'}"), found.notes, found)
 
 
-def _print_answers(found) -> None:
+def _designs(found: Exploration) -> Iterator[str]:
     """The design of every question asked: the best by each objective, and within each budget, or that none is."""
     from archsim.report.units import amount
     from archsim.studies.exploration.answers import wanted_designs
@@ -55,26 +46,29 @@ def _print_answers(found) -> None:
     for heading, point in wanted_designs(found).items():
         values = ", ".join(amount(name, point.values[name]) for name in found.spec.objectives)
         text = answer_heading(found, heading, point)
-        print(f"{text}: point {point.index}, with {values}. It is limited by {point.limit[0]}.")
-    for sentence in unmet_budgets(found):
-        print(sentence)
+        yield f"{text}: point {point.index}, with {values}. It is limited by {point.limit[0]}."
+    yield from unmet_budgets(found)
 
 
-def _print_front(found) -> None:
-    from archsim.cli.printing import grid, print_fitting
+def _front(found: Exploration) -> Iterator[Part]:
+    from archsim.report.answer import Grid
     from archsim.report.units import amount
 
     state = "stable" if found.stable else f"not stable yet after {found.budget} event runs"
     if not found.budget:
         state = "estimates of the analytical engine alone"
     ran = f"{len(found.known)} of {len(found.points):,} ran on the event engine"
-    title = f"{len(found.front)} designs on the front ({state}); {ran}"
-    table = grid("point", title=title, numbers=found.spec.objectives)
-    for column in ("limit", *found.axes):
-        table.add_column(column)
-    for point in found.front[:_SHOWN]:
-        values = (amount(name, point.values[name]) for name in found.spec.objectives)
-        table.add_row(str(point.index), *values, point.limit[0], *point.axes.values())
-    print_fitting(table, kept=2 + len(found.spec.objectives))
+    objectives = found.spec.objectives
+    rows = [
+        (
+            str(point.index), *(amount(name, point.values[name]) for name in objectives), point.limit[0],
+            *point.axes.values(),
+        )
+        for point in found.front[:_SHOWN]
+    ]  # fmt: skip
+    yield Grid(
+        ("point",), rows, objectives, more=("limit", *found.axes), least=2 + len(objectives),
+        title=f"{len(found.front)} designs on the front ({state}); {ran}",
+    )  # fmt: skip
     if len(found.front) > _SHOWN:
-        print(f"{len(found.front) - _SHOWN} more designs of the front are in front.csv.")
+        yield f"{len(found.front) - _SHOWN} more designs of the front are in front.csv."

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from archsim import verbs
 from archsim.base import errors, files, own_code
-from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, tell_renamed
+from archsim.cli.arguments import FAILED_RUNS, INTERRUPTED, OK, USER_ERROR, Parser, add_json, add_options, tell_renamed
 from archsim.cli.streams import Kept, open_closed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -28,8 +29,9 @@ class Form(NamedTuple):
 
 
 class Command(NamedTuple):
-    """``module``: below ``archsim.cli``, with ``add_NAME(parser)`` and ``run_NAME(args) -> int``; ``module:name``
-    if the name is not that of the module.
+    """``module``: below ``archsim.cli``, with ``run_NAME(args) -> Answer | int``, and ``add_NAME(parser)`` of
+    one whose options are not in `archsim.verbs`;
+    ``module:name`` if the name is not that of the module.
     """
 
     name: str
@@ -192,8 +194,9 @@ def _run(argv: Sequence[str] | None) -> int:
             (files.claim if arguments.force else files.refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
-        with heartbeat(first), own_code.code_told(sys.stderr), _where(getattr(arguments, "scheduler", None)):
-            return _as_json(arguments) if getattr(arguments, "json", False) else arguments.run(arguments)
+        named = verbs.spelled_as(getattr(arguments, "flags", {}))
+        with heartbeat(first), own_code.code_told(sys.stderr), named, _where(arguments):
+            return _as_json(arguments) if getattr(arguments, "json", False) else _ran(arguments)
     except errors.ArchsimError as error:
         print(errors.printable(str(error)), file=sys.stderr)
         return FAILED_RUNS if isinstance(error, errors.FailedRuns) else USER_ERROR
@@ -205,9 +208,9 @@ def _run(argv: Sequence[str] | None) -> int:
         return INTERRUPTED
 
 
-def _where(scheduler: str | None) -> AbstractContextManager[None]:
+def _where(arguments: argparse.Namespace) -> AbstractContextManager[None]:
     """Where jobs are done: on the cluster of ``--scheduler``, or here."""
-    if scheduler is None:
+    if (scheduler := getattr(arguments, "scheduler", None)) is None:
         return nullcontext()
     from archsim.runs.executor import on_cluster
 
@@ -226,12 +229,24 @@ def _out_checked(out: str) -> str:
     return str(path) + "/" * out.endswith("/")  # calibrate: a new folder, not a file
 
 
+def _ran(arguments: argparse.Namespace) -> int:
+    """Run a command, and print its answer where it returns one; the status with which it ends."""
+    found = arguments.run(arguments)
+    if isinstance(found, int):
+        return found
+    from archsim.cli.printing import print_answer
+
+    print_answer(found)
+    arguments.result = found.result
+    return found.status
+
+
 def _as_json(arguments: argparse.Namespace) -> int:
     """Run a command with ``--json``: what it prints goes to stderr, its ``result`` to stdout."""
     from archsim.cli.printing import print_json
 
     with redirect_stdout(sys.stderr):
-        code = arguments.run(arguments)
+        code = _ran(arguments)
     print_json(getattr(arguments, "result", None))
     return code
 
@@ -304,7 +319,10 @@ def _fill(
             words.remove(form.flag)
         name, _, action = (form or command).module.partition(":")
         module: Any = importlib.import_module(f"archsim.cli.{name}")
-        getattr(module, f"add_{action or name}")(own)
+        if (options := verbs.OF_COMMANDS.get((form or command).module)) is not None:
+            add_options(own, options)
+        else:
+            getattr(module, f"add_{action or name}")(own)
         if (form or command).module != "list:completion":  # its result is a script
             add_json(own)
         own.set_defaults(run=getattr(module, f"run_{action or name}"))

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from archsim.base.errors import SpecError
-from archsim.cli.arguments import OK, add_file, file_out, natural
+from archsim.cli.arguments import OK, add_file, file_out
+from archsim.verbs import natural
 
 
 def add_model_import(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +18,7 @@ def add_model_import(parser: argparse.ArgumentParser) -> None:
         "--name", help="Name of the model (default: that in config.json, or the file name of the graph)."
     )
     parser.add_argument(
-        "--operators",
-        metavar="FILE",
-        help="Write a table of the GEMMs and attention operators to this CSV file.",
+        "--operators", metavar="FILE", help="Write a table of the GEMMs and attention operators to this CSV file."
     )
     parser.add_argument(
         "--moe-layers", type=_spacing, metavar="FIRST:LAST[:EVERY]", help="Give it if the graph does not show it."

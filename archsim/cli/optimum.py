@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from archsim.cli import arguments
-
-
-def add_optimum(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser)
-    arguments.add_report(parser, "reports/NAME-optimum")
-    arguments.add_jobs(parser)
-    parser.add_argument(
-        "--steps",
-        type=arguments.positive,
-        default=200,
-        metavar="N",
-        help="How many layer-steps of a run to bound. They are spread evenly (default: 200).",
-    )
+if TYPE_CHECKING:
+    from archsim.report.answer import Answer
 
 
-def run_optimum(args: argparse.Namespace) -> int:
+def run_optimum(args: argparse.Namespace) -> Answer:
     """Bound and report. Raises ArchsimError for more than 128 dies."""
     import archsim as ar
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_compiling, print_notes, print_replaced, report_folder
+    from archsim.cli.printing import print_compiling, print_replaced, report_folder
+    from archsim.report.answer import Answer
+    from archsim.studies.optimum_page import answers, write_optimum
 
     experiment = ar.load_experiment(args.file, args.overrides)
     folder = report_folder(experiment.name, args.out, "optimum")
@@ -34,17 +25,10 @@ def run_optimum(args: argparse.Namespace) -> int:
     print("simulating runs, bounding their layer-steps ...", file=sys.stderr, flush=True)
     found = ar.optimum(experiment, None, args.steps, _print_run, jobs=args.jobs or available_cores())
     print("writing the page ...", file=sys.stderr, flush=True)
-    from archsim.studies.optimum_page import answers, write_optimum
-
-    write_optimum(list(found.runs), found.name, folder, experiment.unread)
-    for place, said in answers(list(found.runs)):
-        print(f"For {place}, {said}")
-    for bounded in found.runs:
-        print(_distance(bounded))
-    args.result = found.to_pandas().to_dict("records")
-    print_notes(experiment.unread)
-    print(f"report: {folder / 'index.html'}")
-    return arguments.OK
+    page = write_optimum(list(found.runs), found.name, folder, experiment.unread)
+    said = [f"For {place}, {text}" for place, text in answers(list(found.runs))]
+    parts = (*said, *map(_distance, found.runs), f"report: {page}")
+    return Answer(parts, experiment.unread, found.to_pandas().to_dict("records"))
 
 
 def _print_run(measured) -> None:

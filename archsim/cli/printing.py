@@ -16,6 +16,7 @@ from archsim.base.errors import ArchsimError, SpecError, sentence, spoken
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
 
 if TYPE_CHECKING:
+    from archsim.report.answer import Answer, Part
     from archsim.specs.experiment import ExperimentSpec
 
 
@@ -30,6 +31,36 @@ def console():
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def print_parts(parts: Iterable[Part]) -> None:
+    """Lines and tables of an answer. Of a table with ``least`` columns, a terminal that is too narrow shows only the
+    first, and is told the others.
+    """
+    for part in parts:
+        if isinstance(part, str):
+            print(part, flush=True)
+            continue
+        table = grid(*part.columns, title=part.title, numbers=tuple(part.numbers))
+        for head in part.more:
+            table.add_column(head)
+        table.show_header = part.has_heads
+        if part.unbroken:
+            table.columns[0].no_wrap = True
+        if part.second:
+            table.columns[1].max_width, table.columns[1].overflow = part.second, "fold"
+        for row in part.rows:
+            if row is None:
+                table.add_section()
+            else:
+                table.add_row(*row, style="bold" if part.headings and not any(row[1:]) else None)
+        print_fitting(table, part.least or len(table.columns))
+
+
+def print_answer(found: Answer) -> None:
+    """Its parts on stdout, its notes on stderr."""
+    print_parts(found.parts)
+    print_notes(found.notes)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -66,33 +97,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     return value if isinstance(value, str | int | None) else str(value)
-
-
-def print_result_notes(rows: Iterable[Mapping[str, Any]], systems) -> None:
-    """Caveats of these rows of results, on stderr. systems: their specs."""
-    from archsim.runs.calibration_notes import die_of
-    from archsim.runs.notes import result_notes, system_notes
-
-    print_notes(result_notes(rows, [(system.name, die_of(system)) for system in systems]) + system_notes(systems))
-
-
-def print_engine_errors(compared) -> None:
-    """A table with a row for each assumption set, then the runs outside the limit.
-
-    compared: ``archsim.runs.engine_comparison.Compared``.
-    """
-    from archsim.report.sections import ERROR_NAMES, error_rows
-    from archsim.report.units import signed_percent
-    from archsim.runs.engine_comparison import OUTSIDE, outside
-
-    table = grid("error of decode time", numbers=ERROR_NAMES)
-    for row in error_rows(compared):
-        table.add_row(*row)
-    console().print(table)
-    if far := outside(compared):
-        print(f"The engines differ by more than {OUTSIDE:.0%} in {len(far)} of {len(compared)} runs:")
-    for each in far:
-        print(f"  {each.run}: {signed_percent(each.error)} ({each.reason})")
 
 
 def print_compiling(*expected: str, of: ExperimentSpec | None = None) -> None:
@@ -149,14 +153,13 @@ def natural_width(table) -> int:
     return wide.measure(table).maximum
 
 
-def print_store(path: str | Path) -> dict[str, Any]:
-    """Print, and return, what the store at ``path`` contains."""
+def answer_of_store(path: str | Path, *before: str) -> Answer:
+    """What the store at ``path`` contains."""
+    from archsim.report.answer import Answer
     from archsim.workload.trace_store import facts_of, open_store
 
     facts = facts_of(open_store(str(path))) | {"store": str(path)}
-    for name, value in facts.items():
-        print(f"{name:<9} {value}")
-    return facts
+    return Answer((*before, *(f"{name:<9} {value}" for name, value in facts.items())), result=facts)
 
 
 def print_measurement_problems(measurements) -> None:
@@ -200,75 +203,3 @@ def print_replaced(folder: Path, experiment: Mapping[str, Any] | None) -> None:
     same_name = experiment is not None and there.get("name") == experiment["name"]
     settings = ", which had other settings" if same_name else ""
     print(f"This replaces the report of {there.get('name')} in {folder}{settings}.", file=sys.stderr)
-
-
-LEAST_CAUSE = 0.005  # share of a variance that is printed
-
-
-def print_causes(indices, unknown: str, what: str = "the answer") -> None:
-    """A table of what the variance of ``what`` in worlds depends on. Shares of what each draw does alone add up to at
-    most 100 %; what several do together counts for each of them under *with others*. ``unknown``: why it is not known.
-    """
-    from archsim.base.errors import sentence
-    from archsim.report.units import percent
-    from archsim.studies.sure_files import SHOWN
-
-    if unknown:
-        print(sentence(unknown))
-        return
-    large = [each for each in indices[:SHOWN] if each.total > LEAST_CAUSE]
-    if not large:
-        print(f"No number that was sampled explains more than {percent(LEAST_CAUSE)} of the variance of {what}.")
-        return
-    table = grid(f"{what} depends on", numbers=("share of the variance, alone", "±", "with others", "±"))
-    for each in large:
-        alone, together = (each.first, each.first_error), (each.total, each.total_error)
-        table.add_row(each.name, *(percent(part) for value, error in (alone, together) for part in (value, 2 * error)))
-    console().print(table)
-
-
-def print_sure(found) -> None:
-    """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
-    from archsim.report.units import TIME_UNITS, interval, percent
-    from archsim.studies.sure_answer import order_sentence
-
-    for place in found.places:
-        table = grid("", numbers=("median", "5 %", "95 %", "fastest in"))
-        print(place.sentence)
-        print(f"{place.name}: {place.timed}")
-        for option in place.options:
-            times = interval(option.ns.p50, option.ns.p05, option.ns.p95, TIME_UNITS)
-            table.add_row(option.name, *times, percent(option.fastest))
-        console().print(table)
-        if pairs := (*place.pairs, *place.further):
-            table = grid("faster", "slower", "order", numbers=("by", "5 %", "95 %"))
-            for each in pairs:
-                by = (f"{end}×" for end in interval(each.ratio.p50, each.ratio.p05, each.ratio.p95))
-                table.add_row(each.faster, each.slower, order_sentence(each), *by)
-            console().print(table)
-        print_causes(place.indices, place.unknown, place.explained_told)
-        for said in place.advice:
-            print(said)
-    print_notes(list(found.notes))
-
-
-def print_served_sure(found) -> None:
-    """Headlines with their intervals, the order, what it depends on, and what to measure."""
-    from archsim.report.units import interval, percent
-    from archsim.studies.serving.sure import HEADLINES
-
-    print(sentence(found.sentence))
-    table = grid("", title=f"in {found.samples} samples: median (5 % to 95 %)", numbers=("best in",))
-    for unit, name in HEADLINES.values():
-        table.add_column(f"{name} {unit}".strip(), justify="right")
-    for option in found.options:
-        cells = [
-            "{} ({} to {})".format(*interval(each.p50, each.p05, each.p95)) if each else "–"
-            for each in (option.intervals.get(column) for column in HEADLINES)
-        ]  # fmt: skip
-        table.add_row(option.name, percent(option.best), *cells)
-    console().print(table)
-    print_causes(found.indices, found.unknown, found.explained_told)
-    for said in found.advice:
-        print(said)
-    print_notes(list(found.notes))

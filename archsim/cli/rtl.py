@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from archsim import verbs
 from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.files import refuse_foreign
 from archsim.cli import arguments
-from archsim.cli.printing import console, grid
+from archsim.report.answer import Answer, Grid
 
 # What the commands on RTL share: the extra that they need, blocks and parameters.
 
@@ -109,7 +110,7 @@ def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", nargs="?", metavar="BLOCK", help="Take only this component (default: all).")
     parser.add_argument(
         "--events",
-        type=arguments.positive,
+        type=verbs.positive,
         default=300,
         metavar="N",
         help="How many events its stimulus has (default: 300).",
@@ -118,18 +119,13 @@ def add_rtl_energy(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
 
 
-def run_rtl_energy(args: argparse.Namespace) -> int:
+def run_rtl_energy(args: argparse.Namespace) -> Answer:
     """Print activity and energy. Raises SpecError for an unknown block, or where a component differs from its table."""
-    made = grid("component", title="registers and clock, cells of ASAP7; logic, wires and memories are not counted")
-    for name in COLUMNS:
-        made.add_column(name, justify="right")
-    args.result = {"columns": COLUMNS, "rows": {}}
-    for block in [known_block(args.block)] if args.block else benches():
-        row = _row(block, args)
-        args.result["rows"][block] = row
-        made.add_row(block, *row)
-    console().print(made)
-    return arguments.OK
+    blocks = [known_block(args.block)] if args.block else benches()
+    rows = {block: _row(block, args) for block in blocks}
+    title = "registers and clock, cells of ASAP7; logic, wires and memories are not counted"
+    cells = [(block, *row) for block, row in rows.items()]
+    return Answer((Grid(("component",), cells, COLUMNS, title=title),), result={"columns": COLUMNS, "rows": rows})
 
 
 def _row(block: str, args: argparse.Namespace) -> list[str]:
@@ -166,7 +162,7 @@ def _row(block: str, args: argparse.Namespace) -> list[str]:
 def add_rtl_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=arguments.positive, default=100, metavar="N",
+        "--events", type=verbs.positive, default=100, metavar="N",
         help="How many random events to add after the corner cases (default: 100).",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="Seed of the stimulus (default: 0).")
@@ -251,7 +247,7 @@ NAMED = 5  # of what a stimulus did not cover
 def add_rtl_lockstep(parser: arguments.Parser) -> None:
     parser.add_argument("block", metavar="BLOCK", help="The component: allocator, select, sorter, pdu, atu or heatmap.")
     parser.add_argument(
-        "--events", type=arguments.positive, default=1000, metavar="N",
+        "--events", type=verbs.positive, default=1000, metavar="N",
         help="The least number of random blocks of tokens, cycles, look-ups or words to add after the corner cases "
         "(default: 1000).",
     )  # fmt: skip
@@ -306,7 +302,7 @@ def add_rtl_synth(parser: argparse.ArgumentParser) -> None:
     add_parameters(parser)
 
 
-def run_rtl_synth(args: argparse.Namespace) -> int:
+def run_rtl_synth(args: argparse.Namespace) -> Answer:
     """Print area, delay and energy of every component. Raises ArchsimError without a library or the extra ``rtl``."""
     blocks = [known_block(args.block)] if args.block else list(benches())
     from microarch.rtl import missing
@@ -317,39 +313,26 @@ def run_rtl_synth(args: argparse.Namespace) -> int:
     if lacking := missing("pyosys") or lacking:
         raise ArchsimError(lacking)
     library = read_libraries(paths)
-    made = grid("component", title="cells of the library, without wires")
-    columns = (
-        "parameters",
-        "flip-flops",
-        "gated",
-        "cells",
-        "um²",
-        "sequential um²",
-        "ns",
-        "memories at once",
-        "logic ns",
-        "abc ns",
-        "fJ/cycle",
-    )
-    for name in columns:
-        made.add_column(name, justify="right")
-    args.result = []
+    rows, results = [], []
     for block in blocks:
         for changes in combinations(block, args.changes if args.block else []):
             component = built(block, changes)
             found = synthesise(block, component, Path(inspect.getfile(type(component))), library)
-            args.result.append(found)
+            results.append(found)
             if args.out:
                 folder = Path(args.out)
                 folder.mkdir(parents=True, exist_ok=True)
                 name = "-".join([block, *(f"{key}{value}" for key, value in changes.items())])
                 (folder / f"{name}.json").write_text(as_json(found), encoding="utf-8")
             said = " ".join(f"{key}={value}" for key, value in found.parameters.items())
-            made.add_row(
+            rows.append((
                 block, said, f"{found.flip_flops:,}", f"{found.gated_flip_flops:,}", f"{found.cells:,}",
                 f"{found.area_um2:,.0f}", f"{found.sequential_um2:,.1f}", f"{found.delay_ps / 1000:.3f}",
                 f"{found.cells_ps / 1000:.3f}", f"{found.logic_ps / 1000:.3f}", f"{found.abc_logic_ps / 1000:.3f}",
                 f"{found.free_running_fj:,.0f}",
-            )  # fmt: skip
-    console().print(made)
-    return arguments.OK
+            ))  # fmt: skip
+    heads = (
+        "parameters", "flip-flops", "gated", "cells", "um²", "sequential um²", "ns", "memories at once", "logic ns",
+        "abc ns", "fJ/cycle",
+    )  # fmt: skip
+    return Answer((Grid(("component",), rows, heads, title="cells of the library, without wires"),), result=results)

@@ -1,130 +1,99 @@
 """``archsim run``: simulate one combination of an experiment, print it, write a timeline of one of its steps."""
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from archsim.cli.arguments import CHOSEN, OK, OUTPUT, add_chosen, add_experiment, add_samples, below, natural
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from archsim import verbs
 from archsim.cli.heartbeat import begins
+
+if TYPE_CHECKING:
+    from archsim.report.answer import Answer, Grid, Part
+    from archsim.specs.experiment import ExperimentSpec
 
 NARROW = 120  # columns of a terminal
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    add_experiment(parser)
-    add_chosen(parser)
-    add_samples(parser)
-    parser.add_argument(
-        "--phase",
-        choices=("dispatch", "combine"),
-        help="Time only the dispatch or the combine of hidden vectors, with a row for each iteration and layer.",
-    )
-    parser.add_argument(
-        "--law",
-        metavar="MACHINE/VERSION",
-        help="With --phase, also give the time by a measured kernel, such as blackhole/replay-2026-09-11.",
-    )
-    parser.add_argument(
-        "--step", type=natural, metavar="N", help="Which step (iteration) to draw in the timeline. 0 is the prefill."
-    )
-    parser.add_argument("--layer", type=natural, metavar="N", help="Which layer to draw in the timeline.")
-    parser.add_argument(
-        "--die-dies", type=natural, metavar="N",
-        help="Compare the decode step before and after die N fails, and say what has to move.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeline",
-        metavar="FILE",
-        help="Write a timeline of that layer in that step to this file, for Perfetto.",
-        **below(parser, OUTPUT),
-    )
-
-
-def run_run(args: argparse.Namespace) -> int:
-    if args.phase is not None:
-        return _phase(args)
-    if args.die_dies is not None:
-        return _death(args)
+def run_run(args: argparse.Namespace) -> Answer:
     import archsim as ar
-    from archsim.cli.printing import print_compiling, print_notes, print_result_notes
-    from archsim.report.answers import iteration_sentence
+    from archsim.cli.printing import print_compiling
+    from archsim.report.answer import Answer
     from archsim.report.timeline import refuse_part_of_timeline
     from archsim.runs.choice import choose
-    from archsim.runs.feasibility import kv_rooms_told
-    from archsim.runs.plan import plan_of, select
+    from archsim.runs.plan import plan_of
     from archsim.runs.run_cost import cost_sentence
 
-    refuse_part_of_timeline({f"--{name}": getattr(args, name) for name in ("step", "layer", "timeline")})
-    experiment = ar.load_experiment(args.file, args.overrides)
-    names = (*CHOSEN, "step", "layer", "timeline")
-    chosen = choose(experiment, **{name: getattr(args, name) for name in CHOSEN})
-    begins(f"simulating {cost_sentence(plan_of(chosen), 1)}")
-    print_compiling(of=chosen)
-    row = ar.run(experiment, **{name: getattr(args, name) for name in names}).runs.rows[0]
-    args.result = row
-    if whole := iteration_sentence(row):
-        print(whole)
-    _print_row(row, experiment)
-    for room in kv_rooms_told(select(choose(experiment, **{name: row[name] for name in CHOSEN})).runs()):
-        print(room)
-    print_result_notes([row], [system for system in experiment.systems if system.name == row["system"]])
-    print_notes(experiment.unread)
-    if args.samples is not None:
-        from archsim.cli.printing import print_sure
+    chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
+    if args.phase is not None:
+        experiment = ar.load_experiment(args.file, args.overrides)
+        print_compiling()
+        timed = ar.run_phase(experiment, args.phase, law=args.law, **chosen)
+        return Answer(timed.lines(), result=timed.to_pandas().to_dict("records"))
+    if args.die_dies is not None:
+        from archsim.studies.death import death_of
 
-        one = choose(experiment, **{name: row[name] for name in CHOSEN})
+        one = choose(ar.load_experiment(args.file, args.overrides), **chosen)
+        print_compiling()
+        found = death_of(one, args.die_dies)
+        return Answer(found.lines, result=asdict(found) | {"steps": found.steps})
+    drawn = {name: getattr(args, name) for name in ("step", "layer", "timeline")}
+    refuse_part_of_timeline({f"--{name}": value for name, value in drawn.items()})
+    experiment = ar.load_experiment(args.file, args.overrides)
+    one = choose(experiment, **chosen)
+    begins(f"simulating {cost_sentence(plan_of(one), 1)}")
+    print_compiling(of=one)
+    row = ar.run(experiment, **chosen, **drawn).runs.rows[0]
+    one = choose(experiment, **{name: row[name] for name in verbs.CHOSEN})
+    parts, notes, result = list(_parts(row, experiment, one)), _notes(row, experiment), dict(row)
+    if args.samples is not None:
         begins(f"drawing {args.samples} samples")
         sure = ar.sure(one, args.samples)
-        args.result = {**row, **{key: each for key, each in sure.table().rows[0].items() if key not in row}}
-        print_sure(sure)
+        result |= {key: each for key, each in sure.table().rows[0].items() if key not in row}
+        answer = sure.as_answer()
+        parts, notes = [*parts, *answer.parts], [*notes, *answer.notes]
     if args.timeline is not None:
-        print(f"timeline: {args.timeline} (open it at https://ui.perfetto.dev)")
-    return OK
+        parts.append(f"timeline: {args.timeline} (open it at https://ui.perfetto.dev)")
+    return Answer(parts, notes, result)
 
 
-def _death(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
+def _notes(row: Mapping[str, Any], experiment: ExperimentSpec) -> list[str]:
+    from archsim.runs.calibration_notes import die_of
+    from archsim.runs.notes import result_notes, system_notes
 
-    import archsim as ar
-    from archsim.cli.printing import print_compiling
-    from archsim.runs.choice import choose
-    from archsim.studies.death import death_of
-
-    chosen = choose(ar.load_experiment(args.file, args.overrides), **{name: getattr(args, name) for name in CHOSEN})
-    print_compiling()
-    found = death_of(chosen, args.die_dies)
-    args.result = asdict(found) | {"steps": found.steps}
-    print("\n".join(found.lines))
-    return OK
+    systems = [system for system in experiment.systems if system.name == row["system"]]
+    notes = result_notes([row], [(system.name, die_of(system)) for system in systems])
+    return [*notes, *system_notes(systems), *experiment.unread]
 
 
-def _phase(args: argparse.Namespace) -> int:
-    import archsim as ar
-    from archsim.cli.printing import print_compiling
+def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, one: ExperimentSpec) -> Iterator[Part]:
+    """The sentence on an iteration, the combination with its numbers, iterations by part, and the room for KV."""
+    from archsim.report.answers import iteration_sentence
+    from archsim.runs.feasibility import kv_rooms_told
+    from archsim.runs.plan import select
 
-    experiment = ar.load_experiment(args.file, args.overrides)
-    print_compiling()
-    found = ar.run_phase(experiment, args.phase, law=args.law, **{name: getattr(args, name) for name in CHOSEN})
-    args.result = found.to_pandas().to_dict("records")
-    for line in found.lines():
-        print(line)
-    return OK
+    if whole := iteration_sentence(row):
+        yield whole
+    yield _table(row, experiment)
+    for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
+        if row.get(f"{name}_ns"):
+            yield _iteration(row, name, title)
+    yield from kv_rooms_told(select(one).runs())
 
 
-def _print_row(row: Mapping[str, Any], experiment) -> None:
+def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:
     """The combination and its alternatives, then the columns of the page's table that have a value, with units."""
     from archsim.base.causes import label_of
-    from archsim.cli.printing import console, grid
+    from archsim.cli.printing import console
+    from archsim.report.answer import Grid
     from archsim.report.tables import COLUMNS
     from archsim.report.units import amount, estimate_texts, percent, usd
     from archsim.runs.prices import price_range
     from archsim.specs.explore import OBJECTIVES
 
-    table = grid("", "", "")
-    table.show_header = False
-    table.columns[0].no_wrap = True
-    if console().width < NARROW:  # leave room for meanings
-        table.columns[1].max_width, table.columns[1].overflow = 22, "fold"
+    rows: list[tuple[str, ...] | None] = []
     chosen = {
         "system": [each.name for each in experiment.systems],
         "model": [each.name for each in experiment.models],
@@ -134,16 +103,16 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
     }
     for name, others in chosen.items():
         choice = f"one of {', '.join(others)} (choose with --{name})" if len(others) > 1 else ""
-        table.add_row(name, str(row[name]), choice)
+        rows.append((name, str(row[name]), choice))
     for name in ("trace", "engine", "layers", "run"):
-        table.add_row(name, str(row[name]), "")
-    table.add_section()
+        rows.append((name, str(row[name]), ""))
+    rows.append(None)
     for column in COLUMNS:
         if row.get(column.name) is not None:
-            table.add_row(column.header, column.shown(row[column.name]), column.meaning.partition("; empty")[0])
+            rows.append((column.header, column.shown(row[column.name]), column.meaning.partition("; empty")[0]))
         if column.name == "decode_batch_token_ns" and (bound := row["bounded_by"]):
             took = percent(row[f"bound_{bound}"])
-            table.add_row("bounded by", label_of(bound), f"which takes {took} of the critical path")
+            rows.append(("bounded by", label_of(bound), f"which takes {took} of the critical path"))
     for name in ("energy", "power", "area"):
         if row[OBJECTIVES[name][0]] is not None:
             ends = [row[end] for bound in ("low", "high") if (end := f"{OBJECTIVES[name][0]}_{bound}") in row]
@@ -153,30 +122,28 @@ def _print_row(row: Mapping[str, Any], experiment) -> None:
             if len(ends) == 2:
                 text, low, high = estimate_texts(name, value, *ends)
                 said = f"with a range of {low} to {high}"
-            table.add_row(name, text, f"estimate for the {of}, {said}")
+            rows.append((name, text, f"estimate for the {of}, {said}"))
     system = next(each for each in experiment.systems if each.name == row["system"])
-    table.add_row("price", usd(*price_range(system)), "estimate of what the machine costs to make")
-    console().print(table)
-    for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
-        if row.get(f"{name}_ns"):
-            console().print(_iteration(row, name, title))
+    rows.append(("price", usd(*price_range(system)), "estimate of what the machine costs to make"))
+    narrow = 22 if console().width < NARROW else 0  # leave room for meanings
+    return Grid(("", "", ""), rows, has_heads=False, unbroken=True, second=narrow)
 
 
-def _iteration(row: Mapping[str, Any], prefix: str, title: str):
+def _iteration(row: Mapping[str, Any], prefix: str, title: str) -> Grid:
     """Where the time of an iteration goes, attention and head included."""
-    from archsim.cli.printing import grid
+    from archsim.report.answer import Grid
     from archsim.report.units import percent
     from archsim.runs.columns import BY_NAME
 
-    table, whole = grid(title, "", "of it", title=None), f"{prefix}_ns"
+    rows, whole = [], f"{prefix}_ns"
     total = row[whole]
     parts = [each for each in row if each.startswith(f"{prefix}_") and each.endswith("_ns") and each != whole]
     for name in (whole, *parts):
         if row[name]:
             said = "in all" if name == whole else BY_NAME[name].meaning.removeprefix("of it: ")
-            table.add_row(said, f"{row[name] / 1e6:.2f} ms", percent(row[name] / total))
+            rows.append((said, f"{row[name] / 1e6:.2f} ms", percent(row[name] / total)))
     if prefix == "iteration" and (joule := row.get("iteration_energy_per_token_j")):
         ends = [row[f"iteration_energy_per_token_j_{bound}"] for bound in ("low", "high")]
         said = f"{1 / joule:.3g} tokens/J ({1 / ends[1]:.3g} to {1 / ends[0]:.3g})"
-        table.add_row("energy, waiting included (estimate)", f"{joule:.3g} J/token", said)
-    return table
+        rows.append(("energy, waiting included (estimate)", f"{joule:.3g} J/token", said))
+    return Grid((title, "", "of it"), rows)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from archsim import verbs
 from archsim.base.host import available_cores
 from archsim.cli import arguments
 
@@ -19,21 +20,6 @@ if TYPE_CHECKING:
 
 _MOST_CHECKED = 20_000  # points that a dry run looks at one by one, a millisecond each
 _SAMPLED = 200  # points of a larger sweep
-
-
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    arguments.add_experiment(parser, "The experiment, or the manifest.yaml of a report")
-    arguments.add_report(parser, "reports/NAME")
-    arguments.add_jobs(parser)
-    arguments.add_samples(parser, sentence="default: 32 quick ones, of the runs that the first sentence names; 0: none")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="Print the runs, and whether each fits in memory, without simulating them.",
-    )
-    parser.add_argument(
-        "--point", type=arguments.natural, metavar="N", help="Print point N of a `sweep:` as an experiment."
-    )
 
 
 def run_sweep(args: argparse.Namespace) -> int:
@@ -54,7 +40,7 @@ def run_sweep(args: argparse.Namespace) -> int:
 
 
 def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
-    from archsim.cli.printing import print_compiling, print_replaced, print_sure, report_folder
+    from archsim.cli.printing import print_answer, print_compiling, print_replaced, report_folder
 
     folder = report_folder(plan.experiment.name, args.out)
     workers = args.scheduler or _count_of(args.jobs or available_cores(), "job")
@@ -91,7 +77,7 @@ def _sweep(plan: SweepPlan, args: argparse.Namespace) -> int:
     _print_results(selection, results, folder)
     if sure is not None:
         args.result["sure"] = sure.plain()
-        print_sure(sure)
+        print_answer(sure.as_answer())
     _print_report(report, folder if plan.sweep.axes else None)
     return arguments.OK
 
@@ -110,14 +96,14 @@ def _print_results(selection: Selection, results: Results, folder: Path) -> None
 
 def _print_report(report: SweepReport, folder: Path | None) -> None:
     """folder: where the table of points is, if there are axes."""
-    from archsim.cli.printing import print_engine_errors, print_notes
-    from archsim.studies.comparison import STEPS_OF_REPORT
+    from archsim.cli.printing import print_notes, print_parts
+    from archsim.studies.comparison import STEPS_OF_REPORT, errors_of
 
     if report.sample is not None:
         sample, noun = report.sample, "runs" if folder is None else "points"
         drawn = f"{len(sample.runs)} of {sample.drawn_from:,} {noun}"
         print(f"{drawn} also run on the event engine, {STEPS_OF_REPORT} decode step each:")
-        print_engine_errors(sample.runs)
+        print_parts(errors_of(sample.runs))
     if folder is not None:
         print(f"results: {folder / 'results.parquet'}")
     print_notes(report.notes)
@@ -178,7 +164,7 @@ def add_figure(parser: argparse.ArgumentParser) -> None:
         "--columns", type=int, choices=(1, 2), help="Width in columns of a paper: 1 is 252 pt, 2 is 516 pt "
         "(default: 1, or 2 for several panels).",
     )  # fmt: skip
-    parser.add_argument("--font", type=arguments.positive, metavar="PT", help="Size of the text, in pt (default: 8).")
+    parser.add_argument("--font", type=verbs.positive, metavar="PT", help="Size of the text, in pt (default: 8).")
     arguments.add_file(parser, "File to write, whose ending (.pdf, .png or .svg) says its kind", "NAME.pdf")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import ArchsimError
+from archsim.report.answer import Grid
 from archsim.report.units import significant
 from archsim.specs.plan import SweepPlan
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from archsim.runs.results import Results
     from archsim.runs.run import Run
     from archsim.specs.plan import Point
-from archsim.cli.printing import console, grid, natural_width, print_fitting
+from archsim.cli.printing import console, grid, natural_width, print_parts
 
 _LISTED, _BEST = 20, 10
 _OF_RUNS = ("system", "model", "batch", "assumptions")
@@ -30,25 +31,17 @@ def print_rooms(runs: Sequence[Run]) -> None:
     """
     from archsim.runs.feasibility import rooms, uncounted_notes
 
-    table = grid(
-        "system",
-        "model",
-        "batch",
-        "policy",
-        "assumptions",
-        numbers=("fullest die", "experts GB", "attention GB", "KV GB, activations", "bound GB", "left GB", "fits"),
-    )
-    every = list(rooms(runs))
+    every, rows = list(rooms(runs)), []
     for room in every:
         run, bound = room.run, room.fit.bound_bytes
         parts = (room.experts_bytes, room.attention_bytes, room.kv_bytes, bound, bound - room.demand_bytes)
         sizes = ("–" if size is None else f"{size / _GB:.1f}" for size in parts)
         fits = "no" if room.problem else "yes" if room.bounded else "not limited"
         names = (run.system.name, run.model.name, str(run.batch), run.policy.name, run.assumptions.label)
-        table.add_row(*names, str(room.fullest_die), *sizes, fits)
-    console().print(table)
-    for note in uncounted_notes(every):
-        print(note)
+        rows.append((*names, str(room.fullest_die), *sizes, fits))
+    heads = ("fullest die", "experts GB", "attention GB", "KV GB, activations", "bound GB", "left GB", "fits")
+    table = Grid(("system", "model", "batch", "policy", "assumptions"), rows, heads)
+    print_parts([table, *uncounted_notes(every)])
     problems = dict.fromkeys(room.problem for room in every if room.problem)
     if problems:
         raise ArchsimError("\n".join(problems))
@@ -57,20 +50,14 @@ def print_rooms(runs: Sequence[Run]) -> None:
 def print_points(selection: Selection) -> None:
     """The first points that run."""
     plan = selection.plan
-    table = grid("point", "model", "batch", "policy", "system", "assumptions", *_heads(plan))
-    shown = selection.kept[:_LISTED]
+    shown, rows = selection.kept[:_LISTED], []
     for number in shown:
         point = plan.point(number)
-        cells = _cells(plan, point)
-        parts = (
-            point.variants["model"].name,
-            str(point.batch),
-            point.variants["policy"].name,
-            point.variants["system"].name,
-            point.assumptions.label,
-        )
-        table.add_row(str(number), *parts, *cells)
-    print_fitting(table, kept=4)
+        model, policy, system = (point.variants[name].name for name in ("model", "policy", "system"))
+        names = (str(number), model, str(point.batch), policy, system, point.assumptions.label)
+        rows.append((*names, *_cells(plan, point)))
+    heads = ("point", "model", "batch", "policy", "system", "assumptions", *_heads(plan))
+    print_parts([Grid(heads, rows, least=4)])
     if len(shown) < len(selection.kept):
         left = len(selection.kept) - len(shown)
         print(f"{left:,} more points follow. `--point N` prints point N as an experiment.")
@@ -135,17 +122,16 @@ def print_best(plan: SweepPlan, folder: Path) -> None:
     names = ["point", "model", "batch", "policy", "tokens_per_s", "decode_step_ns", "die_utilisation"]
     table = parquet.read_table(folder / "results.parquet", columns=names)
     table = table.sort_by([("tokens_per_s", "descending"), ("point", "ascending")])
-    best = grid("point", "model", "batch", "policy", numbers=("tokens/s", "ms per decode step", "die use"))
-    for head in _heads(plan):
-        best.add_column(head)
+    rows = []
     for row in table.slice(0, _BEST).to_pylist():
         point = plan.point(row["point"])
         rate, step_ns = row["tokens_per_s"], row["decode_step_ns"]
         numbers = ("–", "–") if rate is None else (f"{rate:,.0f}", significant(step_ns / 1e6))
         parts = str(point.index), point.variants["model"].name, str(point.batch), point.variants["policy"].name
-        best.add_row(*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point))
-    print("The points with the highest decode throughput, scaled to all MoE layers of the model:")
-    print_fitting(best, kept=7)
+        rows.append((*parts, *numbers, f"{row['die_utilisation']:.0%}", *_cells(plan, point)))
+    heads, numbered = ("point", "model", "batch", "policy"), ("tokens/s", "ms per decode step", "die use")
+    said = "The points with the highest decode throughput, scaled to all MoE layers of the model:"
+    print_parts([said, Grid(heads, rows, numbered, more=_heads(plan), least=7)])
 
 
 def print_wafers(plan: SweepPlan, folder: Path) -> None:
@@ -156,10 +142,8 @@ def print_wafers(plan: SweepPlan, folder: Path) -> None:
     from archsim.studies.wafers_page import COLUMNS, cells_of
 
     rows = parquet.read_table(folder / "results.parquet", columns=["point", "tokens_per_s", "cost_usd"]).to_pylist()
-    table = grid("sampled machines", numbers=COLUMNS)
-    for each in distributions(plan, rows):
-        table.add_row(each.name, *cells_of(each))
-    print_fitting(table, kept=6)
+    found = [(each.name, *cells_of(each)) for each in distributions(plan, rows)]
+    print_parts([Grid(("sampled machines",), found, COLUMNS, least=6)])
 
 
 def _heads(plan: SweepPlan) -> list[str]:

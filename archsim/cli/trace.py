@@ -1,9 +1,18 @@
+"""``archsim trace``: recorded and generated routing."""
+
+from __future__ import annotations
+
 import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from archsim import verbs
 from archsim.cli import arguments
+
+if TYPE_CHECKING:
+    from archsim.report.answer import Answer
 
 
 def add_import_store(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +34,11 @@ def add_import_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_import_store(args: argparse.Namespace) -> int:
+def run_import_store(args: argparse.Namespace) -> Answer | int:
     """Import and print the store. Raises TraceError for damaged data with ``--on-error stop``."""
     from archsim.base.host import available_cores
     from archsim.cli.import_progress import import_watcher
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.specs.library import load_model
     from archsim.workload.formats.importing import import_sources
 
@@ -51,8 +60,7 @@ def run_import_store(args: argparse.Namespace) -> int:
     print(f"{report.requests} requests{kept}, {report.size / 1e6:,.1f} MB in {seconds:.1f} s", file=sys.stderr)
     if report.problems:
         print(f"{len(report.problems)} damaged requests are left out (listed above)", file=sys.stderr)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_fit(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +82,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         help="Fit without this statistic, and print what the traffic predicts for it. May be repeated.",
     )
     arguments.add_file(parser, "YAML file to write. Its tables are written beside it as .npz", "SRC-traffic.yaml")
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
 
 
 def run_fit(args: argparse.Namespace) -> int:
@@ -100,7 +108,7 @@ def run_fit(args: argparse.Namespace) -> int:
 def add_head(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--rows", type=arguments.natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
+        "-n", "--rows", type=verbs.natural, default=5, metavar="N", help="How many tokens to print (default: 5)."
     )
 
 
@@ -118,17 +126,16 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="Read everything, and check every checksum.")
 
 
-def run_info(args: argparse.Namespace) -> int:
+def run_info(args: argparse.Namespace) -> Answer:
     """Print the store. Raises TraceError if it is damaged."""
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
 
     if args.verify:
         from archsim.workload.trace_store import open_store, verify
 
         verify(open_store(args.store))
-        print("All checksums match.")
-    args.result = print_store(args.store)
-    return arguments.OK
+        return answer_of_store(args.store, "All checksums match.")
+    return answer_of_store(args.store)
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
@@ -136,16 +143,15 @@ def add_merge(parser: argparse.ArgumentParser) -> None:
     arguments.add_store_out(parser, "STORE-merged")
 
 
-def run_merge(args: argparse.Namespace) -> int:
+def run_merge(args: argparse.Namespace) -> Answer:
     """Merge and print the store. Raises TraceError for stores of different models."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import merge
 
     out = Path(args.out or f"{arguments.stem_of(args.stores[0])}-merged")
     merge([Path(store) for store in args.stores], out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -192,16 +198,16 @@ def run_profile(args: argparse.Namespace) -> int:
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--requests", type=arguments.positive, required=True, metavar="N", help="How many requests to draw."
+        "-n", "--requests", type=verbs.positive, required=True, metavar="N", help="How many requests to draw."
     )
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_store_out(parser, "STORE-sample")
 
 
-def run_sample(args: argparse.Namespace) -> int:
+def run_sample(args: argparse.Namespace) -> Answer:
     """Sample and print the store. Raises TraceError for more requests than the store has."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import sample_entries, write_selection
     from archsim.workload.trace_store import open_store
 
@@ -209,8 +215,7 @@ def run_sample(args: argparse.Namespace) -> int:
     entries = sample_entries(store, args.requests, args.seed)
     out = Path(args.out or f"{arguments.stem_of(args.store)}-sample")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def add_slice(parser: argparse.ArgumentParser) -> None:
@@ -229,10 +234,10 @@ def add_slice(parser: argparse.ArgumentParser) -> None:
     arguments.add_store_out(parser, "STORE-slice")
 
 
-def run_slice(args: argparse.Namespace) -> int:
+def run_slice(args: argparse.Namespace) -> Answer:
     """Slice and print the store. Raises TraceError for requests that the store does not have."""
     from archsim.base.host import available_cores
-    from archsim.cli.printing import print_store
+    from archsim.cli.printing import answer_of_store
     from archsim.workload.store_writer import slice_entries, write_selection
     from archsim.workload.trace_store import open_store
 
@@ -241,15 +246,14 @@ def run_slice(args: argparse.Namespace) -> int:
     entries = slice_entries(store, first, last, args.subjects)
     out = Path(args.out or f"{arguments.stem_of(args.store)}-slice")
     write_selection(store, entries, out, args.jobs or available_cores(), args.replace)
-    args.result = print_store(out)
-    return arguments.OK
+    return answer_of_store(out)
 
 
 def _span(text: str) -> tuple[int, int | None]:
     first, colon, last = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text!r}: expected A:B, as in 0:100, :100 or 100:")
-    return arguments.natural(first or "0"), arguments.natural(last) if last else None
+    return verbs.natural(first or "0"), verbs.natural(last) if last else None
 
 
 def add_synth(parser: argparse.ArgumentParser) -> None:
@@ -263,13 +267,9 @@ def add_synth(parser: argparse.ArgumentParser) -> None:
     preset.add_argument("--like", metavar="PRESET", help="The same as the argument PRESET.")
     parser.add_argument("--model", metavar="NAME", help="The model, by name or file (default: that of the preset).")
     parser.add_argument(
-        "--requests",
-        type=arguments.positive,
-        default=64,
-        metavar="N",
-        help="How many requests to generate (default: 64).",
+        "--requests", type=verbs.positive, default=64, metavar="N", help="How many requests to generate (default: 64)."
     )
-    parser.add_argument("--seed", type=arguments.natural, default=0, metavar="N")
+    parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_file(parser, "The .npz file to write", "PRESET.npz")
 
 

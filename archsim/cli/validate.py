@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archsim.base.files import claim
-from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs, positive
+from archsim.cli.arguments import FAILED_RUNS, OK, UNREAD, USER_ERROR, Parser, add_jobs
+from archsim.verbs import positive
 
 if TYPE_CHECKING:
     from archsim.evidence.page import Evidence

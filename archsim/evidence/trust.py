@@ -17,6 +17,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.iteration.machine import is_measured
+from archsim.report.answer import Answer, Grid
 from archsim.report.units import listing, percent, significant
 from archsim.runs.choice import choose
 from archsim.runs.plan import select
@@ -94,6 +95,21 @@ class Trust:
             f"{self.whole} is known to {typical} ({_ends(self.off)} in {percent(SURE)} of samples), as {self.system} "
             f"{own}: its time rests to {rest}."
         )
+
+    def as_answer(self) -> Answer:
+        """The sentence, and a row for each part of the time."""
+        rows = [
+            (
+                each.name, percent(each.share, 1),
+                *(("–",) * 3 if each.off is None else map(percent, (each.typical, each.off.p05, each.off.p95))),
+                each.source,
+            )
+            for each in self.parts
+        ]  # fmt: skip
+        table = Grid(
+            ("part of the time",), rows, ("share", "median error", "5 %", "95 %"), more=("rests on",)
+        )  # fmt: skip
+        return Answer((self.sentence, table), result=self.plain())
 
     def plain(self) -> dict[str, Any]:
         """The result as JSON has it."""

@@ -1,6 +1,6 @@
 """How is an answer shown: as a page, in a terminal, a notebook and in print?
 
-Front: `report.Report`, `page.write_report`, `figures.iterations`, `plots.Bars`, `plots.Points`, `plots.PlotAxis`,
+Front: `report.Report`, `page.write_report`, `figures.iterations`, `plots.Bars`, `plots.Points`, `answer.Answer`,
     `rendering.render`, `units.significant`, `units.percent`, `units.interval`, `printed_figures.write_figure`,
     `reference.generate`.
 Units and errors: Numbers have the digits of their range and a unit that people say. Pages are one file and work

@@ -78,6 +78,14 @@ def percents_text(shares: tuple[float, float, float]) -> str:
     return f"{texts[0]}{NO_BREAK}% ({texts[1]}–{texts[2]}{NO_BREAK}%)"
 
 
+def damage_text(lost: tuple[float, float, float], verb: str = "cost", more: str = "add") -> str:
+    """``cost 4.1 % (1.2–9.0 %) of the throughput``, or ``cost nothing and add …``: what defects do, by its range."""
+    low, middle, high = lost
+    if middle < 0:
+        return f"{verb} nothing and {more} {percents_text((-high, -middle, -low))} to the throughput"
+    return f"{verb} {percents_text(lost)} of the throughput"
+
+
 def unit_of(values: Iterable[float], units: tuple[Unit, ...]) -> Unit:
     """The unit in which the largest of ``values`` is at least 1; the smallest if there is none, of 0 the plain one."""
     largest = max((abs(value) for value in values), default=0.0)

@@ -14,6 +14,7 @@ from archsim.report.units import listing
 from archsim.search import options
 from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
+from archsim.verbs import known_value
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ def compare_options(
     that is not known, and for sides that cannot be compared.
     """
     equal, vary = question.equal or "machines", question.vary or {}
-    if equal not in options.EQUALS:
-        known = ", ".join(options.EQUALS)
-        raise errors.SpecError(f"--equal {equal}: unknown{errors.did_you_mean(equal, options.EQUALS)} (known: {known})")
+    known_value("equal", equal, options.EQUALS)
     served = [side for side in sides if side.kind == SERVE]
     if served and (other := next((side for side in sides if side.kind not in (SERVE, options.SYSTEM)), None)):
         raise errors.SpecError(

@@ -14,19 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archsim.base.errors import ArchsimError, did_you_mean
-from archsim.base.tables import Shown
+from archsim.base.tables import DataFrame, Shown, frame_of
 from archsim.runs.results import BASE_POLICY, Layers, layers_that_ran
 from archsim.runs.sweep import Watcher, sweep
 from archsim.specs import library, unread
 from archsim.specs.assumptions import ASSUMPTIONS, AssumptionsSpec, shipped_sets
 from archsim.specs.experiment import ExperimentSpec
-
-if TYPE_CHECKING:
-    import pandas
-
 
 # First what the paper's gains depend on; then what changes the work of a die; then how it is counted.
 ORDER = (
@@ -104,15 +100,13 @@ class Ablation(Shown):
         chain = f"{self.start.label} → {self.end.label}, {len(self.links)} links"
         return f"Ablation({chain}, {len(self.waterfalls)} waterfalls, {self.runs} runs)"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per policy, system, model, batch and link: the effect of the link on the policy's speed-up.
 
         Columns: system, model, batch, policy, place (from 1), assumption, from, to, speedup_before, speedup_after,
         factor, speedup_alone, throughput_after_tokens_per_s.
         """
-        import pandas
-
-        return pandas.DataFrame(list(effect_rows(self)), columns=list(EFFECT_COLUMNS))
+        return frame_of(effect_rows(self), EFFECT_COLUMNS)
 
 
 def effect_rows(found: Ablation) -> Iterator[tuple[Any, ...]]:

@@ -122,6 +122,21 @@ def endpoint_sentence(fall: Waterfall, found: Ablation) -> str:
     )
 
 
+def lines_of(found: Ablation) -> Iterator[str]:
+    """What a terminal is told: every waterfall with its effects of SMALL or more."""
+    for fall in found.waterfalls:
+        place = f"{fall.model} on {fall.system}, batch {fall.batch:,}: the speed-up of {fall.policy} over base"
+        ends = (f"{factor(by)} under {of.label}" for by, of in ((fall.start, found.start), (fall.end, found.end)))
+        yield f"{place} is {' and '.join(ends)}."
+        for each in fall.effects:
+            if abs(each.factor - 1) > SMALL:
+                yield f"  {each.link.field:<16} {each.link.before} → {each.link.after}: {factor(each.factor)}"
+        if beyond := endpoint_sentence(fall, found):
+            yield f" {beyond}"
+    if not found.closes:
+        yield "The effects of the assumptions do not multiply to the whole change. This is a bug; please report it."
+
+
 def _distance(effect: FieldEffect) -> float:
     """How far a factor is from 1, either way."""
     return abs(log(effect.factor)) if effect.factor > 0 else inf

@@ -8,14 +8,15 @@ every draw of the traffic, and by PAYS or more, as `archsim compare --without` o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
-from archsim.base.tables import Shown
+from archsim.base.tables import DataFrame, Shown, frame_of
+from archsim.report.answer import Answer, Grid
 from archsim.report.deciders import NEED_NO_ALLOCATOR, words
 from archsim.report.units import (
     TIME_UNITS,
@@ -25,6 +26,7 @@ from archsim.report.units import (
     percent,
     signed_percent,
     significant,
+    usd,
     with_unit,
 )
 from archsim.runs.energy import MW_PER_W
@@ -37,8 +39,6 @@ from archsim.uncertainty.estimate import SURE, Interval, interval
 from microarch.silicon import area, decision_area
 
 if TYPE_CHECKING:
-    import pandas
-
     from archsim.studies.sure_answer import Sure
 
 
@@ -155,11 +155,11 @@ class BlockWorth(Shown):
         return tuple(said)
 
     def _from_gain(self, cost: BlockCost) -> str:
-        mm2, usd = (signed_percent(cost.share[name]) for name in ("mm2", "usd"))
+        mm2, price = (signed_percent(cost.share[name]) for name in ("mm2", "usd"))
         best = max(row.gain for row in self.rows if row.system == cost.system)
         pays = max(PAYS, cost.share["mm2"], cost.share["usd"])
         least = (
-            f"On {cost.system}, {self.block} adds {mm2} to the area and {usd} to the price of the machine. Both are "
+            f"On {cost.system}, {self.block} adds {mm2} to the area and {price} to the price of the machine. Both are "
             f"worth it if throughput grows by {signed_percent(pays)} or more in every sample of the traffic"
         )
         least += ", as less counts as no gain." if pays == PAYS else "."
@@ -184,11 +184,39 @@ class BlockWorth(Shown):
                             f"({signed_percent(before.gain)}) and batch {after.batch:,} ({signed_percent(after.gain)})."
                         )
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per pair of runs."""
-        import pandas
+    def as_answer(self) -> Answer:
+        """The verdict, what the block costs, every pair of runs, and why it is not worth it."""
+        rows = [
+            (
+                row.policy, row.without, row.system, row.model, row.assumptions, f"{row.batch:,}",
+                "0" if row.gain == 0 else with_unit(row.saved_ns, TIME_UNITS), signed_percent(row.gain),
+                "–" if row.energy is None else signed_percent(row.energy),
+                ", ".join(WORDS[each] for each in row.pays) or "no",
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        return Answer(
+            (
+                self.verdict,
+                *(each.sentence for each in self.worlds),
+                *(
+                    f"On {cost.system}, which decides by {cost.decided}, {self.block} takes {cost.mm2:,.3g} mm², "
+                    f"{cost.w:,.3g} W and {usd(*cost.usd[::2])}."
+                    for cost in self.costs
+                ),
+                Grid(
+                    ("policy", "without it", "system", "model", "assumptions"), rows, title="simulated",
+                    numbers=("batch", "saved per decode step", "throughput", "energy per token"),
+                    more=("is worth its",),
+                ),
+                *self.reasons, *self.break_evens,
+            ),
+            result=self,
+        )  # fmt: skip
 
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+    def to_pandas(self) -> DataFrame:
+        """One row per pair of runs."""
+        return frame_of(self.rows)
 
     def __repr__(self) -> str:
         return f"BlockWorth({self.block}: {self.verdict})"
@@ -311,7 +339,7 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
         needs = ((rest, True), (rest, False)) if block == "prediction" else ((True, rest), (False, rest))
         with_it, without = (decision_area.added_cost(system, *each) for each in needs)
         added = with_it.minus(without)
-    usd, before = [], 0.0
+    prices_usd, before = [], 0.0
     for bound in (Coefficients().at("low"), Coefficients(), Coefficients().at("high")):
         # the machine has all blocks but that of speeds
         every = (
@@ -320,13 +348,14 @@ def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
             else (added, NOTHING_ADDED)
         )
         prices = [sum(build_costs(system, bound, left).usd.values()) for left in every]
-        usd.append(prices[1] - prices[0])
+        prices_usd.append(prices[1] - prices[0])
         before = prices[0] if bound == Coefficients() else before
     machine = build_costs(system, without=NOTHING_ADDED if block == SPEEDS else added)
-    share = {"mm2": added.area_mm2 / machine.silicon_mm2, "usd": usd[1] / before}
+    share = {"mm2": added.area_mm2 / machine.silicon_mm2, "usd": prices_usd[1] / before}
     return BlockCost(
-        system.name, words(system.decision), added.area_mm2, added.power_mw / MW_PER_W, (usd[0], usd[1], usd[2]), share
-    )
+        system=system.name, decided=words(system.decision), mm2=added.area_mm2, w=added.power_mw / MW_PER_W,
+        usd=(prices_usd[0], prices_usd[1], prices_usd[2]), share=share,
+    )  # fmt: skip
 
 
 def judge(block: str, experiment: ExperimentSpec, *draws: Iterable[Mapping[str, Any]]) -> BlockWorth:

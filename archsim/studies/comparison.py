@@ -6,20 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archsim.base import host
 from archsim.base.errors import FailedRuns
 from archsim.base.files import write_text
-from archsim.base.tables import Shown, read_parquet
+from archsim.base.tables import DataFrame, Shown, frame_of, read_parquet
+from archsim.report.answer import Answer, Grid, Part
 from archsim.report.answers import sentences
 from archsim.report.page import PAGES, write_report
 from archsim.report.rendering import render
 from archsim.report.report import Report
+from archsim.report.sections import ERROR_NAMES, error_rows
+from archsim.report.units import signed_percent
 from archsim.runs import columns, results, simulator, store, sweep
 from archsim.runs.calibration_notes import die_of
 from archsim.runs.engine_comparison import (
     ENGINES,
+    OUTSIDE,
     Compared,
     compare_engines,
     errors,
@@ -35,10 +39,6 @@ from archsim.specs.system import SystemSpec
 from archsim.studies.exploration.axes_answer import answer_axes
 from archsim.studies.exploration.page import write_points_page
 from archsim.studies.ranges import write_ranges
-
-if TYPE_CHECKING:
-    import pandas
-
 
 SAMPLE_OF_REPORT, STEPS_OF_REPORT = 12, 1  # small, as event runs are slow
 
@@ -56,7 +56,7 @@ class Comparison(Shown):
         return f"Comparison({self.name!r}, {len(self.runs)} of {self.drawn_from:,} runs on both engines)"
 
     @property
-    def errors(self) -> pandas.DataFrame:
+    def errors(self) -> DataFrame:
         """Errors of decode time by assumption set (``group``), as shares of the event engine's."""
         return errors(self.runs)
 
@@ -65,12 +65,23 @@ class Comparison(Shown):
         """Runs with an error above `archsim.runs.engine_comparison.OUTSIDE`, the largest first."""
         return outside(self.runs)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""
-        import pandas
+    def as_answer(self, kind: str = "runs") -> Answer:
+        """The errors by assumption set, then every run outside the limit with the reason. ``kind``: runs or points."""
+        steps = f"at most {self.decode_steps} decode {'step' if self.decode_steps == 1 else 'steps'}"
+        said = f"{self.name}: {len(self.runs)} of {self.drawn_from:,} {kind} on both engines, {steps}"
+        return Answer((said, *errors_of(self.runs)), result=self.to_pandas().to_dict("records"))
 
-        names = ("run", "assumptions", "event_ns", "analytical_ns", "error", "reason")
-        return pandas.DataFrame([{name: getattr(each, name) for name in names} for each in self.runs], columns=names)
+    def to_pandas(self) -> DataFrame:
+        """One row per run: run, assumptions, event_ns, analytical_ns (decode), error (signed share), reason."""
+        return frame_of(self.runs, ("run", "assumptions", "event_ns", "analytical_ns", "error", "reason"))
+
+
+def errors_of(compared: Sequence[Compared]) -> list[Part]:
+    """A table with a row for each assumption set, then the runs outside the limit."""
+    found: list[Part] = [Grid(("error of decode time",), error_rows(compared), ERROR_NAMES)]
+    if far := outside(compared):
+        found.append(f"The engines differ by more than {OUTSIDE:.0%} in {len(far)} of {len(compared)} runs:")
+    return [*found, *(f"  {each.run}: {signed_percent(each.error)} ({each.reason})" for each in far)]
 
 
 def compare(selection: Selection, size: int, decode_steps: int, watcher: sweep.Watcher | None = None) -> Comparison:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from archsim.base import errors, fields, sums, tables
 from archsim.base.causes import CAUSES
+from archsim.base.tables import DataFrame, frame_of
 from archsim.runs import energy, executor, plan, pool
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
@@ -17,8 +18,6 @@ from archsim.runs.run import Workspace
 from archsim.specs.experiment import ExperimentSpec
 
 if TYPE_CHECKING:
-    import pandas
-
     from archsim.runs.run import Record
 
 
@@ -107,13 +106,9 @@ class DesignComparison(tables.Shown):
         names = ("system", "model", "batch", "policy", "assumptions")
         return ", ".join(f"{name} {rows[0][name]}" for name in names if rows[0][name] == rows[1][name])
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per number: group, name, unit, a, b, ratio (b over a)."""
-        import pandas
-
-        names = ("group", "name", "unit", "a", "b", "ratio")
-        rows = [{name: getattr(each, name) for name in names} for each in (*self.causes, *self.quantities)]
-        return pandas.DataFrame(rows, columns=list(names))
+        return frame_of((*self.causes, *self.quantities), ("group", "name", "unit", "a", "b", "ratio"))
 
 
 def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> DesignComparison:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from archsim.base import files, sums
 from archsim.report import figures, plots, rendering, tables, units
+from archsim.report.answer import Answer, Grid
 from archsim.studies.designs import SAME, DesignComparison, DesignFigure
+
+_WORDS = {1: "better", -1: "worse", 0: ""}
 
 
 def write_comparison_page(found: DesignComparison, folder: Path) -> Path:
@@ -49,6 +52,27 @@ def answer(found: DesignComparison) -> str:
         return said
     saved_ns = units.with_unit(sign * gaps[saved], units.TIME_UNITS)
     return f"{said}. It saves most in {saved}: {saved_ns} of {found.causes[0].group}"
+
+
+def as_answer(found: DesignComparison) -> Answer:
+    """What differs in the specification and in numbers, and which is faster."""
+    figures_of = (*found.causes, *found.quantities)
+    rows: list[tuple[str, ...]] = []
+    for group in dict.fromkeys(each.group for each in figures_of):
+        rows.append((group, "", "", "", ""))
+        rows += [
+            (f"  {each.name}", cell(each, 0), cell(each, 1), change(each), _WORDS[each.better])
+            for each in figures_of if each.group == group
+        ]  # fmt: skip
+    return Answer(
+        (
+            f"A: {found.a}, B: {found.b}; both: {found.same}",
+            Grid(("specification", "A", "B"), [(each.key, each.a, each.b) for each in found.spec]),
+            Grid(("",), rows, ("A", "B", "B over A"), more=("",), headings=True),
+            f"{answer(found)}.",
+        ),
+        found.notes, found,
+    )  # fmt: skip
 
 
 def shown(each: DesignFigure, value: float | None) -> str:

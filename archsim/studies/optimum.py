@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from archsim.base import tables
+from archsim.base.tables import DataFrame
 from archsim.runs.executor import do_all
 from archsim.runs.plan import select
 from archsim.runs.run import Run
@@ -16,9 +17,6 @@ from archsim.runs.simulator import Simulator
 from archsim.specs.experiment import ExperimentSpec
 from archsim.studies.optimum_distances import Bounds, StepDistance, distances
 from microarch.fabric.fabric import Fabric
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Optimum(tables.Shown):
     def __repr__(self) -> str:
         return f"Optimum({self.name!r}, {len(self.runs)} runs, {sum(len(each.steps) for each in self.runs)} steps)"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per bounded step; columns `archsim.studies.optimum.COLUMNS`; distance: share above the bound."""
         return table_of(list(self.runs)).to_pandas()
 

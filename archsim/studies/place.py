@@ -10,12 +10,13 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archsim.base import errors, tables
 from archsim.base.files import sole_writer, write_text
+from archsim.base.tables import DataFrame, frame_of
+from archsim.report.answer import Answer, Grid
 from archsim.specs.model import ModelSpec
 from archsim.specs.system import SystemSpec
 from archsim.studies.placement_choices import policy_named
@@ -23,10 +24,6 @@ from archsim.studies.placement_costs import JudgedPlacement, PlacementCost, cost
 from archsim.studies.recorded_loads import RecordedLoads
 from archsim.workload import placements
 from archsim.workload.placements import PhysicalMap, check_slots, sglang_default, write_placement
-
-if TYPE_CHECKING:
-    import pandas
-
 
 MANIFEST = "placement.json"
 NO_STEPS = "No time can be stated, as the loads are sums over an unknown number of steps. Give --tokens"
@@ -61,18 +58,46 @@ class Placed(tables.Shown):
         """The factor by which the largest load is smaller than with the default placement of SGLang and vLLM."""
         return self.rows[0].max_over_mean / self.rows[-1].max_over_mean
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per placement: name, max_over_mean, balancedness, experts_ns."""
-        import pandas
+    def as_answer(self) -> Answer:
+        """The placements on the loads by which they are judged, what the chosen one costs, and its files."""
+        matrices, cost = self.trained + self.held_out, self.cost
+        judged = f"the last {self.held_out} of {matrices} matrices" if self.held_out else "all loads"
+        files = zip(placements.ENGINES, self.files, strict=False)
+        return Answer(
+            (
+                f"The largest load with the default placement of SGLang and vLLM is {self.gain:.3f} times that with "
+                f"{self.policy}.",
+                Grid(
+                    ("placement",),
+                    [
+                        (
+                            row.name, f"{row.max_over_mean:.3f}", f"{row.balancedness:.3f}",
+                            "–" if row.experts_ns is None else f"{row.experts_ns / 1e6:.3f} ms",
+                        )
+                        for row in self.rows
+                    ],
+                    numbers=("max / mean", "balancedness", "experts"),
+                    title=f"{self.model.name}, {self.map.ranks} ranks, {self.map.slots} slots: {judged}",
+                ),
+                f"Replicas take {cost.extra_bytes / 1e9:.2f} GB of a rank's HBM, {cost.hbm_share:.1%} of its capacity.",
+                f"Replacing the default placement of a running engine moves {cost.moved:,} experts "
+                f"({cost.moved_bytes / 1e9:.1f} GB), of which {cost.busiest_bytes / 1e9:.2f} GB go to the busiest "
+                "rank. An engine that starts with it moves none.",
+                *(f"{engine.name:<12} {file}\n{'':<12} {engine.options(self.map, file)}" for engine, file in files),
+            ),
+            self.notes, self,
+        )  # fmt: skip
 
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+    def to_pandas(self) -> DataFrame:
+        """One row per placement: name, max_over_mean, balancedness, experts_ns."""
+        return frame_of(self.rows)
 
 
 def place_experts(
     history: RecordedLoads, model: ModelSpec, system: SystemSpec, policy: str, slots: int, ranks: int, held_out: float,
     tokens: int | None,
 ) -> Placed:  # fmt: skip
-    """See ``archsim.api.place``. slots: of a layer in all."""
+    """See `archsim.api.questions.place`. slots: of a layer in all."""
     choose = policy_named(policy)
     check_slots("place", slots, model.experts, ranks)
     if not 0 < held_out < 1:

@@ -20,7 +20,7 @@ from archsim.base.tables import REAL, Table
 from archsim.report.answers import in_question
 from archsim.report.own_answers import system_pairs
 from archsim.report.report import RANGES, Report
-from archsim.report.units import percents_text
+from archsim.report.units import damage_text
 from archsim.runs.plan import Selection
 from archsim.runs.results import CSV, PARQUET, Results, Row, seal
 from archsim.runs.run import Run
@@ -90,12 +90,9 @@ def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], 
     ends = Interval(min(lost.p05, value), value, max(lost.p95, value))
     dead = len(worst.system.built.dead) if worst.system.built is not None else 0
     what = f"The {dead} dead {'die' if dead == 1 else 'dies'}" if dead else "The defects and spare dies"
-    effect = f"{percents_text(ends)} of the throughput"
-    if value < 0:
-        gained = percents_text((-ends.p95, -value, -ends.p05))
-        effect = f"nothing and add{'s' if dead == 1 else ''} {gained} to the throughput"
+    effect = damage_text(ends, "costs", "adds") if dead == 1 else damage_text(ends)
     return (
-        f"{what} of {worst.system.name} cost{'s' if dead == 1 else ''} {effect} of {worst.model.name} at batch "
+        f"{what} of {worst.system.name} {effect} of {worst.model.name} at batch "
         f"{worst.batch:,} under {worst.policy.name}, against the perfect machine."
     )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from archsim.base import sums, tables
+from archsim.base.errors import sentence as end_sentence
+from archsim.base.tables import DataFrame
+from archsim.report.answer import Answer, Grid, Part
 from archsim.report.units import TIME_UNITS, listing, percent, with_unit
 from archsim.report.units import interval as interval_text
 from archsim.runs.run import Run
@@ -19,14 +22,13 @@ from archsim.uncertainty.propagation import InWorlds
 from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.worlds import Worlds
 
-if TYPE_CHECKING:
-    import pandas
-
 _LEAST_WORTH = NO_DIFFERENCE  # share of throughput
 NARROWER = 0.95  # of the width before: a measurement that leaves more does not narrow an interval
 _MOST_OF_IT = 0.5  # of the variance
 _NEVER = 0.005  # share of worlds that reads as 0 %
 LAYERS = "layers that did not run"
+SHOWN = 10  # draws of a tornado, and of a table
+LEAST_CAUSE = 0.005  # share of a variance that is printed
 # Columns of energy and price that have an interval, and their unit.
 ECONOMICS: Mapping[str, str] = MappingProxyType({"energy_per_token_j": "J per token", "cost_usd": "USD"})
 
@@ -128,6 +130,26 @@ class Sure(tables.Shown):
         many = f"{won or 'none'} {'has' if won < 2 else 'have'}"
         return f"{self.places[0].name}: {first} Of {len(self.places)} cases, {many} a sure winner."
 
+    def as_answer(self) -> Answer:
+        """The sentence of every place, tables of its options and of what it depends on, and what to measure."""
+        parts: list[Part] = []
+        for place in self.places:
+            options = [
+                (each.name, *interval_text(each.ns.p50, each.ns.p05, each.ns.p95, TIME_UNITS), percent(each.fastest))
+                for each in place.options
+            ]
+            heads = ("median", "5 %", "95 %", "fastest in")
+            parts += [place.sentence, f"{place.name}: {place.timed}", Grid(("",), options, heads)]
+            if pairs := (*place.pairs, *place.further):
+                ratios = (interval_text(each.ratio.p50, each.ratio.p05, each.ratio.p95) for each in pairs)
+                rows = [
+                    (each.faster, each.slower, order_sentence(each), *(f"{end}×" for end in ends))
+                    for each, ends in zip(pairs, ratios, strict=True)
+                ]
+                parts.append(Grid(("faster", "slower", "order"), rows, ("by", "5 %", "95 %")))
+            parts += [*causes_of(place.indices, place.unknown, place.explained_told), *place.advice]
+        return Answer(parts, self.notes, self.plain())
+
     def table(self) -> tables.Table:
         """One row for each option, with ``_p05``, ``_p50`` and ``_p95`` beside every value."""
         rows = [_row(place, option) for place in self.places for option in place.options]
@@ -139,7 +161,7 @@ class Sure(tables.Shown):
         ]
         return tables.Table(columns, tuple(texts))
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """`table` as a pandas DataFrame, with one row for each option."""
         return self.table().to_pandas()
 
@@ -158,6 +180,22 @@ class Sure(tables.Shown):
             ],
             "exact": list(self.exact),
         }  # fmt: skip
+
+
+def causes_of(indices: Iterable[Index], unknown: str, what: str) -> list[Part]:
+    """What the variance of ``what`` in worlds depends on. Shares of what each draw does alone add up to at most 100 %;
+    what several do together counts for each of them under *with others*. ``unknown``: why it is not known.
+    """
+    if unknown:
+        return [end_sentence(unknown)]
+    large = [each for each in list(indices)[:SHOWN] if each.total > LEAST_CAUSE]
+    if not large:
+        return [f"No number that was sampled explains more than {percent(LEAST_CAUSE)} of the variance of {what}."]
+    rows = [
+        (each.name, *map(percent, (each.first, 2 * each.first_error, each.total, 2 * each.total_error)))
+        for each in large
+    ]
+    return [Grid((f"{what} depends on",), rows, ("share of the variance, alone", "±", "with others", "±"))]
 
 
 def _row(place: ComparedOptions, option: Option) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 
 from archsim.base import files, tables
 from archsim.report import plots, rendering, sample_figures, units
-from archsim.studies.sure_answer import ComparedOptions, Sure, order_sentence, written_range
+from archsim.studies.sure_answer import SHOWN, ComparedOptions, Sure, order_sentence, written_range
 from archsim.uncertainty.estimate import Index
 from archsim.uncertainty.quantities import Quantity
 
-SHOWN = 10  # draws of a tornado
 FILE, JSON, PAGE = "sure.csv", "sure.json", "sure.html"
 
 

@@ -6,23 +6,21 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archsim.base import own_code, tables
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, printable
 from archsim.base.files import regular
+from archsim.base.tables import DataFrame, frame_of
 from archsim.base.yaml import read_yaml
+from archsim.report.answer import Answer, Grid
 from archsim.runs.results import CODE, inside, read_manifest
 from archsim.specs.file_kinds import EXPERIMENT, SERVE, kind_of
 from archsim.specs.library import MANIFEST, MANIFEST_KEY
-
-if TYPE_CHECKING:
-    import pandas
-
 
 # Of a row, for people.
 _NAMED = ("place", "system", "model", "batch", "assumptions", "policy", "point", "offered", "placement")
@@ -38,6 +36,7 @@ _NOT_COMPARED = (  # a pattern of names, and why; the rest of a report is compar
     ("*worlds/*", "kept runs, which nothing here rests on, hold times of the machine that simulated"),
     ("sure.*", "`archsim sure` and `serve` wrote it, whose samples are not taken again"),
 )
+_SHOWN, _LISTED = 20, 4  # columns that moved; files that are not compared
 _KEYS = ("run",)  # digests of inputs, which a newer version may compute from more
 
 
@@ -71,11 +70,37 @@ class Verified(tables.Shown):
         moved = f"{len(self.moved)} columns moved" if self.moved else "none moved"
         return f"Verified({self.folder}: {self.rows:,} rows, {self.numbers:,} cells, {moved})"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per column that moved."""
-        import pandas
+        return frame_of(self.moved)
 
-        return pandas.DataFrame([asdict(each) for each in self.moved])
+    def as_answer(self) -> Answer:
+        """What made the report, what was compared, and the columns that changed most; status 1 if any did."""
+        facts = [
+            (name, printable(made), now if now != made else "the same") for name, made, now in self.facts()
+        ]  # fmt: skip
+        parts: list[str | Grid] = [Grid(("", "made by", "run again by"), facts)]
+        for why in dict.fromkeys(self.not_compared.values()):
+            names = [name for name, reason in self.not_compared.items() if reason == why]
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            parts.append(printable(f"Not compared: {', '.join(names[:_LISTED])}{more}: {why}."))
+        compared = (
+            f"{self.folder}: {self.numbers:,} cells in {self.rows:,} rows of {len(self.files)} files were compared"
+        )
+        if not self.moved:
+            return Answer((*parts, f"{compared}. None has changed."), result=self)
+        count = len(self.moved)
+        parts.append(f"{compared}. {count} column{' has' if count == 1 else 's have'} changed.")
+        rows = []
+        for each in sorted(self.moved, key=lambda each: -abs(each.change or 0))[:_SHOWN]:
+            change = "–" if each.change is None else f"{each.change:+.2%}"
+            cells = each.file, each.column, str(each.rows), each.before, each.after, change, each.at
+            rows.append(tuple(map(printable, cells)))
+        heads = ("rows", "before", "after", "change")
+        parts.append(Grid(("file", "column"), rows, heads, more=("changed most at",)))
+        if count > _SHOWN:
+            parts.append(f"{count - _SHOWN} more columns have changed. --json prints all of them.")
+        return Answer(parts, result=self, status=1)
 
     def facts(self) -> list[tuple[str, str, str]]:
         """(name, as made, as run again) of the program and its code."""

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from archsim.base.causes import CAUSES, Cause
 from archsim.base.errors import ArchsimError, align
 from archsim.base.quantities import as_written
-from archsim.base.tables import Shown
+from archsim.base.tables import DataFrame, Shown, frame_of
 from archsim.engine.loop import Replay
+from archsim.report.answer import Answer, Grid
 from archsim.report.units import (
     BYTE_UNITS,
     NO_BREAK,
@@ -37,9 +38,6 @@ from archsim.specs.library import load_experiment
 from archsim.uncertainty.estimate import interval
 from archsim.uncertainty.ranges import shorten
 from archsim.uncertainty.worlds import Worlds
-
-if TYPE_CHECKING:
-    import pandas
 
 Row = Mapping[str, Any]
 LEAST = 0.03  # share of a step below which a cause is not tried
@@ -79,11 +77,9 @@ class Why(Shown):
     notes: tuple[str, ...] = ()  # on the laws behind the times, a sentence each
     clock: str = ""  # what limits it, of a system with limits
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per step, the slowest first."""
-        import pandas
-
-        return pandas.DataFrame(list(self.rows))
+        return frame_of(self.rows)
 
     def lines(self) -> list[tuple[str, str]]:
         """(cause | link | die | expert | help, what there is to say) of the first step."""
@@ -112,6 +108,13 @@ class Why(Shown):
             *([("clock", self.clock)] if self.clock else []),
             ("help", self._help()),
         ]
+
+    def as_answer(self) -> Answer:
+        """What the time goes to; of a step its lines, else the worst steps and the clock."""
+        if self.is_step:
+            return Answer((self.answer, repr(self).removeprefix(f"{self.answer}\n")), self.notes, self)
+        clock = [self.clock] if self.clock else []
+        return Answer((self.answer, Grid(HEADS, table_of(self.rows), title=self.run), *clock), self.notes, self)
 
     def _help(self) -> str:
         if not self.levers:

@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import CapacityError, PlacementError, SpecError, did_you_mean
-from archsim.base.tables import Shown
+from archsim.base.tables import DataFrame, Shown, frame_of
 from archsim.base.units import NS_PER_MS, NS_PER_S
+from archsim.report.answer import Answer, Grid
 from archsim.report.units import between, listing, percent, signed_percent, significant
 from archsim.runs.executor import do_all, shared_folder
 from archsim.runs.run import Workspace
@@ -34,10 +35,6 @@ from archsim.studies.placement_choices import POLICIES, policy_named
 from archsim.studies.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.studies.serving import page, runs, sure
 from archsim.uncertainty.estimate import interval
-
-if TYPE_CHECKING:
-    import pandas
-
 
 SPARES = (0, 1, 2, 4)  # slots of a rank beyond those that hold every expert once
 NOTHING = 0.001  # changes of TPOT below this share save nothing
@@ -78,11 +75,9 @@ class Worth(Shown):
     answer: str = ""  # how many redundant experts, and what they gain with its range
     worlds: GainInWorlds | None = None  # the gain in many worlds
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per deployment served."""
-        import pandas
-
-        return pandas.DataFrame([asdict(row) for row in self.rows])
+        return frame_of(self.rows)
 
     @property
     def break_even(self) -> float | None:
@@ -136,6 +131,37 @@ class Worth(Shown):
         least = percent(PAYS)
         return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every draw."
 
+    def as_answer(self) -> Answer:
+        """The verdict, what it rests on, and what moving to the placement takes."""
+        timed, cost, even = any(row.experts_ms is not None for row in self.rows), self.placed.cost, self.break_even
+        rows = [
+            (
+                row.name, "–" if row.spares is None else f"{row.spares:.4g}", f"{row.max_over_mean:.3f}",
+                *(["–" if row.experts_ms is None else f"{row.experts_ms:.4g}"] if timed else []),
+                f"{row.ttft_ms:,.1f}", f"{row.tpot_ms:,.3f}", f"{row.goodput_per_s:.3f}", f"{row.kv_blocks:,}",
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        heads = ("spares per rank", "max / mean", *(["experts ms"] if timed else []))
+        sampled = self.worlds.sentence if self.worlds is not None else ""
+        return Answer(
+            (
+                *filter(None, (self.answer, self.verdict, self.reason, sampled)),
+                Grid(
+                    ("served",), rows, (*heads, "TTFT ms", "TPOT ms", "goodput /s", "KV blocks per rank"),
+                    title="on held-out loads, simulated",
+                ),
+                f"Spare slots take {cost.extra_bytes / 1e9:.2f} GB of HBM per rank, {cost.hbm_share:.1%} of it.",
+                f"A new placement moves {cost.moved:,} experts, of which {cost.busiest_bytes / 1e9:.2f} GB go to the "
+                f"busiest rank. That takes {self.stall_ms:,.1f} ms over its link, after a search of "
+                f"{self.search_s:.2f} s on this host (measured).",
+                "Moving experts is never worth it, as a token takes no less time afterwards." if even is None
+                else f"Moving experts is worth it if the placement stays for {even:,.0f} decode iterations.",
+                *(f"Written for deployment: {file}" for file in self.placed.files),
+            ),
+            self.notes, self,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return f"Worth({self.policy}: {self.verdict})"
 
@@ -151,8 +177,8 @@ def worth(
     jobs: int = 1,
     tell: Callable[[runs.ServePlan, sure.ServedSure, Sequence[str]], str] = lambda plan, found, names: "",
 ) -> Worth:
-    """See ``archsim.api.worth``. ``tell``: what is said of the deployment without and with the best placement, by the
-    names of both.
+    """See `archsim.api.questions.worth`. ``tell``: what is said of the deployment without and with the best placement,
+    by the names of both.
     """
     if policy not in POLICIES:
         known = [*POLICIES, *BLOCKS]

@@ -19,6 +19,7 @@ from support.tiny import tiny_file
 
 import archsim.cli
 import archsim.cli.new
+from archsim import verbs
 from archsim.api import exploration_of, overridden
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for
 from archsim.base.files import write_text
@@ -26,6 +27,7 @@ from archsim.cli import compile, printing
 from archsim.cli import compile as compiling
 from archsim.cli.list import SCRIPTS, completions
 from archsim.cli.main import COMMANDS, OLD, every_command, main, parser_of
+from archsim.report.answer import Answer, Grid
 from archsim.report.units import BYTE_UNITS, SCALES, TIME_UNITS, with_unit
 from archsim.runs.plan import select
 from archsim.specs.library import load_planned
@@ -50,10 +52,12 @@ def imported_by(module):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_has_two_functions(name):
+def test_a_command_has_options_and_a_function(name):
     module, _, action = name.partition(":")
     found = importlib.import_module(f"archsim.cli.{module}")
-    assert list(inspect.signature(getattr(found, f"add_{action or module}")).parameters) == ["parser"]
+    adds = getattr(found, f"add_{action or module}", None)
+    assert (adds is None) == (name in verbs.OF_COMMANDS)
+    assert adds is None or list(inspect.signature(adds).parameters) == ["parser"]
     assert list(inspect.signature(getattr(found, f"run_{action or module}")).parameters) == ["args"]
 
 
@@ -418,3 +422,66 @@ def test_parts_are_small_need_no_large_dependency_and_their_keys_exist(what, mon
         return
     runs = select(load_planned(file, changes)).runs()
     assert 5 <= len(runs) <= 10 and all(run.demand.selections < 1000 for run in runs)
+
+
+# ---- A verb is declared once: its options are the parameters of its function.
+
+VERBS = {
+    each.replace("check:", ""): options for each, options in verbs.OF_COMMANDS.items() if each not in ("serve", "trust")
+}
+VERBS["engines"] = verbs.ENGINES
+# Options of the command alone: another question, or what only a terminal asks for.
+OF_COMMAND = {"force", "dry_run", "point", "phase", "law", "die_dies", "interpreted", "what", "inside", "out"}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_options_are_parameters_with_the_same_defaults(name):
+    function = getattr(archsim, name)
+    parameters = inspect.signature(function).parameters
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option, about in VERBS[name].items():
+        if option in OF_COMMAND or (open_ended and option not in parameters):
+            continue
+        if name in ("ablate", "engines", "worth") and option in ("overrides", "jobs"):  # of the loaded experiment
+            continue
+        if (name, option) in (("run", "samples"), ("explore", "samples")):  # `ar.sure`, a key of the file
+            continue
+        assert option in parameters, option
+        default = parameters[option].default
+        assert about.default is None or about.default == default, option
+        if name != "worth":
+            assert f"{option}: " in " ".join(function.__doc__.split()), option
+
+
+@pytest.mark.parametrize(
+    ("words", "call", "option", "parameter"),
+    [
+        (["--best", "cheap"], {"objective": "cheap"}, "--best", "objective"),
+        (["--engine", "vlm"], {"engines": ["vlm"]}, "--engine", "engines"),
+        (["--tpot", "soon"], {"tpot": "soon"}, "--tpot", "tpot"),
+        (
+            ["--usd", "0.01", "--price", "h200=5"],
+            {"usd_per_hour": 0.01, "prices": {"h200": 5}},
+            "--usd",
+            "usd_per_hour",
+        ),
+    ],
+)
+def test_a_message_names_an_option_as_its_caller_knows_it(words, call, option, parameter, capsys):
+    assert main(["recommend", "olmoe-1b-7b", "--on", "h200:1" if "--usd" not in words else "h200", *words]) == 2
+    assert option in capsys.readouterr().err
+    with pytest.raises(archsim.ArchsimError) as refused:
+        archsim.recommend("olmoe-1b-7b", "h200" if "--usd" in words else "h200:1", **call)
+    assert parameter in str(refused.value) and "--" not in str(refused.value)
+
+
+def test_an_answer_is_shown_in_a_terminal_and_in_a_notebook(capsys):
+    grid = Grid(
+        ("name",), [("<a>", "1", "so"), None, ("sum", "1", "")], numbers=("value",), more=("why",), title="both"
+    )
+    found = Answer(("It is so.", grid), ("careful",), {"it": 1})
+    printing.print_answer(found)
+    said = capsys.readouterr()
+    assert said.out.startswith("It is so.\n") and "<a>" in said.out and said.err == "note: careful.\n"
+    html = found._repr_html_()
+    assert "<p>It is so.</p>" in html and "&lt;a&gt;" in html and "<caption>both</caption>" in html

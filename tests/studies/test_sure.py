@@ -14,7 +14,7 @@ import archsim as ar
 from archsim.base.errors import ArchsimError
 from archsim.base.yaml import dump_yaml
 from archsim.cli.main import main
-from archsim.cli.printing import print_sure
+from archsim.cli.printing import print_answer
 from archsim.runs.plan import select
 from archsim.specs.config_files import shipped_configs
 from archsim.studies.sure import _off_centre, measurements
@@ -252,11 +252,11 @@ def test_shares_add_up_or_are_not_known(found, tmp_path, capsys):
     assert 16 < least <= 32, "as many draws as the runs read"
     assert not unknown.indices and not unknown.measurements
     assert re.search(rf"\b16 samples\b.*--samples {least}\b", unknown.unknown)
-    print_sure(few)
+    print_answer(few.as_answer())
     assert f"--samples {least} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "sure.html").read_text()
     assert f"{unknown.unknown}." in page
-    print_sure(found)
+    print_answer(found.as_answer())
     assert "share of the variance, alone" in capsys.readouterr().out
 
 
@@ -359,6 +359,6 @@ def test_times_say_which_layers_they_are_of(capsys):
     some = ar.sure(toy(engine="analytical", workload=TOY["workload"] | {"layers": 1}), 16, policy="ep", jobs=1)
     every = len(ar.load(TOY).models[0].moe_layer_ids)
     assert f" for decode in the 1 of {every} MoE layers that ran. In 90 %" in some.sentence
-    print_sure(some)
+    print_answer(some.as_answer())
     assert f": time of decode in the 1 of {every} MoE layers that ran" in " ".join(capsys.readouterr().out.split())
     assert some.plain()["places"][0]["timed"] == f"time of decode in the 1 of {every} MoE layers that ran"

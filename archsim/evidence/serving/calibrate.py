@@ -12,13 +12,15 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from archsim.base import tables, units
+from archsim.base.tables import DataFrame, frame_of
 from archsim.evidence.serving.measured_run import Lists, MeasuredRun, read_measured, requests_measured, under_load
 from archsim.iteration.constants import Host
+from archsim.report.answer import Answer, Grid
 from archsim.serving.deployment import Built
 from archsim.serving.file_engines import host_for
 from archsim.serving.measures import spread_of_gaps, times_ns
@@ -27,10 +29,6 @@ from archsim.serving.serving import deploy, serve_requests, simulate_requests
 from archsim.serving.simulate import Served
 from archsim.specs.serving_files import Serving, load_serving
 from archsim.studies.serving.bench_json import METRICS, bench
-
-if TYPE_CHECKING:
-    import pandas
-
 
 _TOLD = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 ALL_GAPS = 0.75  # of the tokens after the first; below, chunks have several tokens
@@ -59,11 +57,22 @@ class ServingComparison(tables.Shown):
         errors = ", ".join(f"{key} {error:+.1%}" for key, error in off.items())
         return f"{type(self).__name__}({errors}: simulated over measured)"
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per key of ``vllm bench serve``: key, measured, simulated, error."""
-        import pandas
+    def as_answer(self) -> Answer:
+        """Every key measured, simulated and how far off; which constants to fit."""
+        rows = [
+            (
+                row.key, *("–" if each is None else f"{each:,.2f}" for each in (row.measured, row.simulated)),
+                "–" if row.error is None else f"{row.error:+.1%}",
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        heads = ("measured", "simulated", "error")
+        table = Grid(("vllm bench serve",), rows, heads, title="measured and simulated")
+        return Answer((table,), (*self.advice, *self.outcome.notes), self)
 
-        return pandas.DataFrame([row._asdict() for row in self.rows])
+    def to_pandas(self) -> DataFrame:
+        """One row per key of ``vllm bench serve``: key, measured, simulated, error."""
+        return frame_of(self.rows)
 
 
 def compare_bench(serving: Serving, path: Path) -> ServingComparison:
@@ -159,7 +168,7 @@ class FittedConstants(tables.Shown):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.host.as_written}; {self.compared!r})"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """As of ``compared``."""
         return self.compared.to_pandas()
 

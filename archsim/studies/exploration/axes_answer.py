@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, capital
-from archsim.report.units import listing, percent, percents_text, significant, times_text
+from archsim.report.units import damage_text, listing, percent, percents_text, significant, times_text
 from archsim.runs import executor, pool
 from archsim.runs.plan import Selection
 from archsim.runs.run import Workspace
@@ -515,10 +515,7 @@ def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
     lost = interval(1 - rates / perfect[1])
     among = f" with {_labels(plan, axes, case)(design)}, the best of {len(case.runs)} designs," if axes.keys else ""
     theirs = "" if perfect[0] == policy else f" under {perfect[0]}"
-    effect = f"defects cost {percents_text(lost)} of the throughput"
-    if lost.p50 <= 0:
-        gained = Interval(-lost.p95, -lost.p50, -lost.p05)
-        effect = f"defects cost nothing and add {percents_text(gained)} to the throughput"
+    effect = f"defects {damage_text(lost)}"
     scrapped = f" of {made} that were made" if made > len(rates) else ""
     return (
         f"{effect} of {case.model} on {case.system}{among} {case.where} under "

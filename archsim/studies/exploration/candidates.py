@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from archsim.base import causes, tables
+from archsim.base.tables import DataFrame, frame_of
 from archsim.specs.constraints import parse_constraint
 from archsim.specs.explore import OBJECTIVES, ExploreSpec, sense_of
 from archsim.specs.model import ModelSpec
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True)
@@ -58,21 +56,19 @@ class Exploration(tables.Shown):
         ran = f"{len(self.known)} of {len(self.points):,} points on the event engine"
         return f"Exploration({self.name!r}, {len(self.front)} Pareto-optimal; {ran})"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per point, in the order of the sweep.
 
         Columns: point, one column per axis (as written), every objective of `OBJECTIVES` by the engine named in
         ``engine`` (throughput in tokens/s, time in ns, energy in J/token, power in W, area in mm², cost in USD),
         front, allowed, limit (the bottleneck), limit_share, run.
         """
-        import pandas
-
         rows = [
             {"point": each.index, **each.axes, **each.values, "engine": each.engine, "front": each.front}
             | {"allowed": each.allowed, "limit": each.limit[0], "limit_share": each.limit[1], "run": each.run}
             for each in self.points
         ]
-        return pandas.DataFrame(rows)
+        return frame_of(rows)
 
     @cached_property
     def front(self) -> tuple[Candidate, ...]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base import errors, files, host, tables, units
+from archsim.base.tables import DataFrame
 from archsim.report.figures import Line, lines_of, shares_below
 from archsim.report.plots import KINDS, Colours, PlotAxis, Points
 from archsim.report.rendering import render
@@ -45,9 +46,6 @@ from archsim.studies.serving.runs import (
 )
 from archsim.studies.sure_files import FILE, JSON, PAGE
 from archsim.uncertainty.estimate import Interval
-
-if TYPE_CHECKING:
-    import pandas
 
 
 class Loaded(NamedTuple):
@@ -445,7 +443,7 @@ class ServedPlan(tables.Shown):
     def __repr__(self) -> str:
         return f"ServedPlan({self.plan!r}, {self.table!r})"
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """One row per run: its point, axes, policy and measures."""
         return self.table.to_pandas()
 

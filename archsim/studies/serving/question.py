@@ -23,6 +23,7 @@ from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
 from archsim.specs.system import SystemSpec
+from archsim.verbs import known_value, spelled
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
 OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
@@ -112,28 +113,31 @@ def asked_of(
     ``drafts``: tried beside none. Raises SpecError for what is unknown or contradictory.
     """
     if not on:
-        raise SpecError("--on: name the GPUs and how many there are, such as --on h200:32")
+        raise SpecError(f"{spelled('on')}: name the GPUs and how many there are, such as h200:32")
     assumed = ttft is None and tpot is None and e2e is None
     if assumed:
         ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
-        time_ns(f"--{name}", text)
-    numbers = {"--usd": usd_per_hour, "--watts": watts, "--input": input_tokens, "--output": output_tokens}
-    for name, number in (numbers | {"--rate": rate or None}).items():
+        time_ns(spelled(name), text)
+    numbers = {"usd_per_hour": usd_per_hour, "watts": watts, "input_tokens": input_tokens,
+               "output_tokens": output_tokens, "rate": rate or None}  # fmt: skip
+    for name, number in numbers.items():
         if number is not None and not 0 < number < math.inf:
-            raise SpecError(f"{name} {number:g}: expected a number above 0")
-    for name, given, known in (("--engine", engines, tuple(ENGINES)), ("--precision", precisions, PRECISIONS)):
+            raise SpecError(f"{spelled(name)} {number:g}: expected a number above 0")
+    for name, given, known in (
+        ("engines", engines, tuple(ENGINES)), ("precisions", precisions, PRECISIONS),
+        ("objective", [] if objective is None else [objective], OBJECTIVES),
+    ):  # fmt: skip
         for each in given:
-            if each not in known:
-                raise SpecError(f"{name}: unknown {each!r}{did_you_mean(each, known)} (known: {', '.join(known)})")
-    if objective is not None and objective not in OBJECTIVES:
-        raise SpecError(f"--best: unknown {objective!r} (known: {', '.join(OBJECTIVES)})")
+            known_value(name, each, known)
     if any(drafts) and acceptance is None:
-        raise SpecError(f"--drafts {max(drafts)}: how many are accepted is not known. Give --acceptance, such as 0.8")
-    if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         raise SpecError(
-            f"--context {max(context)}: only vLLM shares the tokens of a request among ranks when it decodes"
+            f"{spelled('drafts')} {max(drafts)}: how many are accepted is not known. Give {spelled('acceptance')}, "
+            "such as 0.8"
         )
+    if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
+        told = "only vLLM shares the tokens of a request among ranks when it decodes"
+        raise SpecError(f"{spelled('context')} {max(context)}: {told}")
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     bought = usd_per_hour is not None or watts is not None
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
@@ -142,7 +146,7 @@ def asked_of(
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
         if objective == PRICE and offer.rent is None:
-            raise SpecError(f"the price of {offer.gpu} is not known: give --price {offer.gpu}=USD (an hour of one GPU)")
+            raise SpecError(f"the price of {offer.gpu} is not known: give {_price(offer.gpu)}")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
     if (precision := precision_named(model, whose.name)) and not precisions:
@@ -219,13 +223,16 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     """``h200:32``; without a number, as many as a budget of USD an hour or W allows, or one machine has."""
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
-        raise SpecError(f"--on {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs")
+        raise SpecError(
+            f"{spelled('on')} {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs"
+        )
     devices = int(number) if colon else None
     source = _system_named(name, devices or 1)
     system = library.load_system(source)
     if system.launch != expert_groups.WITH_KERNELS:
         raise SpecError(
-            f"--on {name}: {system.name} runs no serving engine whose host is known; `archsim serve` simulates it"
+            f"{spelled('on')} {name}: {system.name} runs no serving engine whose host is known; `archsim serve` "
+            "simulates it"
         )
     stem, _, end = system.name.rpartition("_")
     gpu = stem if end in MACHINES else system.compute.calibration or system.name  # its laws may be of another GPU
@@ -233,14 +240,22 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     bounds = [devices] if devices is not None else []
     if usd_per_hour is not None:
         if rent is None:
-            raise SpecError(f"--usd: the price of {gpu} is not known: give --price {gpu}=USD (an hour of one GPU)")
+            raise SpecError(f"{spelled('usd_per_hour')}: the price of {gpu} is not known: give {_price(gpu)}")
         bounds.append(int(usd_per_hour / rent.usd_per_hour))
     if watts is not None:
         bounds.append(int(watts / board_w(gpu)))
     most = min(bounds) if bounds else system.dies
     if most < 1:
-        raise SpecError(f"--on {text}: the budget does not buy one {gpu}: raise --usd or --watts")
+        raise SpecError(
+            f"{spelled('on')} {text}: the budget does not buy one {gpu}: raise {spelled('usd_per_hour')} or "
+            f"{spelled('watts')}"
+        )
     return Offer(name, gpu, most, system, source, rent)
+
+
+def _price(gpu: str) -> str:
+    """How a caller says it: ``--price h200=USD (an hour of one GPU)``."""
+    return f"{spelled('prices')} {gpu}=USD (an hour of one GPU)"
 
 
 def _one_machine(offer: Offer) -> str:
@@ -262,7 +277,8 @@ def _system_named(name: str, devices: int) -> str:
         return name
     gpus = gpus_named()
     raise SpecError(
-        f"--on {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by name or file)"
+        f"{spelled('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
+        "name or file)"
     )
 
 

@@ -24,17 +24,19 @@ from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base import errors, files, host
-from archsim.base.tables import REAL, TEXT, Shown, Table
+from archsim.base.tables import REAL, TEXT, DataFrame, Shown, Table
 from archsim.iteration.constants import DECODE
 from archsim.iteration.machine import calibration_on, has_measured_links
 from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
+from archsim.report.answer import Answer, Grid
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
+from archsim.report.units import interval as interval_text
 from archsim.report.units import listing, percent, significant
 from archsim.runs import store, sweep
 from archsim.serving.expert_groups import WITH_KERNELS
@@ -51,6 +53,7 @@ from archsim.studies.sure_answer import (
     NARROWER,
     Measurement,
     advice_sentences,
+    causes_of,
     ends_of,
     narrowing_sentence,
     written_ends,
@@ -74,9 +77,6 @@ from archsim.uncertainty.propagation import SharedProgress
 from archsim.uncertainty.quantities import Distribution, Quantity
 from archsim.uncertainty.system_quantities import SystemQuantity, measurable, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, refuse_few, value_of
-
-if TYPE_CHECKING:
-    import pandas
 
 FOLDER = "worlds"
 # Columns of results that have an interval, their unit, and their name in a sentence.
@@ -140,6 +140,25 @@ class ServedSure(Shown):
     unknown: str = ""  # why there are no indices and measurements
     explained: str = ""
 
+    def as_answer(self) -> Answer:
+        """Headlines with their intervals, what the order depends on, what to measure, and the order."""
+        rows = [
+            (
+                option.name, percent(option.best),
+                *(
+                    "{} ({} to {})".format(*interval_text(each.p50, each.p05, each.p95)) if each else "–"
+                    for each in map(option.intervals.get, HEADLINES)
+                ),
+            )
+            for option in self.options
+        ]  # fmt: skip
+        table = Grid(
+            ("",), rows, ("best in", *(f"{name} {unit}".strip() for unit, name in HEADLINES.values())),
+            title=f"in {self.samples} samples: median (5 % to 95 %)",
+        )  # fmt: skip
+        causes = causes_of(self.indices, self.unknown, self.explained_told)
+        return Answer((errors.sentence(self.sentence), table, *causes, *self.advice), self.notes, self.plain())
+
     @property
     def explained_told(self) -> str:
         """``TTFT of ep``."""
@@ -156,7 +175,7 @@ class ServedSure(Shown):
         columns = {"option": TEXT} | dict.fromkeys(ends, REAL) | {"best_share": REAL}
         return Table(columns, tuple(_row(each) for each in self.options))
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> DataFrame:
         """`table` as a pandas DataFrame."""
         return self.table().to_pandas()
 
