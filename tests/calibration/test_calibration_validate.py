@@ -1,5 +1,6 @@
 """What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
+import json
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,7 @@ from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.choosing import choice_notes
 from archsim.evidence.cluster_cases import transfer_cases
 from archsim.evidence.engine_layers import calibrations_shipped
+from archsim.evidence.page import Evidence
 from archsim.evidence.products import AIM, AIM_OF, layer_groups
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
@@ -447,6 +449,8 @@ def test_one_table_of_errors_pools_by_group_and_counts_what_is_seen_apart():
     assert (seen.bias, seen.median, seen.floor) == (pytest.approx(-0.1), pytest.approx(0.2), pytest.approx(0.2))
     assert (new.cases, new.p90) == (1, pytest.approx(0.2)) and np.isnan(new.in_range) and np.isnan(new.floor)
     assert not len(errors(frame_of([]), ["source"]))
+    shown = Evidence("a", (), cases, errors(cases, ["source"]), ()).as_json()
+    assert json.loads(json.dumps(shown, allow_nan=False))["cases"][-1]["predicted"] is None
 
 
 # The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
