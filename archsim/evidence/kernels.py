@@ -39,7 +39,7 @@ def kernel_cases(
         if each.error is None:
             unread.append(_unread(law, of, library, len(each.us)))
             continue
-        what = [f"{tokens:g} tokens a rank" for tokens in each.tokens]
+        what = [f"{tokens:g} tokens per rank" for tokens in each.tokens]
         found.append(pd.DataFrame({"what": what, "measured": each.us, "predicted": (1 + each.error) * each.us,
                                    "error": each.error}).assign(law=law, of=of, library=library))  # fmt: skip
     for item in choosing.all_series(measurements, gpu):

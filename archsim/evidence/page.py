@@ -108,11 +108,9 @@ class Evidence(Shown):
 
     def as_json(self) -> dict[str, Any]:
         """The answer, errors by group, what is left out, and the cases, if they are few."""
-        rows = [{name: None if value != value else value for name, value in row.items()}
-                for row in self.errors.to_dict("records")]  # fmt: skip
-        found = {"answer": list(self.sentences), "errors": rows, "notes": list(self.notes),
+        found = {"answer": list(self.sentences), "errors": _records(self.errors), "notes": list(self.notes),
                  "left_out": list(self.left_out)}  # fmt: skip
-        return found | ({"cases": self.cases.to_dict("records")} if len(self.cases) <= MOST_IN_JSON else {})
+        return found | ({"cases": _records(self.cases)} if len(self.cases) <= MOST_IN_JSON else {})
 
     def markdown(self) -> str:
         """A page of all tables."""
@@ -132,10 +130,16 @@ class Evidence(Shown):
         own_folder(folder)
         self.cases.to_parquet(folder / CASES, index=False, compression="zstd")
         write_text(folder / ERRORS, self.errors.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
-        write_text(folder / JSON, json.dumps(self.as_json(), indent=1, default=str) + "\n")
+        write_text(folder / JSON, json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n")
         context = {"found": self, "figure": figure_of(self.cases), "files": (CASES, ERRORS, JSON)}
         write_text(folder / "index.html", rendering.render("evidence.html.j2", context, folder=TEMPLATES))
         return folder / "index.html"
+
+
+def _records(frame: pandas.DataFrame) -> list[dict[str, Any]]:
+    """Rows; null for what is not known."""
+    rows = frame.to_dict("records")
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
 def figure_of(cases: pandas.DataFrame) -> plots.Points | None:

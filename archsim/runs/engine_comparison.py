@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archsim.base import files, sums
-from archsim.evidence import case
+from archsim.evidence.case import Case, frame_of
+from archsim.evidence.case import errors as errors_of
 from archsim.runs.run import Record, Run
 from archsim.runs.simulator import Simulator
 
@@ -100,8 +101,8 @@ def errors(compared: Sequence[Compared]) -> pandas.DataFrame:
     """
     from scipy.stats import spearmanr
 
-    cases = case.frame_of(
-        case.Case("engines", each.assumptions, each.run, "ns", each.event_ns, each.analytical_ns) for each in compared
+    cases = frame_of(
+        Case("engines", each.assumptions, each.run, "ns", each.event_ns, each.analytical_ns) for each in compared
     )
     ranks = [
         spearmanr(mine["measured"], mine["predicted"]).statistic
@@ -109,7 +110,7 @@ def errors(compared: Sequence[Compared]) -> pandas.DataFrame:
         else nan
         for _, mine in cases.groupby("group", sort=False)
     ]
-    return case.errors(cases, ["group"], sort=False).assign(rank=ranks)
+    return errors_of(cases, ["group"], sort=False).assign(rank=ranks)
 
 
 def outside(compared: Iterable[Compared]) -> list[Compared]:

@@ -1,5 +1,6 @@
 """What ``archsim calibrate --validate`` says of measurements that are seen, unseen, or of no table."""
 
+import json
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,7 @@ from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.choosing import choice_notes
 from archsim.evidence.cluster_cases import transfer_cases
 from archsim.evidence.engine_layers import calibrations_shipped
+from archsim.evidence.page import Evidence
 from archsim.evidence.products import AIM, AIM_OF, layer_groups
 from archsim.laws.tables import SECTIONS, CalibrationSpec, MoeTable
 from archsim.laws.transfers import nodes_away
@@ -113,11 +115,12 @@ def test_a_calibration_without_fingerprints_says_so():
 
 
 def test_what_no_table_judges_is_reported(judge):
-    _, notes, cases, _ = judge(
+    out, notes, cases, page = judge(
         {"gemm": gemm()}, {"gemm": gemm(), "moe": layers(), "p2p": copies((4096, 65536))}, "--quick", code=3
     )
-    assert "No fitted curve uses fused MoE own bf16 balanced of torch 2.8 (12 points)" in notes
-    assert "No fitted curve uses p2p uni of cuda 12.8 (2 points)" in notes
+    for told in (out, page):
+        assert "No fitted curve uses fused MoE own bf16 balanced of torch 2.8 (12 points)" in told
+        assert "No fitted curve uses p2p uni of cuda 12.8 (2 points)" in told
     assert "fused MoE of torch 2.8 (own bf16 balanced): the calibration has no table for it; not tested" in notes
     assert "p2p of cuda 12.8 (intra_node ce uni 1): the calibration has no table for it; not tested" in notes
     assert set(cases["source"]) == {"GEMM"} and "GEMM of" not in notes
@@ -447,6 +450,8 @@ def test_one_table_of_errors_pools_by_group_and_counts_what_is_seen_apart():
     assert (seen.bias, seen.median, seen.floor) == (pytest.approx(-0.1), pytest.approx(0.2), pytest.approx(0.2))
     assert (new.cases, new.p90) == (1, pytest.approx(0.2)) and np.isnan(new.in_range) and np.isnan(new.floor)
     assert not len(errors(frame_of([]), ["source"]))
+    shown = Evidence("a", (), cases, errors(cases, ["source"]), ()).as_json()
+    assert json.loads(json.dumps(shown, allow_nan=False))["cases"][-1]["predicted"] is None
 
 
 # The audit finds a point that stands apart, and no step between kernels; fits of fused layers leave it out.
