@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason=f"needs {INPUTS} (or
 IMPORT = "trace import {} --model olmoe-1b-7b --out out"
 
 
+@pytest.mark.nightly  # routes of 4,096 dies take 20 s
 def test_a_mesh_of_4096_dies_runs_in_the_memory_that_check_says(here, capsys):
     assert main(["check", "sc_64.yaml"]) == 0
     assert "3.1 GB of memory a process" in capsys.readouterr().out

@@ -8,6 +8,20 @@ from support.laws import LAWS, SYSTEMS, assert_equal_bytes, ran
 @pytest.mark.parametrize("system", sampled(SYSTEMS, lambda system: system.sampled), ids=lambda system: system.name)
 def test_laws_hold(system):
     one = ran(system.start)
-    for law in LAWS:
-        law(one)
+    for law in LAWS.values():
+        law.holds(one)
     assert_equal_bytes(one.outcome, system.start().run())
+
+
+@pytest.fixture(scope="module")
+def one():
+    """A run that every law says something of."""
+    (start,) = (system.start for system in SYSTEMS if system.name == "analytical allo+pred physical")
+    return ran(start)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_kills_its_mutant(name, one):
+    LAWS[name].holds(one)
+    with pytest.raises(AssertionError):
+        LAWS[name].holds(LAWS[name].mutant(one))

@@ -8,11 +8,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.examples import examples
-from support.small_runs import step_view
+from support.small_runs import DOJO_COSTS, step_view
 
 from archsim import balancers
 from archsim.base.compiled import GOLDEN, mix_bits
-from archsim.engine.machine import policy_costs
 from archsim.policies import allocation
 from archsim.policies.allocation import NO_ORIGINS, Costs, StepView, home, plan_of
 from archsim.policies.copy_aware import copy_aware
@@ -21,7 +20,6 @@ from archsim.policies.linear_programme import lp
 from archsim.policies.placement import linear
 from archsim.policies.prediction import rates
 from archsim.specs.decision import FirmwareSpec, FsmSpec
-from archsim.specs.library import load_model, load_system
 from archsim.specs.policies import PolicySpec
 from microarch.blocks.global_cp import DecisionWork, State, firmware_ns, fsm_ns
 from microarch.fabric.grid import build_mesh
@@ -514,8 +512,6 @@ def test_a_rule_is_that_of_single_experts(rule, slowly, seed):
 # ---- Laws of the allocation by linear programming: every token once, the same plan again, no worse than home, an
 # honest price.
 
-COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
-
 
 def step_of(seed, mesh, experts, most, copies):
     rng = np.random.default_rng(seed)
@@ -523,12 +519,12 @@ def step_of(seed, mesh, experts, most, copies):
     tokens = rng.integers(0, most + 1, experts).astype(np.int32)
     copied = (rng.integers(0, 4, (experts, dies)) * (rng.random((experts, dies)) < 0.2) * copies).astype(np.int8)
     seen = np.full(experts, -1, np.int16)
-    return step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, COSTS)
+    return step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, DOJO_COSTS)
 
 
 def arrays_ns(step, plan):
     """Compute time of every die."""
-    return np.bincount(plan.die, plan.tokens, len(step.hops)) * COSTS.flop_per_token / COSTS.flop_per_ns
+    return np.bincount(plan.die, plan.tokens, len(step.hops)) * DOJO_COSTS.flop_per_token / DOJO_COSTS.flop_per_ns
 
 
 @settings(max_examples=examples(40), derandomize=True)

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.small_runs import DOJO_COSTS
 from support.tables import table_of
 from support.vectors import FOLDER, vectors
 
 from archsim import balancers
-from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import StepView, paper
 from archsim.policies.heatmap import TopPositive, copy_bits
-from archsim.specs.library import load_model, load_system
 from archsim.specs.model import SLICES
 from microarch.fabric.grid import build_mesh
 
@@ -329,7 +328,7 @@ def step_of(given):
         "home": home,
         "copied_slices": copied,
         "hops": mesh.hops,
-        "costs": policy_costs(load_system("dojo"), load_model("deepseek-v3")),
+        "costs": DOJO_COSTS,
         "layer": 0,
         "step": 0,
         "holders": (copied > 0) | (home[:, None] == np.arange(mesh.dies)),

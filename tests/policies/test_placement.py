@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.small_runs import policy, scenario_of, small_model, small_system, step_view
+from support.small_runs import SMALL_COSTS, policy, scenario_of, small_model, small_system, step_view
 from support.tiny import tiny
 
 from archsim.base.errors import ArchsimError, CapacityError, PlacementError
 from archsim.engine.engine import EventEngine
-from archsim.engine.machine import policy_costs
 from archsim.iteration.memory import memory_fit
 from archsim.policies.allocation import home, isca26
 from archsim.policies.linear_programme import lp
@@ -138,11 +137,10 @@ def test_a_placement_of_another_shape_is_refused():
 
 def view(holders, tokens):
     hops, experts = MESH.hops, len(holders)
-    costs = policy_costs(small_system(), small_model())
     copied = np.zeros((experts, len(hops)), np.int8)
     first = np.arange(experts, dtype=np.int16)
     return step_view(
-        np.array(tokens, np.int32), first, None, copied, hops, costs, Placement.of_holders([holders], len(hops))
+        np.array(tokens, np.int32), first, None, copied, hops, SMALL_COSTS, Placement.of_holders([holders], len(hops))
     )
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.small_runs import (
     BATCH,
+    DOJO_COSTS,
+    SMALL_COSTS,
     demand_of,
     engine_of,
     policy,
@@ -26,7 +28,6 @@ from archsim import balancers
 from archsim.base.errors import ArchsimError
 from archsim.engine.analytic.engine import AnalyticalEngine
 from archsim.engine.ceilings import ceilings
-from archsim.engine.machine import policy_costs
 from archsim.policies.allocation import (
     ChargedRates,
     Plan,
@@ -51,13 +52,12 @@ from archsim.policies.replication import LayerView, look_ahead
 from archsim.policies.routing import Pass
 from archsim.policies.seen_routing import SeenRouting
 from archsim.policies.waterfill import _drawn_of_visited, waterfill_rule
-from archsim.specs.library import load_assumptions, load_model, load_system
+from archsim.specs.library import load_assumptions
 from archsim.specs.policies import NEUTRAL, PRESETS
 from microarch.fabric.grid import build_mesh
 
 MESH = build_mesh(3, 2)
 DIES, EXPERTS, LAYERS = 6, 14, 3
-COSTS = policy_costs(small_system(), small_model())
 seeds = st.integers(0, 10**6)
 
 
@@ -76,7 +76,7 @@ def random_view(rng, placement=None):
     first_seen = np.concatenate([order, np.full(EXPERTS - len(order), -1, np.int16)])
     copied = np.zeros((EXPERTS, DIES), np.int8)
     placement = placement or random_holders(rng)
-    return step_view(tokens, first_seen, None, copied, MESH.hops, COSTS, placement)._replace(origins=origins)
+    return step_view(tokens, first_seen, None, copied, MESH.hops, SMALL_COSTS, placement)._replace(origins=origins)
 
 
 def random_tokens(rng, layers):
@@ -144,7 +144,7 @@ def test_rebalancing_conserves_experts_slots_and_bytes(name, seed):
     rows = np.sort(rng.choice(LAYERS, 2, replace=False))
     tokens = rng.multinomial(500, rng.dirichlet(np.full(EXPERTS, 0.3)), (4, len(rows))).astype(np.int32)
     history = History(
-        rows, tokens, np.zeros((4, len(rows), DIES), np.int64), np.zeros((4, len(rows))), COSTS,
+        rows, tokens, np.zeros((4, len(rows), DIES), np.int64), np.zeros((4, len(rows))), SMALL_COSTS,
         seen=random_tokens(rng, len(rows)),
     )  # fmt: skip
     new, effort = built.rebalancing.rule(history, placement)
@@ -361,9 +361,8 @@ def step_of(seed, mesh=(3, 3), experts=40, most=400, **charges):
     rng = np.random.default_rng(seed)
     dies = mesh[0] * mesh[1]
     tokens = (rng.pareto(1.0, experts) * most / 8).astype(np.int32).clip(0, most * 8)
-    costs = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
     seen, copied = np.full(experts, -1, np.int16), np.zeros((experts, dies), np.int8)
-    step = step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, costs)
+    step = step_view(tokens, seen, linear(experts, dies), copied, build_mesh(*mesh).hops, DOJO_COSTS)
     return step._replace(charged=Fixed(step, **charges))
 
 

@@ -189,14 +189,6 @@ def test_key_names_nothing_else(tmp_path):
     assert len({run.key for run in expanded(tiny(tmp_path))}) == tiny(tmp_path).runs
 
 
-def test_an_edited_policy_is_run_again(tmp_path):
-    arguments = [*slow_folder(tmp_path)[1][:-1], "1"]
-    assert archsim(tmp_path, *arguments).returncode == 0
-    (tmp_path / "slow.py").write_text(SLOW_POLICY + "# edited")
-    again = archsim(tmp_path, *arguments)
-    assert "8 of 12 runs kept from before" in again.stderr.splitlines()
-
-
 BOTH_KINDS = "assumptions=[published, {set: published, contention: shared}]"
 
 

@@ -378,16 +378,6 @@ def test_a_cluster_gives_the_same_rows(tmp_path, monkeypatch):
     assert (tmp_path / "here" / "results.parquet").read_bytes() == (tmp_path / "there" / "results.parquet").read_bytes()
 
 
-def test_failed_runs_are_told_and_the_others_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeping, "KEPT_ALONE_S", 0.0)
-    (tmp_path / "failing.py").write_text("def fail(step, **params):\n    raise ValueError('on purpose')\n")
-    monkeypatch.chdir(tmp_path)
-    plan = one_of_everything(tmp_path, "  grid: {policy: [base, {name: bad, allocation: 'failing:fail'}]}\n")
-    with pytest.raises(ArchsimError, match="1 of 2 runs failed(.|\n)*on purpose"):
-        sweep(plan, tmp_path / "out", 1, Unwatched())
-    assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
-
-
 def test_points_that_do_not_fit_are_told_before_anything_runs(tmp_path):
     sweep = "  grid: {assumptions: [physical], hbm.capacity: [1 MB, 4 GB], mesh: [2x2, 3x2]}\n"
     with pytest.raises(

@@ -162,7 +162,6 @@ SMALL = {
     "parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}},
     "requests": {"arrivals": {"rate": "6/s"}, "input": {"mean": 200, "cv": 0.5}, "output": {"fixed": 20}, "count": 24},
 }
-CLOSED = {"concurrency": 4, "input": {"fixed": 200}, "output": {"fixed": 20}}
 ROUTED = SMALL | {"routing": {"synthetic": {}, "layers": 1, "requests": 4, "steps": 4}}
 SPREAD = {"parallel": {"attention": {"dp": 8}, "experts": {"ep": 8}}}
 CLI = "import sys; from archsim.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -56,7 +56,11 @@ def time_runs_forward(found):
 
 
 PREFIXES = ("prefix_aware", "cache_aware", "session")  # refused without hash ids
-LAWS = (tokens_and_blocks_are_conserved, time_runs_forward)
+# Number and name → (law, the field of a request that its mutant has one more or one second less of).
+LAWS = {
+    "INV-10 conservation of tokens": (tokens_and_blocks_are_conserved, "made", 1),
+    "INV-11 order of times": (time_runs_forward, "last_ns", -1000 * MS),
+}
 FREE = KvTransfer(np.float64(0), np.float64(0))
 # Name → (its pool, more of the simulation, more of the scheduler); a deployment joins by one row.
 DEPLOYMENTS = {
@@ -89,9 +93,19 @@ def test_every_deployment_obeys_all_laws_and_equal_runs_give_equal_bytes(deploym
     one, same = (
         simulate(requests, Scheduler(name, **SMALL, **rules), pool(blocks, **machine), **more) for _ in range(2)
     )
-    for law in LAWS:
+    for law, *_ in LAWS.values():
         law(one)
     assert one.requests.tobytes() == same.requests.tobytes() and one.series.tobytes() == same.series.tobytes()
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_kills_its_mutant(name):
+    (law, field, more), found = LAWS[name], served([(0.0, 40, 6), (1.0, 30, 4)])
+    law(found)
+    mutant = found.requests.copy()
+    mutant[field][0] += more
+    with pytest.raises(AssertionError):
+        law(found._replace(requests=mutant))
 
 
 @settings(max_examples=examples(60))

@@ -1,11 +1,12 @@
 """Laws that every run obeys, and the systems that they are tried on.
 
-An engine, an execution, a policy or an assumption joins by one row of ``SYSTEMS``, a law by one function of ``LAWS``:
-every law is then tried on every system. A law asks of a run itself whether it has what the law is about.
+An engine, an execution, a policy or an assumption joins by one row of ``SYSTEMS``, a law by one row of ``LAWS``, with
+its number and a mutant that it kills: every law is then tried on every system. A law asks of a run itself whether it
+has what the law is about.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -288,17 +289,51 @@ def copies_keep_within_their_room(one: Ran) -> None:
         assert (room["unused"] <= room["evictions"]).all()
 
 
-LAWS = (
-    every_token_is_executed_once_by_each_of_its_experts,
-    no_load_is_below_its_ceilings,
-    every_byte_has_a_class_a_pair_and_a_route,
-    an_hbm_moves_what_is_read_written_and_computed_with,
-    no_run_is_shorter_than_a_resource_needs_for_its_bytes,
-    causes_and_exposed_times_add_up_to_the_run,
-    what_is_dispatched_comes_back,
-    arrays_are_busy_with_all_work_and_nothing_else,
-    copies_keep_within_their_room,
-)
+def _with(one: Ran, **changes) -> Ran:
+    return one._replace(outcome=replace(one.outcome, **changes))
+
+
+def _counted(one: Ran, table: str, field: str | None, at: int) -> Ran:
+    """With one more in a table of the tally."""
+    changed = getattr(one.outcome.tally, table).copy()
+    (changed if field is None else changed[field])[at] += 1
+    return _with(one, tally=one.outcome.tally._replace(**{table: changed}))
+
+
+class Law(NamedTuple):
+    """``mutant``: the run with one number that the law forbids."""
+
+    holds: Callable[[Ran], None]
+    mutant: Callable[[Ran], Ran]
+
+
+LAWS = {
+    "INV-1 tokens": Law(
+        every_token_is_executed_once_by_each_of_its_experts,
+        lambda one: _with(one, load=one.outcome.load + np.eye(1, one.outcome.load.shape[2], dtype=np.int64)),
+    ),
+    "INV-2 ceilings": Law(
+        no_load_is_below_its_ceilings, lambda one: _with(one, ceilings=one.outcome.ceilings * np.array([99, 1, 1]))
+    ),
+    "INV-3 routes": Law(every_byte_has_a_class_a_pair_and_a_route, lambda one: _counted(one, "moved_bytes", None, 0)),
+    "INV-4 HBM": Law(
+        an_hbm_moves_what_is_read_written_and_computed_with,
+        lambda one: _counted(one, "resources", "bytes", one.outcome.machine.dies),
+    ),
+    "INV-5 rates": Law(
+        no_run_is_shorter_than_a_resource_needs_for_its_bytes, lambda one: _with(one, prefill_ns=0.0, decode_ns=1e-3)
+    ),
+    "INV-6 causes": Law(
+        causes_and_exposed_times_add_up_to_the_run, lambda one: _with(one, decode_ns=1.01 * one.outcome.decode_ns)
+    ),
+    "INV-7 dispatch": Law(
+        what_is_dispatched_comes_back, lambda one: one._replace(sent_bytes=one.sent_bytes * np.array([2, 1]))
+    ),
+    "INV-8 arrays": Law(
+        arrays_are_busy_with_all_work_and_nothing_else, lambda one: one._replace(array_ns=1.01 * one.array_ns)
+    ),
+    "INV-9 copies": Law(copies_keep_within_their_room, lambda one: _counted(one, "dies", "write_bytes", 0)),
+}
 
 
 def assert_equal_bytes(one: RunOutcome, other: RunOutcome) -> None:

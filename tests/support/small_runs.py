@@ -7,6 +7,7 @@ import numpy as np
 from archsim.engine.demand import build_run_demand
 from archsim.engine.engine import EventEngine
 from archsim.engine.loop import Replay
+from archsim.engine.machine import policy_costs
 from archsim.iteration.memory import memory_fit
 from archsim.policies.allocation import StepView
 from archsim.policies.placement import Placement
@@ -47,6 +48,11 @@ def system_with_room(slices, spec, model):
     ).demand_bytes
     room_bytes = int(slices * model.hidden * model.expert_ffn)
     return small_system(hbm={"capacity_bytes": int(weights.max()) + room_bytes, "reserved_fraction": 0.0})
+
+
+# What allocations see of a machine.
+SMALL_COSTS = policy_costs(small_system(), small_model())
+DOJO_COSTS = policy_costs(load_system("dojo"), load_model("deepseek-v3"))
 
 
 def policy(name, **parts):
