@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from archsim.base.code_digest import SHIPPED_FOR, code_is_for, installed_code, shipped_code
 
@@ -166,3 +168,17 @@ def test_commands_in_a_checkout_find_what_its_installation_compiled(monkeypatch,
     finally:
         monkeypatch.undo()
         shipped_code.cache_clear()
+
+
+def test_the_package_names_the_versions_of_python_that_run_its_tests():
+    """Its classifiers, its ``requires-python`` and the matrix of the tests are one list."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = yaml.safe_load((CHECKOUT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    named = [
+        each.rpartition(" ")[2]
+        for each in project["classifiers"]
+        if each.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert named == tested and project["requires-python"] == f">={tested[0]}" and "3.13" in tested
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in tested

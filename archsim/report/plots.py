@@ -157,7 +157,7 @@ class Figure:
         return param | {"bind": {"input": "select", "options": [None, *known], "labels": labels, "name": "highlight "}}
 
     def plan(self) -> dict[str, Any]:
-        """What else ``plots.js`` needs to know."""
+        """What else ``archsim/report/templates/plots.js`` needs to know."""
         return {}
 
     def apart(self) -> dict[str, Any]:

@@ -102,7 +102,8 @@ def curves_by_layer(statistics: dict[str, list[tuple[float, float]]]) -> plots.P
 
 def heatmap(shares: np.ndarray, layers: Iterable[int] = ()) -> str:
     """An ``<img>`` of a table, one pixel per entry, dark for small ones: the square root of each over the largest.
-    Scale below. Columns are experts, and rows are ``layers`` or experts, too; ``heat.js`` names both where one points.
+    Scale below. Columns are experts, and rows are ``layers`` or experts, too; both are named where
+    one points (``archsim/report/templates/heat.js``).
     """
     largest = float(shares.max())
     scale = np.linspace(0.0, 1.0, SCALE_STEPS)[None, :] ** 2  # even steps of colour

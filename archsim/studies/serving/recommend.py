@@ -9,6 +9,7 @@ requests that a queue which grows shows: RESIDENCES times those that are in the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -266,9 +267,13 @@ def _compare(
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(rows[at].rate_per_s >= asked.rate for at in order):
-        most = max(row.rate_per_s for row in rows)
-        raise SpecError(f"--rate {asked.rate:g}: at most {most:.1f} requests/s are within the limits on these GPUs; "
-                        "offer more GPUs, or raise the limits")  # fmt: skip
+        most = max(rows, key=lambda row: row.rate_per_s)
+        needed = most.choice.devices * math.ceil(asked.rate / most.rate_per_s)
+        raise SpecError(
+            f"--rate {asked.rate:g}: at most {most.rate_per_s:.1f} requests/s are within the limits on these GPUs; "
+            f"offer more, such as --on {most.kind.offer.gpu}:{2 * needed} (about {needed} are needed), or raise the "
+            "limits"
+        )
     best = rows[order[0]]
     measures = _serve_best(race, finalists[order[0]], best)
     refused = tuple(
