@@ -132,7 +132,7 @@ def _synthesised(systems: Sequence[SystemSpec]) -> Iterator[Part]:
         cells.append((row.component, str(row.copies), *areas, path_ns, clock))
     heads = ("copies", "analytical um²", "synthesised um²", "ratio", "mm²", "table II mm²", "ns", "5 nm, wires")
     title = f"in RTL (docs/rtl.md): cells of ASAP7, um²; {dies} dies in 5 nm, placed, mm²"
-    yield Grid(("component",), cells, heads, title=title)
+    yield Grid(("component",), cells, heads, title=title, wraps=True)
     yield from (f"{row.component}: {row.reason}." for row in rows if row.reason)
     for system in systems:
         decision = system.decision
@@ -155,7 +155,7 @@ def _memories_table(system: SystemSpec) -> Grid:
         large = {node: bits * cell.value * LARGE.value / 1e6 for node, cell in CELL_UM2.items()}
         areas = [f"{part.copies * large[node]:.4f}–{part.copies * macro_mm2(bits, node):.4f}" for node in CELL_UM2]
         rows.append((f"SRAM: {part.name}", f"{bits:,}", str(part.copies), f"{macro_factor(bits):.2f}", *areas))
-    return Grid(("table",), rows, ("bits", "copies", "macro factor", *CELL_UM2), title=title)
+    return Grid(("table",), rows, ("bits", "copies", "macro factor", *CELL_UM2), title=title, wraps=True)
 
 
 def _worth_table(folder: Path) -> Part:
@@ -170,7 +170,7 @@ def _worth_table(folder: Path) -> Part:
         return f"{report.name}: no policy with prediction beside the same policy without"
     heads = ("batch", "policy", "against", "area", "of wafer", "power", "HBM writes of copies", "throughput")
     title = f"prediction in {report.name}: its cost in 5 nm, and its worth"
-    return Grid(("system", "model"), rows, heads, title=title)
+    return Grid(("system", "model"), rows, heads, title=title, wraps=True)
 
 
 def _built_for(built: TableDesign) -> str:
@@ -195,7 +195,7 @@ def _parts_table(title: str, parts: Sequence[Block], published: TableDesign | No
     ends = _beside(sum_of, total(known) if len(known) == len(compared) else None) if published else ()
     shown += [None, ("sum of rows", *[""] * 6, *_cost_cells(sum_of), *ends)]
     heads = ("entries", "bits", "size", "port", "copies", "mm²", "mW", "of wafer", *beside)
-    return Grid(("part", "kept in"), shown, heads, title=title, unbroken=True)
+    return Grid(("part", "kept in"), shown, heads, title=title, wraps=True, unbroken=True)
 
 
 def _size_cells(table: HardwareTable | None) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def _models_table(
         sizes = (f"{cost.area_mm2:.4f}", f"{cost.power_mw:.2f}", dram)
         rows.append((model.name, str(model.experts), str(needed.layers), fits, *sizes))
     heads = ("experts", "MoE layers", "fits", "mm² of tables", "mW of tables", "heatmap in DRAM")
-    return Grid(("model",), rows, heads, title="the same tables, sized for one model")
+    return Grid(("model",), rows, heads, title="the same tables, sized for one model", wraps=True)
 
 
 def _sources_table(technology: Technology) -> Grid:
@@ -248,7 +248,7 @@ def _sources_table(technology: Technology) -> Grid:
         (name, f"{each.value:g}", " to ".join(f"{end:g}" for end in each.between or ()), each.unit, each.source)
         for name, each in named_coefficients(technology)
     ]
-    return Grid(("coefficient", "value", "range", "unit", "source"), rows, title="coefficients")
+    return Grid(("coefficient", "value", "range", "unit", "source"), rows, title="coefficients", wraps=True)
 
 
 def _size(size_bytes: float) -> str:

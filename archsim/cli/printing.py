@@ -42,6 +42,8 @@ def print_parts(parts: Iterable[Part]) -> None:
             print(part, flush=True)
             continue
         table = grid(*part.columns, title=part.title, numbers=tuple(part.numbers))
+        for column in table.columns[len(part.columns) :] if part.wraps else ():
+            column.no_wrap = False
         for head in part.more:
             table.add_column(head)
         table.show_header = part.has_heads

@@ -125,7 +125,9 @@ def run_rtl_energy(args: argparse.Namespace) -> Answer:
     rows = {block: _row(block, args) for block in blocks}
     title = "registers and clock, cells of ASAP7; logic, wires and memories are not counted"
     cells = [(block, *row) for block, row in rows.items()]
-    return Answer((Grid(("component",), cells, COLUMNS, title=title),), result={"columns": COLUMNS, "rows": rows})
+    return Answer(
+        (Grid(("component",), cells, COLUMNS, title=title, wraps=True),), result={"columns": COLUMNS, "rows": rows}
+    )
 
 
 def _row(block: str, args: argparse.Namespace) -> list[str]:
@@ -335,4 +337,6 @@ def run_rtl_synth(args: argparse.Namespace) -> Answer:
         "parameters", "flip-flops", "gated", "cells", "um²", "sequential um²", "ns", "memories at once", "logic ns",
         "abc ns", "fJ/cycle",
     )  # fmt: skip
-    return Answer((Grid(("component",), rows, heads, title="cells of the library, without wires"),), result=results)
+    return Answer(
+        (Grid(("component",), rows, heads, title="cells of the library, without wires", wraps=True),), result=results
+    )

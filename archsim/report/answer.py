@@ -22,6 +22,7 @@ class Grid:
     more: Sequence[str] = ()
     title: str | None = None
     has_heads: bool = True  # whether heads are shown
+    wraps: bool = False  # whether numbers, too, may take several lines in a terminal that is too narrow
     unbroken: bool = False  # whether the first column stays on one line
     second: int = 0  # most characters of the second column; 0: as many as there are
     headings: bool = False  # whether rows with a first cell alone are headings

@@ -254,8 +254,10 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
 
 
 def _price(gpu: str) -> str:
-    """How a caller says it: ``--price h200=USD (an hour of one GPU)``."""
-    return f"{spelled('prices')} {gpu}=USD (an hour of one GPU)"
+    """How a caller says it: ``--price h200=USD``, or ``prices={'h200': USD}`` in Python."""
+    name = spelled("prices")
+    given = f"{name} {gpu}=USD" if name.startswith("--") else f"{name}={{{gpu!r}: USD}}"
+    return f"{given} (an hour of one GPU)"
 
 
 def _one_machine(offer: Offer) -> str:

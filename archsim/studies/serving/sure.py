@@ -154,7 +154,7 @@ class ServedSure(Shown):
         ]  # fmt: skip
         table = Grid(
             ("",), rows, ("best in", *(f"{name} {unit}".strip() for unit, name in HEADLINES.values())),
-            title=f"in {self.samples} samples: median (5 % to 95 %)",
+            title=f"in {self.samples} samples: median (5 % to 95 %)", wraps=True,
         )  # fmt: skip
         causes = causes_of(self.indices, self.unknown, self.explained_told)
         return Answer((errors.sentence(self.sentence), table, *causes, *self.advice), self.notes, self.plain())
