@@ -74,8 +74,8 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
 
 def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: str) -> Iterator[tuple[Any, Any]]:
     """As `archsim.runs.pool.in_copies`, with a task for each thread of the cluster at a time. ``work`` is sent once to
-    each worker, each of whose threads has one of its own. Raises ArchsimError as `simulate_on_cluster`, and where the cluster
-    gives up on a task.
+    each worker, each of whose threads has one of its own. Raises ArchsimError as `simulate_on_cluster`, and where the
+    cluster gives up on a task.
     """
     distributed = _import_distributed()
     import cloudpickle  # which Dask needs; functions within others are sent, too
