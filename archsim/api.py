@@ -1035,8 +1035,9 @@ def recommend(
     fewer for a model of few positions) and ``spread`` (coefficient of variation), or ``requests`` (a trace). Budget:
     ``usd_per_hour``, ``watts``; ``prices``: GPU → USD an hour. ``rate``: requests a second that must be served, by the
     cheapest GPUs. ``engines``, ``precisions``: that may be chosen. ``objective``: throughput, price or energy.
-    ``pools``: also engines that only prefill or decode. jobs: processes (None: all cores). out: folder of the files to
-    start it with; loads: recorded loads of experts, for a placement.
+    ``pools``: also engines that only prefill or decode; ``stages``, ``context``, ``drafts`` (with ``acceptance``):
+    numbers that are tried beside none. jobs: processes (None: all cores). out: folder of the files to start it with;
+    loads: recorded loads of experts, for a placement.
 
     Returns a `Recommendation`: ``.best`` and ``.others`` (each with ``.choice``, ``.rate_per_s`` and its 80 % range,
     ``.probability`` that it is the best, ``.usd_per_million``, ``.upkeep``), ``.measures`` of the best under load,
