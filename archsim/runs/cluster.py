@@ -12,6 +12,7 @@ fault fails alone. Each thread of a worker has a workspace of its own; one threa
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import socket
 import sys
@@ -73,13 +74,15 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
 
 def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: str) -> Iterator[tuple[Any, Any]]:
     """As `archsim.runs.pool.in_copies`, with a task for each thread of the cluster at a time. ``work`` is sent once to
-    each worker, whose tasks share what it keeps. Raises ArchsimError as `simulate_on_cluster`, and where the cluster
-    gives up on a task.
+    each worker, each of whose threads has one of its own. Raises ArchsimError as `simulate_on_cluster`, and where the
+    cluster gives up on a task.
     """
     distributed = _import_distributed()
+    import cloudpickle  # which Dask needs; functions within others are sent, too
+
     with _client(distributed, address) as client, client.as_current():
         left, here = iter(tasks), (os.getcwd(), tuple(each for each in sys.path if each))
-        sent = client.scatter([work], broadcast=True)[0]
+        sent = client.scatter([cloudpickle.dumps(work)], broadcast=True)[0]
 
         def submit(most: int) -> dict[Any, Any]:
             return {client.submit(_do, sent, task, code_of(()), *here, pure=False, retries=RETRIES): task
@@ -103,13 +106,18 @@ def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: s
             client.cancel(list(futures))
 
 
-def _do(work: Callable[[Any], Any], task: Any, code: str, folder: str, path: Sequence[str]) -> tuple[bool, Any]:
+_OWN = threading.local()  # of a thread of a worker: the work that was sent to it last
+
+
+def _do(sent: bytes, task: Any, code: str, folder: str, path: Sequence[str]) -> tuple[bool, Any]:
     """On a worker: whether an exception was raised, and it or the result."""
     _settle(folder, path)
     if code_of(()) != code:
         return True, ArchsimError(OTHER.message)
     try:
-        return False, work(task)
+        if getattr(_OWN, "sent", None) != sent:
+            _OWN.sent, _OWN.work = sent, pickle.loads(sent)
+        return False, _OWN.work(task)
     except Exception as error:  # raised in the process that waits for it
         return True, error
 

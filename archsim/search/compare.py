@@ -13,6 +13,7 @@ from archsim.base import errors
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.report.units import listing, percent
+from archsim.runs.executor import do_all
 from archsim.runs.prices import build_costs
 from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
@@ -253,14 +254,21 @@ def _in_worlds(
             for way, batch in ways
         ])  # fmt: skip
     drawn = worlds.draws([off for own in offs for off in own], samples)
+    # The way that serves most runs in all worlds at several batches; others take its factors, by their place.
+    firsts = [worlds.InWorlds(at, own[0], drawn, samples) for at, own in zip(estimates, offs, strict=True)]
+    tasks = [(at, batch) for at, each in enumerate(found) for batch in _anchors(each.used[0], limits, requests)]
+    known: list[dict[int, np.ndarray]] = [{} for _ in found]
+
+    def in_worlds(task: tuple[int, int]) -> np.ndarray:
+        return firsts[task[0]].batch(found[task[0]].used[0].way, task[1])
+
+    for done, ((at, batch), longer) in enumerate(do_all(in_worlds, tasks, jobs), 1):
+        known[at][batch] = longer
+        say(f"{done} of {len(tasks)} batches in {samples} samples")
     frontiers = []
-    for each, at, own in zip(found, estimates, offs, strict=True):
-        say(f"{each.side.name}: {samples} samples")
+    for each, own_factors in zip(found, known, strict=True):
         curves, shown = [], each.used
-        # The way that serves most runs in all worlds at several batches; others take its factors, by their place.
-        first = worlds.InWorlds(at, own[0], drawn, samples)
-        anchors = _anchors(shown[0], limits, requests)
-        factors = first.factors(shown[0], anchors)
+        factors = worlds.factors_of(shown[0], own_factors)
         for used in shown:
             mine = factors if used is shown[0] else _by_place(shown[0], used, factors)
             rows = np.concatenate([np.ones((1, len(used.batches))), mine])

@@ -124,8 +124,10 @@ class InWorlds(NamedTuple):
                 factors[part] *= value_of(quantity, self.drawn, world)
         return sum(ns * factors[part] for part, ns in found.parts_ns.items())
 
-    def factors(self, used: Used, anchors: Sequence[int]) -> np.ndarray:
-        """float64[world, batch]: of all batches of a way, interpolated in logarithms between those of ``anchors``."""
-        known = np.log(np.stack([self.batch(used.way, each) for each in anchors]))
-        at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
-        return np.exp(np.stack([np.interp(every, at, known[:, world]) for world in range(self.samples)]))
+
+def factors_of(used: Used, known: Mapping[int, np.ndarray]) -> np.ndarray:
+    """float64[world, batch]: of all batches of a way, interpolated in logarithms between those ``known``."""
+    anchors = sorted(known)
+    there = np.log(np.stack([known[each] for each in anchors]))
+    at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
+    return np.exp(np.stack([np.interp(every, at, one) for one in there.T]))

@@ -431,7 +431,19 @@ VERBS = {
 }
 VERBS["engines"] = verbs.ENGINES
 # Options of the command alone: another question, or what only a terminal asks for.
-OF_COMMAND = {"force", "dry_run", "point", "phase", "law", "die_dies", "interpreted", "what", "inside", "out"}
+OF_COMMAND = {
+    "force",
+    "dry_run",
+    "point",
+    "phase",
+    "law",
+    "die_dies",
+    "interpreted",
+    "what",
+    "inside",
+    "out",
+    "scheduler",
+}
 
 
 @pytest.mark.parametrize("name", VERBS)

@@ -104,7 +104,8 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tu
     """
     host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
     given, engine = serving.spec.search, engine_of(serving, parallel)._replace(decodes_alone=alone)
-    scheduler = _scheduler(serving, max(given.max_num_seqs), max(given.max_num_batched_tokens))
+    seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
+    scheduler = _scheduler(serving, seqs, max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)
     built = with_experts(serving, engine, with_host(laws, notes, engine, scheduler, host, 1), scheduler, host)
     if built.pool.experts is not None:

@@ -1,4 +1,4 @@
-"""Engines of a recommendation on Kubernetes, with the arguments of ``start.sh`` (`archsim.studies.serving.start`).
+"""Engines of a recommendation on Kubernetes, with the arguments of the script (`archsim.studies.serving.start`).
 
 Engines that do both are a Deployment, or a LeaderWorkerSet where one takes several hosts, behind a Service. Pools of
 vLLM are values of llm-d's chart, which routes among them. Nothing is written of what these cannot say: MPI between the
@@ -89,7 +89,7 @@ def _pod(started: Started, hosts: int, rank: int) -> dict[str, Any]:
         "resources": _gpus(started, hosts), "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }  # fmt: skip
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    if not rank:  # an hour, as ``start.sh`` waits for a model to be loaded
+    if not rank:  # an hour, as the script waits for a model to be loaded
         container["startupProbe"] = {
             "httpGet": {"path": "/health", "port": ROUTER_PORT}, "periodSeconds": 5, "failureThreshold": 720,
         }  # fmt: skip

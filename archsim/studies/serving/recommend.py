@@ -197,7 +197,8 @@ POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
     """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU. The
-    first of each GPU is served to the end; of the others, those below it are left.
+    first of each GPU is served to the end; of the others, those below it are left. Then the best with another limit of
+    requests for engines that decode.
     """
     tasks: list[tuple[int, Configuration, RateEstimate]] = []
     for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
@@ -222,6 +223,15 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
                 for gpu in of}  # fmt: skip
         asked = [(*tasks[at], best[of[at]]) for at in some]
         found += [tried for _, tried in rounds.results(race.pool, asked, "pools compared")]
+    others = []  # the best pools of each GPU, with another limit of requests for engines that decode
+    best_of = {race.kinds[each.kind].offer.gpu: each for each in sorted(found, key=lambda each: each.rate)}
+    for each in best_of.values():
+        limits, guess = sorted(race.asked.max_num_seqs), RateEstimate(each.rate, each.residence_ns)
+        at = limits.index(each.choice.max_num_seqs)
+        for limit in limits[max(at - 1, 0) : at] + limits[at + 1 : at + 2]:
+            others.append((each.kind, each.choice._replace(decode_seqs=limit), guess, each.rate))
+    if not rounds.ended:
+        found += [tried for _, tried in rounds.results(race.pool, others, "pools with another limit of decodes")]
     done += found
     return [each for each in found if each.rate > 0 and not each.refused]
 
