@@ -17,8 +17,6 @@ from archsim.laws.tables import CalibrationSpec
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.model import ModelSpec
 
-ENGINES = ("sglang", "trtllm", "vllm")  # whose kernels were measured
-
 
 def engine_laws(
     library: str | None, model: ModelSpec, calibration: CalibrationSpec, parallel: Parallelism, precision: Precision,

@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from archsim.base import sums, units
-from archsim.iteration.constants import NONE, host_of
-from archsim.iteration.engine_laws import ENGINES, engine_laws, fastest
+from archsim.iteration.constants import NONE, engines, host_of
+from archsim.iteration.engine_laws import engine_laws, fastest
 from archsim.iteration.layers import (
     ALL_REDUCE,
     COMBINE,
@@ -96,7 +96,7 @@ def _laws(
     own = own.model_copy(update={"moe": ()})  # these kernels are not asked, and stand-ins for them would take long
     more = {"experts": None, "rates": rates, "moves": ELSEWHERE, "links": links}
     try:
-        each = [engine_laws(name, of, own, parallel, precision, **more) for name in (ENGINES if at else (None,))]
+        each = [engine_laws(name, of, own, parallel, precision, **more) for name in (engines() if at else (None,))]
     except tables.LawMissing:
         return None
     return fastest([laws for laws, _ in each]) if at else each[0][0]

@@ -90,16 +90,6 @@ def speeds(draw: Draw, what: str, sigma: float, radial: float, distance: np.ndar
     return 1 + sigma * normal - radial * distance**2
 
 
-def living_moments(
-    dies: int, of_cluster: int, die_mm2: float, defects_per_cm2: float, cluster: float
-) -> tuple[float, float]:
-    """Mean and variance of the number of living dies, where each ``of_cluster`` of them share a rate of defects. Given
-    the rate, dies are independent, so two of one cluster both live with the yield of a die of twice the area.
-    """
-    one, both = (yield_of(area, defects_per_cm2, cluster) for area in (die_mm2, 2 * die_mm2))
-    return dies * one, dies * (one * (1 - one) + (of_cluster - 1) * (both - one**2))
-
-
 def unbonded(draw: Draw, dies: int, bonds: int, failing: float) -> np.ndarray:
     """bool[die]: whether one of its bonds to the carrier fails."""
     return draw.generator("bonds").random(dies) < -np.expm1(bonds * np.log1p(-failing))

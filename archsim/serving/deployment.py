@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from archsim.base.errors import SpecError
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.moves import Sizes, vector_bytes
 from archsim.iteration import rank_memory
-from archsim.iteration.collectives import gathered_ns
+from archsim.iteration.collectives import gathered_ns, with_copies
 from archsim.iteration.constants import NO_HOST, Host, engines
 from archsim.iteration.engine_laws import engine_laws, fastest
 from archsim.iteration.experts import ByChance, Experts, FusedLaw
@@ -20,11 +21,10 @@ from archsim.laws.laws import Laws
 from archsim.laws.transfers import NODE, domain_of
 from archsim.serving.engine import UNIFORM, ServingEngine
 from archsim.serving.groups import Gathered
-from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units
-from archsim.serving.overlap import pipeline_of, sharing_of
+from archsim.serving.kv_room import doubt_of, kv_blocks, kv_units, request_kv
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.simulate import Pool, Scheduler
-from archsim.serving.tabulated import LOCAL, prepare
+from archsim.serving.tabulated import LOCAL, Overlap, prepare
 from archsim.specs.deployment import refuse_cut_blocks
 
 GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  # of `archsim.specs.assumptions`
@@ -179,3 +179,40 @@ def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter"
 
 
 # Fitted constants of serving engines: the host's time, and how far scaled laws of experts are off.
+
+
+def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
+    """The stages of an engine, one after the other: a micro-batch for each is on its way, and hidden vectors go from
+    one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are
+    those of the nearest GPU. On a wafer it is over its own links. Raises LawMissing.
+    """
+    parallel, tokens = engine.parallel, np.arange(sizes)
+    if engine.links is not None:
+        hop_ns = engine.links.next_stage_ns(
+            tokens * engine.model.hidden * ACTIVATION_BYTES, parallel.ranks, parallel.stages
+        )
+        return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, hop_ns, 0.0))
+    placement = "inter_node" if parallel.ranks * parallel.stages > domain_of(engine.calibration) else "intra_node"
+    n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
+    laws = with_copies(Laws(engine.calibration), placement)
+    copied = laws.copy(n_bytes, placement=placement).ns
+    return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=laws.calibration.gpu)
+
+
+def sharing_of(engine: ServingEngine, sizes: int) -> Overlap:
+    """The groups of an engine that share the tokens of every prompt: each has the keys and values of all, gathered in
+    every layer before attention (SGLang, in-seq-split; Context Parallelism, arXiv 2411.01783, calls it all-gather).
+    Raises SpecError for caches that are no list of tokens, and LawMissing.
+    """
+    kv, parallel = request_kv(engine), engine.parallel
+    if kv.windows or kv.fixed_bytes or not kv.token_bytes:
+        raise SpecError(
+            f"parallel.attention.prompts: shared: {engine.model.name} has layers that keep a window or a state. Give "
+            "own"
+        )
+    # As many bytes in BF16 as a token keeps, in as many messages as there are layers.
+    of_token = kv.token_bytes * (ACTIVATION_BYTES if engine.precision.kv == "fp8" else 1)
+    size = np.maximum(np.arange(sizes) * of_token / engine.model.layers, 1)
+    laws = Laws(engine.calibration)
+    each = engine.model.layers * gathered_ns(laws, "all_gather", size, parallel.dp)
+    return Overlap(sharing=parallel.dp, shared_ns=np.where(np.arange(sizes) > 0, each, 0.0))

@@ -250,18 +250,11 @@ def static_batch(serving: Serving, parallel: ParallelSpec) -> StaticBatch | None
 
 def host_for(serving: Serving, pool: str = "", dp: int = 1) -> Host:
     """The host constants of a file: those of its engine, where it gives none; of a world, as far as they are off.
-    ``pool``: PREFILL or DECODE of one that does one of both, with ``dp`` ranks of data-parallel attention.
+    ``pool``: PREFILL or DECODE of one that does one of both, with ``dp`` ranks of data-parallel attention. Engines to
+    which requests bring their KV have the constants of those that do both: no router stands between them and an engine
+    that prefills.
     """
-    found = _host_for(serving, pool, dp)
-    off = {name: factor for name, factor in serving.off.get(serving.side, {}).items() if name != FIRST}
-    return found._replace(**{name: getattr(found, name) * factor for name, factor in off.items()}) if off else found
-
-
-def _host_for(serving: Serving, pool: str, dp: int) -> Host:
-    """``pool``: of two sides. Engines to which requests bring their KV have the constants of those that do both: no
-    router stands between them and an engine that prefills.
-    """
-    spec = serving.spec
+    spec, given = serving.spec, serving.spec.host
     gpu = serving.system.compute.calibration or DEFAULT_CALIBRATION
     products = spec.precision.products or serving.system.compute.dtype
     if spec.disaggregated != "none" and spec.disaggregated.prefill == "none":
@@ -269,16 +262,11 @@ def _host_for(serving: Serving, pool: str, dp: int) -> Host:
     found = host_of(spec.engine, serving.model, gpu, spec.precision.experts or products, products, pool=pool, dp=dp)
     if serving.system.launch != WITH_KERNELS:  # factors are of kernels of GPUs
         found = found._replace(experts=1.0, decodes=1.0, prompts=1.0)
-    given = spec.host
-    if given is None:
-        return found
-    return found._replace(
-        iteration_ns=given.iteration_ns, sequence_ns=given.sequence_ns, prompt_ns=given.prompt_ns,
-        request_ns=given.request_ns, front_end_ns=given.front_end_ns, first_after=given.first_after,
-        decodes=found.decodes if given.decodes is None else given.decodes,
-        prompts=found.prompts if given.prompts is None else given.prompts,
-        captured=found.captured if given.captured is None else given.captured,
-    )  # fmt: skip
+    if given is not None:
+        own = {name: each for name in Host._fields if (each := getattr(given, name, None)) is not None}
+        found = found._replace(**own)
+    off = {name: factor for name, factor in serving.off.get(serving.side, {}).items() if name != FIRST}
+    return found._replace(**{name: getattr(found, name) * factor for name, factor in off.items()})
 
 
 def transfer_of(

@@ -432,6 +432,8 @@ VERBS = {
 VERBS["engines"] = verbs.ENGINES
 # Options of the command alone: another question, or what only a terminal asks for.
 OF_COMMAND = {
+    "force", "dry_run", "point", "phase", "law", "die_dies", "interpreted", "what", "inside", "out", "scheduler"
+}  # fmt: skip
     "force",
     "dry_run",
     "point",

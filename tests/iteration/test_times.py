@@ -11,8 +11,6 @@ from archsim.base.errors import SpecError
 from archsim.base.units import WEIGHT_BYTES
 from archsim.engine.machine import links_of
 from archsim.iteration.collectives import all_reduce_ns, describe_gathered, fastest_all_reduce_ns, gathered_ns
-from archsim.iteration.constants import engines
-from archsim.iteration.engine_laws import ENGINES
 from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import CAUSES, PROJECTIONS, ROUTER, LayerProduct, count_operators, program
 from archsim.iteration.overlap import DECODES, HOW, NOTHING, PROMPTS, ExpertLayer, Rest, Sms, compose, of_halves
@@ -586,7 +584,6 @@ MACHINES = (("h100_node", "gpt-oss-120b"), ("b200_node", "qwen3-30b-a3b"), ("mi3
 @pytest.mark.parametrize(("like", "model"), sampled(MACHINES, {MACHINES[0]}.__contains__))
 def test_runs_and_served_engines_have_one_iteration_of_a_gpu(like, model):
     """Without an engine both take the fastest kernel of all engines with constants."""
-    assert set(ENGINES) == set(engines())
     level = {"switch": 8, "bandwidth": "400 GB/s", "hop_latency": "0.5 us", "law": "h100/intra_node"}
     system = {"like": like, "name": "mine", "fabric": {"levels": [level]}}
     parallel = {"attention": {"tp": 2, "dp": 4}}

@@ -14,14 +14,13 @@ from archsim.iteration.layers import EXPERTS, PROJECTIONS
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.laws.laws import Laws
 from archsim.serving.clock import OCTAVE
-from archsim.serving.deployment import laws_of, offloaded_ns
+from archsim.serving.deployment import laws_of, offloaded_ns, pipeline_of
 from archsim.serving.engine import missing_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.file_requests import requests_of
 from archsim.serving.kv import pieces_of, with_outputs
 from archsim.serving.kv_room import kept, kv_blocks, kv_room
 from archsim.serving.measures import Slo, within_limits
-from archsim.serving.overlap import pipeline_of
 from archsim.serving.requests import Requests, TokenPool, in_sessions, read_requests, with_prefixes, without_hashes
 from archsim.serving.serving import _built, deploy, serve
 from archsim.serving.simulate import Fault, KvStore, Pool, Scheduler, simulate

@@ -8,16 +8,15 @@ import pytest
 from support.examples import sampled
 
 from archsim.base.yaml import read_yaml
-from archsim.iteration.constants import engines, host_of
+from archsim.iteration.constants import Host, engines, host_of
 from archsim.iteration.layers import ALL_REDUCE, CAUSES
-from archsim.iteration.machine import scaled_report
+from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
-from archsim.serving.deployment import build, laws_of, offloaded_ns
+from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.outcome import measured_residual
-from archsim.serving.overlap import pipeline_of
 from archsim.serving.physical_laws import below_roofline
 from archsim.serving.serving import check_serving, deploy, serve
 from archsim.serving.simulate import Scheduler
@@ -113,6 +112,21 @@ def test_a_machine_that_nobody_measured_has_no_measured_range_and_says_so(name):
     assert not scaled_report(load_system("h200_node"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [({}, True), ({"bandwidth": "45 GB/s"}, False), ({"hop_latency": "3 us"}, False)],
+)
+def test_a_machine_of_other_links_has_the_range_of_no_measured_one(changes, measured):
+    level = {"switch": 8, "bandwidth": "450 GB/s", "hop_latency": "0.3 us", "law": "h100/intra_node"} | changes
+    system = {"like": "h200_node", "name": "mine", "fabric": {"levels": [level]}}
+    serving = load_serving({
+        "system": system, "model": "qwen3-235b-a22b", "parallel": {"attention": {"tp": 8}}, "engine": "sglang",
+        "engine_version": "0.5.9", "requests": {"concurrency": 1, "input": {"fixed": 8}, "output": {"fixed": 8}},
+    })  # fmt: skip
+    assert has_measured_links(serving.system) == measured
+    assert measured_residual(serving).gpu == ("h200" if measured else "any")
+
+
 @pytest.mark.parametrize("engine", ["none", "vllm", "sglang", "trtllm"])
 def test_loads_of_experts_take_the_link_of_the_host_whatever_was_fitted(engine):
     """All experts of a rank are chosen: half of the 128 of each layer are loaded once, at 50 GB/s."""
@@ -138,6 +152,8 @@ def test_an_iteration_below_the_roofline_is_a_broken_law(system, faster, clause)
     engine = engine_of(serving, serving.spec.parallel)
     laws, _ = laws_of(engine, Scheduler("vllm_v1", 16, 8192, block_tokens=16))
     assert not list(below_roofline(laws, engine.calibration, engine.precision))
+    for host in (Host(prompts=0.05), Host(decodes=0.05)):  # no factor makes kernels faster than their GPU
+        assert list(below_roofline(laws, engine.calibration, engine.precision, host))
     of_links = {ALL_REDUCE} if faster == "links" else set(CAUSES) - {ALL_REDUCE}
     by = {
         rows: {cause: ns / 100 if cause in of_links else ns for cause, ns in causes.items()}

@@ -64,6 +64,23 @@ def test_no_engine_is_never_slower_than_an_engine(number):
         assert no_slower(alone, with_host), (given, engine)
 
 
+@pytest.mark.parametrize(
+    ("system", "model"), sampled(product(("h100_node", "b200_node", "a100_cluster"), ("qwen3-30b-a3b", "qwen3-32b")),
+                                 {("h100_node", "qwen3-30b-a3b")}.__contains__)
+)  # fmt: skip
+def test_no_engine_is_never_slower_under_load(system, model):
+    """More clients than a rank runs in `SchedulerSpec`: no limit is lower than an engine's."""
+    given = {
+        "system": system, "model": model, "parallel": {"attention": {"tp": 4}}, "precision": {"products": "bf16"},
+        "requests": {"concurrency": 400, "start": "together", "input": {"fixed": 64}, "output": {"fixed": 8},
+                     "count": 800},
+    }  # fmt: skip
+    none, *others = (serve(load_serving(given | {"engine": name})).measures for name in ("none", *engines()))
+    for each in others:
+        assert none.e2e.mean <= each.e2e.mean and none.ttft.mean <= each.ttft.mean
+        assert none.output_tokens_per_s >= each.output_tokens_per_s
+
+
 def levels_of(system, at, **changes):
     """A level of the fabric with other rates."""
     fabric = system.fabric

@@ -321,16 +321,16 @@ def test_the_yield_of_draws_is_that_of_the_price():
 @pytest.mark.parametrize("side", [1, 2, 64])
 def test_clusters_of_defects_across_dies_have_the_variance_of_their_closed_form(side):
     """Dies of a cluster die together: 25 dies vary by 6 without clusters, by 24 with one a wafer."""
-    from archsim.laws.wafer import living_moments
-
     drawn = {"defects_per_cm2": 0.2, "die_area": "600 mm2", "core_area": "1 mm2", "wafers": 400, "cluster_side": side}
     drawn |= {"cluster": 1.0}
-    one = system(mesh={"x": 6, "y": 6}, drawn=drawn)
+    made = system(mesh={"x": 6, "y": 6}, drawn=drawn)
     living = [
-        as_built(one.model_copy(update={"drawn": one.drawn.model_copy(update={"wafer": wafer})})).living
+        as_built(made.model_copy(update={"drawn": made.drawn.model_copy(update={"wafer": wafer})})).living
         for wafer in range(400)
     ]
-    mean, variance = living_moments(36, min(side, 6) ** 2, 600.0, 0.2, 1.0)
+    # Given the rate, dies are independent: two of a cluster both live with the yield of a die of twice the area.
+    one, both = (yield_of(area, 0.2, 1.0) for area in (600.0, 1200.0))
+    mean, variance = 36 * one, 36 * (one * (1 - one) + (min(side, 6) ** 2 - 1) * (both - one**2))
     counts = np.array([len(each) for each in living])
     assert counts.mean() == pytest.approx(mean, abs=4 * (variance / 400) ** 0.5)
     assert counts.var() == pytest.approx(variance, rel=0.25)

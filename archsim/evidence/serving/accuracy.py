@@ -23,10 +23,9 @@ from archsim.evidence.serving.inferencex_rows import MODELS, SYSTEMS
 from archsim.evidence.serving.load_results import read_served
 from archsim.evidence.serving.measured_points import DISAGGREGATED, MeasuredPoint
 from archsim.evidence.serving.measured_run import number_of, requests_measured
-from archsim.iteration.constants import residual_of
 from archsim.runs.executor import do_all
+from archsim.serving.outcome import measured_residual
 from archsim.serving.serving import deploy, serve_requests
-from archsim.specs.calibration_files import DEFAULT_CALIBRATION
 from archsim.specs.library import Source
 from archsim.specs.serving_files import Serving, load_serving
 
@@ -78,13 +77,8 @@ def simulated_point(point: MeasuredPoint) -> JudgedPoint:
 def _ranges(
     serving: Serving, ttft: float | None, tpot: float | None
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    spec, gpu = serving.spec, serving.system.compute.calibration or DEFAULT_CALIBRATION
-    products = spec.precision.products or serving.system.compute.dtype
-    pools = spec.disaggregated != "none"
-    found = residual_of(
-        spec.engine, serving.model, gpu, spec.precision.experts or products, products, pools, spec.engine_version
-    )
-    if found is None or spec.host is not None or ttft is None or tpot is None:
+    found = measured_residual(serving)
+    if found is None or serving.spec.host is not None or ttft is None or tpot is None:
         return None
     return (found.ttft[0] * ttft, found.ttft[1] * ttft), (found.tpot[0] * tpot, found.tpot[1] * tpot)
 
