@@ -27,10 +27,10 @@ def run_chips(args: argparse.Namespace) -> int:
             made.add_row(each.chip, each.what, each.unit, public, value, low, high, f"{each.error:+.1%}")
         out.print(made)
     out.print(
-        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power) or "
-        f"{BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of {len(served)} machines "
-        f"within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what their files "
-        "assume.",
+        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power, rate at a "
+        f"limit) or {BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of "
+        f"{len(served)} machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of "
+        "machines, what their files assume.",
         soft_wrap=True,
     )
     for each in found:
