@@ -156,7 +156,8 @@ WRITTEN = {
     "": "node process tdp die_area chiplets package io_dies reticle stitching yield defect_density redundancy stacks "
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
         "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
-        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width",
+        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width "
+        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table",
     "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
         "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
     "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "
