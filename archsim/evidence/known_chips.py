@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S
 from archsim.base.yaml import read_yaml
 from archsim.evidence.case import Case, errors, frame_of
 from archsim.evidence.page import Evidence, EvidenceTable
 from archsim.evidence.power import gpu_power_w
 from archsim.report.units import carried_digits, interval
+from archsim.runs.clocks import NOMINAL, DieLoad, PowerLimits, heat_with
 from archsim.runs.prices import Coefficients, build_costs
 from archsim.specs.library import load_experiment, load_system, tree_of
-from archsim.specs.system import SystemSpec
-from microarch.silicon.energy import BOOST
+from archsim.specs.system import PowerSpec, SystemSpec
+from microarch.silicon.energy import BOOST, EnergyEstimates
 
 TERA = 1e12
 ENDS = ("value", "low", "high")
-BARS: Mapping[str, float] = {"mm2": 0.15, "W": 0.15, "USD": 0.25, "": 0.0}  # by unit
+BARS: Mapping[str, float] = {"mm2": 0.15, "W": 0.15, "USD": 0.25, "": 0.0, "%": 0.15}  # by unit
 FACTOR = 2.0  # within which tokens per second and times of a layer are to be
 # As InferenceX served it: lengths uniform from 0.8 of these, ten requests a client.
 SERVED: Mapping[str, Any] = {
@@ -127,6 +130,8 @@ def _found(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any
     """The figure as archsim has it: with all coefficients at their values, low and high."""
     if "serve" in figure:
         return _served_w(figure["serve"]["concurrency"])
+    if "full_w" in figure:
+        return _at_limit(system, figure["full_w"], figure["limit_w"])
     found = [_at(system, chip, figure, end) for end in ENDS]
     return found[0], found[1], found[2]
 
@@ -151,6 +156,29 @@ def _at(system: SystemSpec, chip: Mapping[str, Any], figure: Mapping[str, Any], 
     return watt
 
 
+def _at_limit(system: SystemSpec, full_w: float, limit_w: float) -> tuple[float, float, float]:
+    """Percent of the rate of its products that a die keeps at a limit which draws ``full_w`` at the full clock: by the
+    law of `archsim.runs.clocks`; with its voltage at no clock as it is, high and low.
+    """
+    found, waiting_w = [], EnergyEstimates().idle_w_per_mm2.value * build_costs(system).powered_mm2
+    for end in ("value", "high", "low"):
+        ends = NOMINAL.by_name()["lowest_voltage"]
+        limits = PowerLimits(
+            system.model_copy(update={"power": PowerSpec(die_limit_w=limit_w)}),
+            heat_with({"lowest_voltage": getattr(ends, end)}),
+        )
+        joule = dict.fromkeys(("llc", "hbm", "busy", "d2d", "pieces", "decision"), 0.0)
+        joule |= {"idle": waiting_w, "compute": full_w - waiting_w}
+        load = DieLoad(NS_PER_S, {name: np.full(system.dies, each) for name, each in joule.items()})
+
+        def above_w(clock: float, load: DieLoad = load, limits: PowerLimits = limits) -> float:
+            done = {**load.joule, "compute": load.joule["compute"] * clock}  # in a second
+            return float(limits.at(DieLoad(load.time_ns, done), clock).die_w[0]) - limit_w
+
+        found.append(100 * brentq(above_w, 0.0, 1.0))
+    return found[0], found[1], found[2]
+
+
 def _served_w(clients: int) -> tuple[float, float, float]:
     from archsim.serving.serving import serve
     from archsim.specs.serving_files import load_serving
@@ -173,7 +201,7 @@ def known_evidence(sources: bool = False) -> Evidence:
     tables = (EvidenceTable(title, head, [_texts(each) for each in figures], 3)
               for title, figures in zip(titles, (chips, served), strict=True))  # fmt: skip
     sentence = (
-        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power) or "
+        f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power, rate at a limit) or "
         f"{BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of {len(served)} machines "
         f"within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what their files "
         "assume."

@@ -1,7 +1,7 @@
 """A run at its limits: power and temperature of its dies, and the clock at which none is exceeded.
 
-A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (V ~ f down to a least one, so
-that an operation takes f² of its energy), then steps take longer, and power falls by both. The loop is solved for
+A limit is a closed loop: where it is exceeded the clock falls, with it the voltage (linear in the clock, so
+that an operation takes V² of its energy), then steps take longer, and power falls by both. The loop is solved for
 decode and for the prefill, each with one clock for all dies, in steps of a hundredth: the highest with which the
 simulated run exceeds no limit. So a higher limit and better cooling never lower a clock. With ``clocks: each`` a die
 that exceeds a limit lowers its own clock (`_SearchEach`). Power is the mean over a class of steps, as regulators of
@@ -216,7 +216,7 @@ class PowerLimits:
         has been simulated.
         """
         known, seconds = self._known, load.time_ns / NS_PER_S
-        voltage = np.maximum(clock, known["lowest_voltage"])
+        voltage = known["lowest_voltage"] + (1 - known["lowest_voltage"]) * np.asarray(clock)
         blocks = {name: joule * (voltage**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
         idle_w = blocks.pop(IDLE)
         leakage_w = known["leakage_share"] * idle_w * voltage

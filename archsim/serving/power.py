@@ -69,19 +69,40 @@ class Upkeep(NamedTuple):
 PRODUCT_BYTES: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "mxfp4_mxfp8": 1.0})
 
 
-def upkeep(served: Served, engine: ServingEngine, system: SystemSpec, devices: int, most_w: float) -> Upkeep:
-    """The upkeep of a run of identical engines on ``devices`` GPUs, whose log has its iterations, all or the first.
-    ``most_w``: what one may draw.
+def energy(
+    served: Served, engine: ServingEngine, system: SystemSpec, devices: int, coefficients: Coefficients | None = None
+) -> tuple[Mapping[str, float], Activity]:
+    """Block → J of a run of identical engines on ``devices`` GPUs, whose log has its iterations, all or the first; and
+    what they did.
     """
-    done, machine, watts = activity(served, engine, system, devices), build_costs(system), []
+    done, machine = activity(served, engine, system, devices), build_costs(system)
     if engine.rates is not None:  # a Local CP starts work when its operands are there
         done = replace(done, kernel_s=0.0, crowded_s=0.0)
+    joule = run_energy(
+        done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.powered_mm2, dies=devices, decision_w=0.0,
+        pieces=machine.pieces, estimates=(coefficients or Coefficients()).of(system).energy,
+        cached=system.hbm.kind != SRAM,
+    )  # fmt: skip
+    return joule, done
+
+
+def upkeep(
+    served: Served,
+    engine: ServingEngine,
+    system: SystemSpec,
+    devices: int,
+    most_w: float,
+    clocked_w: float | None = None,
+) -> Upkeep:
+    """The upkeep of the run of `energy`. ``most_w``: what one may draw; ``clocked_w``: what one draws at a clock below
+    the full one, at which all this took place.
+    """
+    watts = []
     for coefficients in (Coefficients(), Coefficients().at("low"), Coefficients().at("high")):
-        joule = run_energy(
-            done, dtype_bytes=SIXTEEN_BIT, die_mm2=machine.powered_mm2, dies=devices, decision_w=0.0,
-            pieces=machine.pieces, estimates=coefficients.of(system).energy, cached=system.hbm.kind != SRAM,
-        )  # fmt: skip
+        joule, done = energy(served, engine, system, devices, coefficients)
         watts.append(sum(joule.values()) / done.time_s / devices)
+    if clocked_w is not None:
+        watts = [each * clocked_w / watts[0] for each in watts]
     bound = [min(each, most_w) for each in watts]
     tokens_per_s = max(done.tokens, 1.0) / done.time_s
     each_token = [each * devices / tokens_per_s for each in bound]

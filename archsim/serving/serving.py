@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import is_measured, scaled_report
 from archsim.iteration.overlap import MICRO_BATCHES
 from archsim.runs.calibration_notes import datasheet_note
+from archsim.runs.clocks import has_limits
 from archsim.serving import requests as drawn
+from archsim.serving.clocks import Clocked, at_clock, run_within
 from archsim.serving.deployment import Built, build
 from archsim.serving.engine import ServingEngine
 from archsim.serving.expert_groups import WITH_KERNELS, groups_apart, groups_of
@@ -33,13 +36,14 @@ from archsim.serving.groups import Fixed
 from archsim.serving.kv_room import doubt_of, kv_room
 from archsim.serving.measures import measure
 from archsim.serving.outcome import Deployment, Outcome, slo_of
-from archsim.serving.power import BOARD_W, upkeep
+from archsim.serving.power import BOARD_W, energy, upkeep
 from archsim.serving.requests import Requests, format_of
 from archsim.serving.simulate import SILENT, Fault, Progress, Scheduler, Served, servable, simulate
 from archsim.specs.plausible import plausibility_notes
 from archsim.specs.serving import SideSpec
 from archsim.specs.serving_files import Serving, refuse_unserved
 from archsim.workload.formats.load_files import holds_loads
+from microarch.silicon.energy import Activity
 
 ENOUGH = 2000  # requests by which a queue that grows shows
 MOST_LONGER = 20_000  # requests of a closed loop that are served to see its steady state
@@ -60,8 +64,8 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    served = simulate_requests(serving, deployment, requests, max(logged, LOGGED), progress)
-    power = _power(serving, deployment, served)
+    served, deployment, clocked = _clocked(serving, deployment, requests, max(logged, LOGGED), progress)
+    power = _power(serving, deployment, served, clocked)
     if not logged:
         served = served._replace(log=served.log[:0])
     longer = _longer(serving, deployment, requests, served)
@@ -76,7 +80,29 @@ def serve_requests(
 LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
-def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str, Any]:
+def _clocked(
+    serving: Serving, deployment: Deployment, requests: Requests, logged: int, progress: Progress
+) -> tuple[Served, Deployment, Clocked | None]:
+    """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
+    one, and None, where it has no limits or engines are not identical.
+    """
+    spec, system, parallel = serving.spec, serving.system, serving.spec.parallel
+    if not has_limits(system) or parallel is None or spec.disaggregated != "none":
+        return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
+
+    def run(clock: float) -> tuple[Served, Deployment]:
+        own = deployment if clock == 1 else deploy(serving._replace(system=at_clock(system, clock)))
+        return simulate_requests(serving, own, requests, logged, progress), own
+
+    def joule_of(ran: tuple[Served, Deployment]) -> tuple[dict[str, float], Activity]:
+        joule, done = energy(ran[0], engine_of(serving, parallel), system, deployment.devices)
+        return {name: each / deployment.devices for name, each in joule.items()}, done
+
+    (served, own), clocked = run_within(system, run, joule_of)
+    return served, replace(own, notes=(*deployment.notes, clocked.told(system))), clocked
+
+
+def _power(serving: Serving, deployment: Deployment, served: Served, clocked: Clocked | None = None) -> dict[str, Any]:
     """Fields of `Measures` on power; {} where engines are not identical."""
     spec, system = serving.spec, serving.system
     apart = deployment.decode is not None or spec.experts_on is not None
@@ -86,7 +112,7 @@ def _power(serving: Serving, deployment: Deployment, served: Served) -> dict[str
     limit_w = system.power.die_limit_w if system.power is not None else None
     if limit_w is None:
         limit_w = BOARD_W.get(system.compute.calibration or "", np.inf) if is_measured(system) else np.inf
-    found = upkeep(served, engine, system, deployment.devices, limit_w)
+    found = upkeep(served, engine, system, deployment.devices, limit_w, clocked.w_per_die if clocked else None)
     ends = ("", "_low", "_high")
     return {
         f"{name}{end}": value

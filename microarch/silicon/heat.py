@@ -59,13 +59,10 @@ class HeatEstimates(Estimates):
         "C",
         "assumed: between an H100 that waits and one at its limit, by whose powers the coefficients of energy were fitted",
     )
-    lowest_voltage: Estimate = Estimate(  # to which it falls with the clock
-        0.65,
-        0.55,
-        0.75,
-        "of the voltage at full clock",
-        "assumed: GPUs reach their least voltage at about two thirds of their highest clock",
-    )
+    lowest_voltage: Estimate = Estimate(  # where the line of voltage over clock begins, at no clock
+        0.66, 0.55, 0.8, "of the voltage at full clock",
+        "fitted to prompts of 39,760 tokens of Qwen3.8-27B in NVFP4 on an RTX PRO 6000 at 15 power limits of 285 to 585 W (GitHub, September 2026): 2 % off at most, 0.66 to 0.67 with a third left out; high: a GB300's GEMM at 500 of 1,400 W (facebookexperimental/triton#2023); low: assumed",
+    )  # fmt: skip
     silicon_w_per_mk: Estimate = Estimate(  # conductivity
         118.0, 100.0, 148.0, "W/mK", "148 at 300 K (Incropera et al., table A.1), and as T^-1.3 at 85 C"
     )

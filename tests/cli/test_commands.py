@@ -434,18 +434,6 @@ VERBS["engines"] = verbs.ENGINES
 OF_COMMAND = {
     "force", "dry_run", "point", "phase", "law", "die_dies", "interpreted", "what", "inside", "out", "scheduler"
 }  # fmt: skip
-    "force",
-    "dry_run",
-    "point",
-    "phase",
-    "law",
-    "die_dies",
-    "interpreted",
-    "what",
-    "inside",
-    "out",
-    "scheduler",
-}
 
 
 @pytest.mark.parametrize("name", VERBS)

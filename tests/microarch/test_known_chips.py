@@ -39,7 +39,10 @@ def test_chips_that_exist_are_within_their_bars_or_say_why():
     found = list(known_figures(served=False))
     assert {each.chip for each in found} >= {"H100 SXM", "H200 SXM", "B200", "MI300X", "Tesla D1", "Cerebras WSE-3"}
     outside = [each for each in found if not each.within]
-    assert len(found) == 31 and len(outside) <= 5 and all(each.why and each.source for each in outside)
+    assert len(found) == 35 and all(each.why and each.source for each in outside)
+    capped = [each for each in found if each.unit == "%"]  # rates at a power limit
+    assert len(capped) == 4 and sum(each.within for each in capped) >= 3 and len(set(outside) - set(capped)) <= 5
+    assert all(each.low < each.found < each.high for each in capped)
     prices = [each for each in found if each.unit == "USD"]
     assert len(prices) == 4 and all(each.within for each in prices)
 
@@ -153,7 +156,8 @@ WRITTEN = {
     "": "node process tdp die_area chiplets package io_dies reticle stitching yield defect_density redundancy stacks "
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
         "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
-        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width",
+        "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width "
+        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table",
     "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
         "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
     "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "

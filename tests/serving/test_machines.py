@@ -215,6 +215,22 @@ def test_a_stage_of_a_pipeline_is_a_whole_lower_level_of_the_fabric():
     assert six_wafers_ms(2) - six_wafers_ms(1) == pytest.approx((6 + 2) * 2 * 1e-3, rel=1e-6)
 
 
+def test_a_lower_limit_slows_prompts_alone_and_is_kept():
+    """At a limit that is never reached nothing changes; below it the clock falls, and prompts take longer."""
+    found = [
+        (serve(of_machine(mine(power={"die_limit": f"{watt} W"} if watt else None), tp=1, model="llama-3.1-8b")), watt)
+        for watt in (None, 2000, 450, 300)
+    ]
+    (free, _), (high, _), *_ = found
+    assert high.measures.ttft.mean == free.measures.ttft.mean
+    assert high.measures.device_w == pytest.approx(free.measures.device_w)
+    times = [each.measures.ttft.mean for each, _ in found]
+    assert times == sorted(times) and times[3] > times[2] > times[1]
+    for each, watt in found[2:]:
+        assert each.measures.device_w <= watt and "limited by the power of a die" in each.deployment.notes[-1]
+    assert found[3][0].measures.tpot.mean < 1.1 * free.measures.tpot.mean  # decode waits for HBM
+
+
 def test_power_of_a_wafer_that_serves_lies_between_its_idle_and_its_public_power():
     found = serve(load_serving("configs/serve_wse3.yaml")).measures
     joule = found.output_token_j / found.device_w  # of all devices in the time of a token
