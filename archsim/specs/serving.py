@@ -584,7 +584,7 @@ class ServeSpec(Spec):
             what = "how many drafts are accepted is not known. Give speculation: {draft_tokens: 1, acceptance: 0.8}"
             raise KeyProblem(where, what)
         if given.tree is not None:
-            raise KeyProblem(where, "a tree (speculation.tree) has depths of its own. Leave one out")
+            raise KeyProblem(where, "a tree (speculation.tree) says how deep drafts are. Leave one out")
         if isinstance(given.acceptance, tuple) and len(given.acceptance) < most:
             what = f"{most} drafts, and speculation.acceptance has {len(given.acceptance)} rates. Give one for each"
             raise KeyProblem(where, what)

@@ -106,7 +106,7 @@ def describe_sizes(choice: Configuration) -> str:
     drafts = f", {choice.draft_tokens} draft tokens" if choice.draft_tokens else ""
     if choice.prefill:
         decodes = f"{choice.instances - choice.prefill} x {of(choice.decode or choice.parallel)}"
-        limit = f" of up to {choice.decode_seqs} requests a rank" if choice.decode_seqs else ""
+        limit = f" of up to {choice.decode_seqs} requests per rank" if choice.decode_seqs else ""
         return f"{choice.prefill} x {of(choice.parallel)} that prefill and {decodes} that decode{limit}{drafts}"
     return f"{choice.instances} x {of(choice.parallel)}{drafts}"
 
