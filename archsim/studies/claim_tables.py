@@ -21,7 +21,7 @@ from archsim.workload import statistics, subjects, synthetic
 from archsim.workload.imbalance import expected_loads, fitted_skew
 from archsim.workload.trace import Trace
 from archsim.workload.traffic_model import QUANTILES, TrafficModel
-from archsim.workload.traffic_presets import load_traffic, map_models, of_layers
+from archsim.workload.traffic_presets import generated_traffic, load_traffic, map_models, of_layers
 from microarch.silicon.area import parts_of, total
 from microarch.silicon.published_area import PUBLISHED_DESIGN
 from microarch.silicon.technology import TECHNOLOGIES
@@ -281,30 +281,27 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 def two_stages(
     model: str,
     ranks: int,
-    tokens: int,
+    traffic: dict[str, Any],
     accuracy: float,
     slots: int = 8,
     local_share: float = 0.5,
-    layers: int = 4,
-    seed: int = 0,
+    layers: int = 12,
 ) -> Rows:
     """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
     token's own GPU holds after Algorithm 1; ``imbalance``, the load of the busiest GPU over the mean, unbalanced.
 
-    Means over layers of the model's traffic preset, of prompts; tokens: of all ranks.
+    Means over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``. Ranks have as many each.
     """
-    shape = library.load_model(model)
-    traffic = load_traffic(model, shape)
-    assert isinstance(traffic, TrafficModel)
-    at = np.linspace(0, len(traffic.layer_ids) - 1, layers).astype(int)
-    prompts = _prompts(of_layers(traffic, traffic.layer_ids[at], model))
-    trace = subjects.collect(subjects.traffic_of(prompts, tokens // _PROMPT, seed))
-    rank = np.repeat(np.arange(trace.requests) * ranks // trace.requests, np.diff(trace.request_offsets))
+    shape, spec = library.load_model(model), workload.SyntheticSpec.model_validate(traffic)
+    source = generated_traffic(shape, spec, ranks, layers)
+    pieces = list(source.steps(np.arange(source.requests), 0))
+    rank = np.concatenate([piece.request for piece in pieces]) * ranks // source.requests
+    experts, seed = np.concatenate([piece.experts for piece in pieces]), spec.seed
     home = np.arange(shape.experts) * ranks // shape.experts
     local, imbalance = [], []
     for layer in range(layers):
         load = np.stack(
-            [np.bincount(trace.experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)]
+            [np.bincount(experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)]
         )
         predicted = replication.look_ahead(load, accuracy, np.random.default_rng([seed, layer]))
         holds = libra.libra_plan(predicted, home, slots, int(slots * local_share)).holds > 0
