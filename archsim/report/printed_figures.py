@@ -86,8 +86,9 @@ def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, f
     room_px, less = round(wide_pt * PAGE_FONT_PX / font_pt), 0.0
     for _ in range(MOST_LAYOUTS):
         svg = vl_convert.vegalite_to_svg(laid_out(spec, room_px, less), vl_version=VEGA_LITE, allowed_base_urls=[])
-        size = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d. ]+"', svg)
-        assert size is not None, "as Vega writes it"
+        found = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d. ]+"', svg)
+        assert found is not None, "as Vega writes it"
+        size = found
         over = float(size[1]) - room_px
         if over <= 0:
             break

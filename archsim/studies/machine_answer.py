@@ -110,9 +110,9 @@ def _decisive(ranges: Sequence[tuple[str, float, float]]) -> str:
 
 def _blocks(title: str, value: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]) -> Grid:
     """Each value with as many digits as its range carries."""
+    names = dict.fromkeys((*value, *low, *high))  # other ends may have other parts, such as joined pieces
     rows: list[tuple[str, ...] | None] = [
-        (name, *interval(*(each.get(name, 0.0) for each in (value, low, high))))
-        for name in value | low | high  # other ends may have other parts, such as joined pieces
+        (name, *interval(value.get(name, 0.0), low.get(name, 0.0), high.get(name, 0.0))) for name in names
     ]
     whole = ("sum", *interval(sum(value.values()), sum(low.values()), sum(high.values())))
     return Grid(("block",), [*rows, None, whole], ("value", "all coefficients low", "all high"), title=title)

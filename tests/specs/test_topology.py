@@ -13,6 +13,7 @@ from support.tiny import tiny
 from archsim.base.errors import ArchsimError
 from archsim.engine.fabrics import build_fabric
 from archsim.engine.machine import build_machine
+from archsim.laws.wafer import Defects, Draw, good_cores, harvested_yield, unbonded, yield_of
 from archsim.report.maps import MOST_LINKS, MappedRun, die_map
 from archsim.report.page import write_report
 from archsim.runs.plan import prepare
@@ -305,8 +306,6 @@ def test_more_defects_kill_more_dies_of_the_same_draw():
 
 
 def test_the_yield_of_draws_is_that_of_the_price():
-    from archsim.laws.wafer import Defects, Draw, good_cores, harvested_yield, yield_of
-
     plain = Defects(0.2, 2.0, 600.0)
     alive = good_cores(Draw(1, 0), 20_000, plain) > 0
     assert alive.mean() == pytest.approx(yield_of(600.0, 0.2, 2.0), abs=0.01)
@@ -338,7 +337,6 @@ def test_clusters_of_defects_across_dies_have_the_variance_of_their_closed_form(
 
 def test_failed_bonds_are_dead_dies_that_routes_live_with():
     """As many as (1 - failing)^bonds says; more that fail kill more of the same draw, and no carrier is lost."""
-    from archsim.laws.wafer import Draw, unbonded
     from archsim.runs.plan import with_areas
     from archsim.runs.prices import build_costs
 
