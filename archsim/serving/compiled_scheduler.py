@@ -37,7 +37,7 @@ def compile_scheduler(
 
 @lru_cache(maxsize=16)
 def _shipped(function: Callable[..., None], signature: Any) -> Compiled:
-    """Read from disk once a process: reading takes as long as serving a few hundred requests."""
+    """Read from disk once a process: reading it for every simulation took a fifth of the time of served samples."""
     return pointer(function, signature)
 
 
