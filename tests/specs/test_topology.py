@@ -320,6 +320,8 @@ def test_the_yield_of_draws_is_that_of_the_price():
 @pytest.mark.parametrize("side", [1, 2, 64])
 def test_clusters_of_defects_across_dies_have_the_variance_of_their_closed_form(side):
     """Dies of a cluster die together: 25 dies vary by 6 without clusters, by 24 with one a wafer."""
+    from archsim.laws.wafer import yield_of
+
     drawn = {"defects_per_cm2": 0.2, "die_area": "600 mm2", "core_area": "1 mm2", "wafers": 400, "cluster_side": side}
     drawn |= {"cluster": 1.0}
     made = system(mesh={"x": 6, "y": 6}, drawn=drawn)
