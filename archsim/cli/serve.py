@@ -51,7 +51,7 @@ def run_serve(args: argparse.Namespace) -> int:
     elif args.calibrate:
         text = f"fitting the host's time to {args.calibrate}: it is simulated many times ..."
         print(text, file=sys.stderr, flush=True)
-        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, report=heartbeat.doing)
+        found = ar.calibrate_serving(args.file, args.calibrate, args.overrides, report=heartbeat.begins)
         _print_comparison(found.compared)
         print(*found.halves, f"host: {found.host.as_written}", sep="\n")
     else:
@@ -241,7 +241,7 @@ def _search(args: argparse.Namespace) -> dict:
         table_of(so_far).write_csv(folder / PARTIAL)
 
     with resumes(folder):
-        found = search(serving, heartbeat.doing, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
+        found = search(serving, heartbeat.begins, jobs=args.jobs or available_cores(), folder=folder, kept=keep)
     for said in best_sentences(serving, found):
         print(said)
     groups = equal_groups(found)
