@@ -29,6 +29,7 @@ VEGA_LITE = "6.4"  # the version whose language `archsim.report.plots.Figure.veg
 PADDING_PX = 10  # of Vega around a figure, both sides together
 TITLE_CHARACTER_PX, HEADER_CHARACTER_EM = 5.6, 0.6  # mean width of a character, as plots.js has them
 MOST_LAYOUTS = 5  # labels beside bars may need more room than is known before they are drawn
+_SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d. ]+"')  # as Vega writes it
 _FIGURE = re.compile(r'<figure class="plot".*?<script type="application/json">(.*?)</script>', re.DOTALL)
 
 
@@ -83,20 +84,18 @@ def draw(spec: Mapping[str, Any], out: str | Path, columns: int | None = None, f
     except ModuleNotFoundError:
         raise errors.ArchsimError("figures for print need vl-convert-python: pip install 'archsim[figures]'") from None
     wide_pt = COLUMNS_PT[columns or min(2, spec["usermeta"]["panels"])]
-    room_px, less = round(wide_pt * PAGE_FONT_PX / font_pt), 0.0
+    room_px, less, wide_px, tall_px, svg = round(wide_pt * PAGE_FONT_PX / font_pt), 0.0, math.inf, 0.0, ""
     for _ in range(MOST_LAYOUTS):
         svg = vl_convert.vegalite_to_svg(laid_out(spec, room_px, less), vl_version=VEGA_LITE, allowed_base_urls=[])
-        found = re.search(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d. ]+"', svg)
-        assert found is not None, "as Vega writes it"
-        size = found
-        over = float(size[1]) - room_px
-        if over <= 0:
+        wide_px, tall_px = (float(each) for each in _SIZE.findall(svg)[0])
+        if wide_px <= room_px:
             break
-        less += over + 1
-    tall_px = float(size[2])
+        less += wide_px - room_px + 1
     unit, tall_pt = "pt" if file.suffix == ".svg" else "", tall_px * wide_pt / room_px
-    head = f'width="{wide_pt:g}{unit}" height="{tall_pt:.6g}{unit}" viewBox="0 0 {max(room_px, float(size[1])):g} '
-    svg = svg.replace(size[0], f'{head}{tall_px:g}"', 1)
+    shown = (
+        f'width="{wide_pt:g}{unit}" height="{tall_pt:.6g}{unit}" viewBox="0 0 {max(room_px, wide_px):g} {tall_px:g}"'
+    )
+    svg = _SIZE.sub(shown, svg, count=1)
     write: dict[str, Callable[[], bytes]] = {
         ".svg": svg.encode,
         ".pdf": lambda: vl_convert.svg_to_pdf(svg),

@@ -24,7 +24,6 @@ const drawn = async (figure) => {
   for (let tries = 0; tries < 9999 && !figure.dataset.drawn; tries++) await new Promise((done) => setTimeout(done, 20));
   return figure;
 };
-const told = () => { const box = document.getElementById("told"); return box.hidden ? "" : box.innerText; };
 """
 
 
