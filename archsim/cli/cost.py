@@ -159,8 +159,8 @@ def _table(title: str, value: Mapping[str, float], low: Mapping[str, float], hig
     from archsim.report.units import interval
 
     made = grid("block", title=title, numbers=("value", "all coefficients low", "all high"))
-    for name in value | low | high:  # other ends may have other parts, such as joined pieces
-        made.add_row(name, *interval(*(each.get(name, 0.0) for each in (value, low, high))))
+    for name in dict.fromkeys([*value, *low, *high]):  # other ends may have other parts, such as joined pieces
+        made.add_row(name, *interval(value.get(name, 0.0), low.get(name, 0.0), high.get(name, 0.0)))
     made.add_section()
     made.add_row("sum", *interval(sum(value.values()), sum(low.values()), sum(high.values())))
     return made
