@@ -203,8 +203,8 @@ def known_evidence(sources: bool = False) -> Evidence:
     sentence = (
         f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power, rate at a "
         f"limit) or {BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of "
-        f"{len(served)} machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of machines, what their files "
-        "assume."
+        f"{len(served)} machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of "
+        "machines, what their files assume."
     )
     far = [f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}." for each in every
            if not each.within]  # fmt: skip

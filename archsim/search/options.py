@@ -228,7 +228,7 @@ def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> tuple[E
     for way in WAYS:
         for point in plan_of(found(_models_by_size(), way)).points({}, Dropped()):
             if measures.fits(point):
-                model, how = point.model.name, f"{way[0]} requests a die and attention {way[1]}"
+                model, how = point.model.name, f"{way[0]} requests per die and attention {way[1]}"
                 why = "" if model == FIRST else f": {FIRST} does not fit, and it is the largest that ships and does"
                 return found([model], way), f"{begin}{model} decodes on it, with {how}{why}.{free}"
     model = _models_by_size()[-1]
