@@ -1,7 +1,7 @@
 """Every verb's options, declared once: their names in Python and on the command line, their values and what they mean.
 
 ``archsim COMMAND`` takes its arguments from here, ``ar.COMMAND`` the text of its docstring, and messages the name that
-the caller knows (`spelled`). A default stands in the signature of the function of `archsim.api`, too; of an option
+the caller knows (`caller_name`). A default stands in the signature of the function of `archsim.api`, too; of an option
 without one, what is not given on the command line is not passed on.
 """
 
@@ -62,13 +62,13 @@ def flag_of(name: str, option: Option) -> str:
     return option.flag or f"--{name.replace('_', '-')}"
 
 
-def spelled(name: str) -> str:
+def caller_name(name: str) -> str:
     """An option as its caller knows it: ``--best`` on the command line, ``objective`` in Python."""
     return _FLAGS.get().get(name, name)
 
 
 @contextmanager
-def spelled_as(flags: Mapping[str, str]) -> Iterator[None]:
+def caller_names(flags: Mapping[str, str]) -> Iterator[None]:
     """Messages name options by these flags."""
     before = _FLAGS.set(flags)
     try:
@@ -83,7 +83,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def verb(options: Options) -> Callable[[_F], _F]:
     """Documents a function by its options, below its first paragraph: ``name: meaning.``, in names of Python."""
 
-    def documented(function: _F) -> _F:
+    def document(function: _F) -> _F:
         first, gap, rest = (function.__doc__ or "").partition("\n\n")
         shown = {name: each for name, each in options.items() if name in signature(function).parameters}
         said = " ".join(f"{name}: {_meaning(each)}" for name, each in shown.items())
@@ -93,7 +93,7 @@ def verb(options: Options) -> Callable[[_F], _F]:
         function.__doc__ = f"{first}\n\n{text}{gap}{rest}"
         return function
 
-    return documented
+    return document
 
 
 def _meaning(option: Option) -> str:
@@ -174,7 +174,7 @@ def known_value(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise SpecError for a value of an option that is none of those known."""
     if value not in known:
         hint = did_you_mean(str(value), known)
-        raise SpecError(f"{spelled(name)}: unknown {value!r}{hint} (known: {', '.join(known)})")
+        raise SpecError(f"{caller_name(name)}: unknown {value!r}{hint} (known: {', '.join(known)})")
 
 
 # Options that verbs share.
@@ -202,7 +202,7 @@ def file(meaning: str = "The experiment") -> Options:
     return {"experiment": Option(f"{meaning}. {where}", "FILE", PLACE, into="file"), "overrides": OVERRIDES}
 
 
-def chosen(default: str = "its first") -> dict[str, Option]:
+def choice_options(default: str = "its first") -> dict[str, Option]:
     """Those that choose one combination of an experiment; ``default``: which, without."""
     said = {"policy": "policy", "system": "system", "model": "model", "batch": "batch size",
             "assumptions": "assumption set"}  # fmt: skip
@@ -216,7 +216,7 @@ def chosen(default: str = "its first") -> dict[str, Option]:
     return found | {"batch": found["batch"].of(metavar="N", read=positive)}
 
 
-CHOSEN = tuple(chosen())
+CHOSEN = tuple(choice_options())
 
 
 def out(meaning: str = "", default: str = "") -> Options:
@@ -322,14 +322,14 @@ COMPARE: Options = {
     "input_tokens": Option("Number of prompt tokens of a request.", "N", "--input", read=positive, group=SIDES),
     "output_tokens": Option("Number of output tokens of a request.", "N", "--output", read=positive, group=SIDES),
     "prices": PRICES.of(group=SIDES),
-    **chosen(),
+    **choice_options(),
     "overrides": OVERRIDES.of(help="Override a key of all sides. May be repeated."),
     **out("Folder to write the page to (default: reports/A-B-…)."),
     **samples("default: 32 of machines, 16 of deployments, none of two designs; 0: none"),
     **jobs(),
 }  # fmt: skip
 SURE: Options = {
-    **file("The experiment, or a file of `archsim serve`"), **chosen("all of them"),
+    **file("The experiment, or a file of `archsim serve`"), **choice_options("all of them"),
     "samples": Option(f"{_DRAW}.", "N", read=worlds, default=256, group=EFFORT),
     "seed": Option("Draw other samples.", "N", read=natural, default=0, group=EFFORT),
     **out(default="reports/NAME-sure"), **jobs(),
@@ -356,7 +356,7 @@ SERVE: Options = {
     "search": Option("Find the parallel sizes and batch limits with the most goodput.", only="another question"),
 }  # fmt: skip
 RUN: Options = {
-    **file(), **chosen(), **NO_SAMPLES,
+    **file(), **choice_options(), **NO_SAMPLES,
     "phase": Option(
         "Time only the dispatch or the combine of hidden vectors, with a row for each iteration and layer.",
         choices=("dispatch", "combine"),
@@ -376,7 +376,7 @@ RUN: Options = {
 }  # fmt: skip
 WHY: Options = {
     **file("The experiment, a file of `archsim serve`, or the folder of a report"),
-    **chosen(),
+    **choice_options(),
     "step": Option("Explain a layer of this iteration (0: prefill).", "N", read=natural),
     "layer": Option("Explain this layer in a step, as the model numbers it.", "N", read=natural),
     "worst": Option("How many of the slowest layer-steps to list.", "N", read=positive, default=10),
@@ -407,7 +407,7 @@ VERIFY: Options = {
     "report": Option("Folder of a report of sweep or serve, or its manifest.yaml.", "REPORT", PLACE), **jobs(),
 }  # fmt: skip
 TRUST: Options = {
-    **file("The experiment, or a system, by name or file"), **chosen("physical, the largest batch, ep"),
+    **file("The experiment, or a system, by name or file"), **choice_options("physical, the largest batch, ep"),
 }  # fmt: skip
 PLACEMENT: Options = {
     "loads": Option("Recorded loads: a dump of an engine, a matrix of loads or a store.", "LOADS", PLACE, many="+"),

@@ -93,7 +93,7 @@ def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
 
 def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
     """The arguments of a verb, as `archsim.verbs` declares them; without a default, so that what is not given is known
-    (`given`).
+    (`options_from`).
     """
     alone: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for name, option in options.items():
@@ -124,7 +124,7 @@ def _add(parser: argparse._ActionsContainer, name: str, option: Option) -> None:
         parser.add_argument(flag_of(name, option), dest=option.into or name, **settings)
 
 
-def given(args: argparse.Namespace, options: Options, *left_out: str) -> dict[str, Any]:
+def options_from(args: argparse.Namespace, options: Options, *left_out: str) -> dict[str, Any]:
     """Options of a verb that were given, by their names in Python; without those that are ``left_out``."""
     found = {}
     for name, option in options.items():

@@ -32,7 +32,7 @@ def run_compare(args: argparse.Namespace) -> Answer:
     for each in dict.fromkeys(filter(None, (args.inside, *args.sides))):
         print_notes(damage_told(Path(each)))
     print("comparing ...", file=sys.stderr, flush=True)
-    asked = arguments.given(args, verbs.COMPARE, "sides", "vary", "out")
+    asked = arguments.options_from(args, verbs.COMPARE, "sides", "vary", "out")
     found = ar.compare(*args.sides, vary=vary_of(args.vary), out=folder, report=heartbeat.begins, **asked)
     if isinstance(found, DesignComparison):
         answer = as_answer(found)

@@ -33,7 +33,7 @@ def run_engines(args: argparse.Namespace) -> Answer | int:
     if args.interpreted:
         return _interpret(planned, args)
     with watcher() as watching:
-        asked = arguments.given(args, verbs.ENGINES, "experiment", "overrides", "interpreted")
+        asked = arguments.options_from(args, verbs.ENGINES, "experiment", "overrides", "interpreted")
         found = ar.engines(planned, watcher=watching, **asked)
     if isinstance(planned, SweepPlan):
         return replace(found.as_answer("points"), notes=planned.experiment.unread)

@@ -194,7 +194,7 @@ def _run(argv: Sequence[str] | None) -> int:
             (files.claim if arguments.force else files.refuse_foreign)(Path(arguments.out))
         file = getattr(arguments, "file", None)
         first = f"reading {file}" if isinstance(file, str) else f"starting archsim {words[0]}"
-        named = verbs.spelled_as(getattr(arguments, "flags", {}))
+        named = verbs.caller_names(getattr(arguments, "flags", {}))
         with heartbeat(first), own_code.code_told(sys.stderr), named, _where(arguments):
             return _as_json(arguments) if getattr(arguments, "json", False) else _ran(arguments)
     except errors.ArchsimError as error:

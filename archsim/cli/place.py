@@ -18,4 +18,4 @@ def run_place(args: argparse.Namespace) -> Answer:
     from archsim.cli.printing import print_compiling
 
     print_compiling()
-    return ar.place(**arguments.given(args, verbs.PLACEMENT)).as_answer()
+    return ar.place(**arguments.options_from(args, verbs.PLACEMENT)).as_answer()

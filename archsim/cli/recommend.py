@@ -27,7 +27,7 @@ def run_recommend(args: argparse.Namespace) -> Answer:
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
     print_compiling("serving")
-    found = ar.recommend(**arguments.given(args, verbs.RECOMMEND), report=heartbeat.begins)
+    found = ar.recommend(**arguments.options_from(args, verbs.RECOMMEND), report=heartbeat.begins)
     if args.out:
         files = [f"Written to {args.out}: {', '.join(sorted(each.name for each in Path(args.out).iterdir()))}"]
     else:

@@ -26,7 +26,7 @@ def run_sure(args: argparse.Namespace) -> Answer:
     from archsim.specs.file_kinds import SERVE
     from archsim.specs.library import kind_of_file, load_planned
 
-    asked = arguments.given(args, verbs.SURE, "experiment", "out", "overrides", *verbs.CHOSEN)
+    asked = arguments.options_from(args, verbs.SURE, "experiment", "out", "overrides", *verbs.CHOSEN)
     if kind_of_file(args.file) == SERVE:
         source: Any = args.file
         asked["overrides"] = args.overrides

@@ -21,7 +21,7 @@ from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.quantities import Quantity
 from archsim.uncertainty.system_quantities import SystemQuantity, quantities_of
-from archsim.verbs import spelled
+from archsim.verbs import caller_name
 
 LEAST_SAMPLES = 16
 TRAFFIC = "traffic"  # name of the draw of which traffic runs, and its key
@@ -31,7 +31,7 @@ def refuse_few(samples: int) -> None:
     """Raise ArchsimError for samples too few for ends of 5 %."""
     if samples < LEAST_SAMPLES:
         raise ArchsimError(
-            f"{spelled('samples')} {samples}: expected at least {LEAST_SAMPLES}, so that the 5 % ends are known"
+            f"{caller_name('samples')} {samples}: expected at least {LEAST_SAMPLES}, so that the 5 % ends are known"
         )
 
 

@@ -23,7 +23,7 @@ from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
 from archsim.specs.system import SystemSpec
-from archsim.verbs import known_value, spelled
+from archsim.verbs import caller_name, known_value
 
 THROUGHPUT, PRICE, ENERGY = "throughput", "price", "energy"
 OBJECTIVES = (THROUGHPUT, PRICE, ENERGY)
@@ -113,17 +113,17 @@ def asked_of(
     ``drafts``: tried beside none. Raises SpecError for what is unknown or contradictory.
     """
     if not on:
-        raise SpecError(f"{spelled('on')}: name the GPUs and how many there are, such as h200:32")
+        raise SpecError(f"{caller_name('on')}: name the GPUs and how many there are, such as h200:32")
     assumed = ttft is None and tpot is None and e2e is None
     if assumed:
         ttft, tpot = USUAL_LIMITS["ttft"], USUAL_LIMITS["tpot"]
     for name, text in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
-        time_ns(spelled(name), text)
+        time_ns(caller_name(name), text)
     numbers = {"usd_per_hour": usd_per_hour, "watts": watts, "input_tokens": input_tokens,
                "output_tokens": output_tokens, "rate": rate or None}  # fmt: skip
     for name, number in numbers.items():
         if number is not None and not 0 < number < math.inf:
-            raise SpecError(f"{spelled(name)} {number:g}: expected a number above 0")
+            raise SpecError(f"{caller_name(name)} {number:g}: expected a number above 0")
     for name, given, known in (
         ("engines", engines, tuple(ENGINES)), ("precisions", precisions, PRECISIONS),
         ("objective", [] if objective is None else [objective], OBJECTIVES),
@@ -132,12 +132,12 @@ def asked_of(
             known_value(name, each, known)
     if any(drafts) and acceptance is None:
         raise SpecError(
-            f"{spelled('drafts')} {max(drafts)}: how many are accepted is not known. Give {spelled('acceptance')}, "
+            f"{caller_name('drafts')} {max(drafts)}: how many are accepted is not known. Give {caller_name('acceptance')}, "
             "such as 0.8"
         )
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
-        raise SpecError(f"{spelled('context')} {max(context)}: {told}")
+        raise SpecError(f"{caller_name('context')} {max(context)}: {told}")
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     bought = usd_per_hour is not None or watts is not None
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
@@ -224,14 +224,14 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
         raise SpecError(
-            f"{spelled('on')} {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs"
+            f"{caller_name('on')} {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs"
         )
     devices = int(number) if colon else None
     source = _system_named(name, devices or 1)
     system = library.load_system(source)
     if system.launch != expert_groups.WITH_KERNELS:
         raise SpecError(
-            f"{spelled('on')} {name}: {system.name} runs no serving engine whose host is known; `archsim serve` "
+            f"{caller_name('on')} {name}: {system.name} runs no serving engine whose host is known; `archsim serve` "
             "simulates it"
         )
     stem, _, end = system.name.rpartition("_")
@@ -240,22 +240,22 @@ def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: M
     bounds = [devices] if devices is not None else []
     if usd_per_hour is not None:
         if rent is None:
-            raise SpecError(f"{spelled('usd_per_hour')}: the price of {gpu} is not known: give {_price(gpu)}")
+            raise SpecError(f"{caller_name('usd_per_hour')}: the price of {gpu} is not known: give {_price(gpu)}")
         bounds.append(int(usd_per_hour / rent.usd_per_hour))
     if watts is not None:
         bounds.append(int(watts / board_w(gpu)))
     most = min(bounds) if bounds else system.dies
     if most < 1:
         raise SpecError(
-            f"{spelled('on')} {text}: the budget does not buy one {gpu}: raise {spelled('usd_per_hour')} or "
-            f"{spelled('watts')}"
+            f"{caller_name('on')} {text}: the budget does not buy one {gpu}: raise {caller_name('usd_per_hour')} or "
+            f"{caller_name('watts')}"
         )
     return Offer(name, gpu, most, system, source, rent)
 
 
 def _price(gpu: str) -> str:
     """How a caller says it: ``--price h200=USD``, or ``prices={'h200': USD}`` in Python."""
-    name = spelled("prices")
+    name = caller_name("prices")
     given = f"{name} {gpu}=USD" if name.startswith("--") else f"{name}={{{gpu!r}: USD}}"
     return f"{given} (an hour of one GPU)"
 
@@ -279,7 +279,7 @@ def _system_named(name: str, devices: int) -> str:
         return name
     gpus = gpus_named()
     raise SpecError(
-        f"{spelled('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
+        f"{caller_name('on')} {name}: unknown GPU{did_you_mean(name, gpus)} (known: {', '.join(gpus)}; or a system by "
         "name or file)"
     )
 
