@@ -132,8 +132,8 @@ def asked_of(
             known_value(name, each, known)
     if any(drafts) and acceptance is None:
         raise SpecError(
-            f"{caller_name('drafts')} {max(drafts)}: how many are accepted is not known. Give {caller_name('acceptance')}, "
-            "such as 0.8"
+            f"{caller_name('drafts')} {max(drafts)}: how many are accepted is not known. Give "
+            f"{caller_name('acceptance')}, such as 0.8"
         )
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
