@@ -68,9 +68,9 @@ def run_area(args: argparse.Namespace) -> Answer:
             for part in found
         ]
         result["systems"].append({"name": system.name, "decided_by": words(system.decision), "parts": each})
-        parts += _configured(system, experiment.models, built, chosen, found)
-        parts += _published(system, published_design(system, changes), chosen)
-    parts += [*_synthesised(experiment.systems), _memories_table(experiment.systems[0])]
+        parts += _configured_parts(system, experiment.models, built, chosen, found)
+        parts += _published_parts(system, published_design(system, changes), chosen)
+    parts += [*_synthesised_parts(experiment.systems), _memories_table(experiment.systems[0])]
     if folder:
         parts.append(_worth_table(folder))
     if args.sources:
@@ -79,7 +79,7 @@ def run_area(args: argparse.Namespace) -> Answer:
     return Answer(parts, notes, result)
 
 
-def _configured(
+def _configured_parts(
     system: SystemSpec,
     models: Sequence[ModelSpec],
     built: TableDesign,
@@ -107,7 +107,7 @@ def _configured(
     yield from misfits(models, built, decision.executor)
 
 
-def _published(system: SystemSpec, built: TableDesign, technology: Technology) -> Iterator[Part]:
+def _published_parts(system: SystemSpec, built: TableDesign, technology: Technology) -> Iterator[Part]:
     """Table II row by row, beside this model with the published parameters."""
     parts = parts_of(built, technology)
     title = f"{system.name}, table II: published cores, {_built_for(built)}; {technology.title}, {_ghz(built.clock_hz)}"
@@ -115,7 +115,7 @@ def _published(system: SystemSpec, built: TableDesign, technology: Technology) -
     yield from _notes(parts, built, technology)
 
 
-def _synthesised(systems: Sequence[SystemSpec]) -> Iterator[Part]:
+def _synthesised_parts(systems: Sequence[SystemSpec]) -> Iterator[Part]:
     """The components in RTL: analytical, synthesised and published area, and the clock that they reach; which systems
     ask for more.
     """

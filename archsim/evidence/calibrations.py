@@ -9,7 +9,7 @@ from archsim.evidence.case import UNDER, errors
 from archsim.evidence.engine_copies import copy_cases
 from archsim.evidence.engine_experts import engine_cases
 from archsim.evidence.engine_layers import layer_cases, scaled_cases
-from archsim.evidence.page import Evidence, EvidenceTable, error_table, joined, percent, table_of
+from archsim.evidence.page import Evidence, EvidenceTable, error_table, join_frames, percent, table_of
 from archsim.evidence.power import POWER_COLUMNS, power_cases
 from archsim.evidence.transfers import series_cases, set_errors
 from archsim.laws.tables import CalibrationSpec, newest_first
@@ -52,16 +52,16 @@ def validate_calibration(name: str, measurements: Measurements, quick: bool) -> 
             products.rank_out_cases(measurements, gpu),
         ]  # fmt: skip
         series[HELD_OUT] = series_cases(measurements, gpu)
-    of_products = joined(found)
+    of_products = join_frames(found)
     of_kernels, left_out = kernels.kernel_cases(calibration, name, measurements)
-    engine = joined([
+    engine = join_frames([
         engine_cases(calibration, name, measurements), copy_cases(calibration, measurements),
         layer_cases(calibration, name, measurements), scaled_cases(calibration, name, measurements),
     ])  # fmt: skip
     power = power_cases(gpu, measurements)
-    of_laws = joined([of_products, series[FILE_ALONE], of_kernels])
+    of_laws = join_frames([of_products, series[FILE_ALONE], of_kernels])
     sections = errors(of_laws[of_laws["law"].notna()], kernels.SECTION) if len(of_laws) else errors(of_laws, ["source"])
-    cases = joined([of_laws, *list(series.values())[1:], engine, power])
+    cases = join_frames([of_laws, *list(series.values())[1:], engine, power])
     unread = (f"No fitted curve uses {line}" for line in left_out)
     skipped = (f"No fitted curve uses {file}: {why}" for file, why in measurements.skipped.items() if why != NO_TIMES)
     return Evidence(

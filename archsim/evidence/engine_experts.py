@@ -17,7 +17,7 @@ from archsim.base.errors import SpecError
 from archsim.engine import engine, loop
 from archsim.engine.demand import RunDemand
 from archsim.evidence.case import Case, frame_of
-from archsim.evidence.page import joined
+from archsim.evidence.page import join_frames
 from archsim.evidence.products import EXPERTS
 from archsim.laws import gemm, tables
 from archsim.specs import policies
@@ -75,7 +75,7 @@ def engine_cases(calibration: tables.CalibrationSpec, named: str, measurements: 
             measured = _expert(medians, hidden, ffn)
             if len(measured):
                 found.append(_cases(calibration, named, table, model, hidden, ffn, measured))
-    return joined(found)
+    return join_frames(found)
 
 
 def expert_ns(

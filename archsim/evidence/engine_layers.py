@@ -14,7 +14,7 @@ import pandas as pd
 from archsim.base import errors, units
 from archsim.evidence.case import Case, frame_of
 from archsim.evidence.engine_experts import steps_ns
-from archsim.evidence.page import joined
+from archsim.evidence.page import join_frames
 from archsim.laws import die, gemm, moe, tables
 from archsim.laws.moe import EPLB
 from archsim.laws.moe import SIZES as LAYER_SIZES
@@ -43,14 +43,14 @@ def layer_cases(
         for (model, dtype, library, ep), rows in cells.groupby(["model", "dtype", "library", "ep"], sort=True)
         if (each := _layer_cases(calibration, named, gpu, model, dtype, library, float(ep), rows)) is not None
     ]
-    return joined(found)
+    return join_frames(found)
 
 
 def scaled_cases(calibration: tables.CalibrationSpec, named: str, measurements: reading.Measurements) -> pd.DataFrame:
     """Like `layer_cases`, but for the layers of other GPUs with a shipped calibration, whose rates the die has."""
     others = [gpu for gpu in measurements.gpus() if gpu != calibration.gpu and gpu in calibrations_shipped()]
     found = [layer_cases(calibration, named, measurements, gpu) for gpu in others]
-    return joined(found)
+    return join_frames(found)
 
 
 def calibrations_shipped() -> set[str]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from archsim.evidence import choosing
 from archsim.evidence.cluster_cases import transfer_cases
-from archsim.evidence.page import joined
+from archsim.evidence.page import join_frames
 from archsim.evidence.transfers import names_of
 from archsim.laws import attention, tables
 from calibration.measurements import reading, sweeps
@@ -45,7 +45,7 @@ def kernel_cases(
     for item in choosing.all_series(measurements, gpu):
         if choosing.law_for(calibration, item) is None and (item.of.get("op"), item.of.get("variant")) not in taken:
             unread.append(_unread(*names_of(item), f"{item.library} {item.version}", len(item.time_ns)))
-    cases = joined(each for each in found if each is not None)
+    cases = join_frames(each for each in found if each is not None)
     if len(cases):
         cases = cases.assign(source=cases["law"], group=cases["of"] + ", " + cases["library"], unit="us", seen=None)
     return cases, list(dict.fromkeys(unread))
@@ -84,7 +84,7 @@ def _attention_cases(calibration: tables.CalibrationSpec, way: tuple, rows: pd.D
         what = [f"{heads} heads, batch {one:g}, {tokens:g} tokens" for one, tokens in zip(batch, context, strict=True)]
         found.append(pd.DataFrame({"what": what, "measured": measured, "predicted": predicted,
                                    "error": predicted / measured - 1}))  # fmt: skip
-    return joined(found)
+    return join_frames(found)
 
 
 def _table(calibration, phase, sizes, dtype, kv_dtype, library, version) -> tables.AttentionTable | None:

@@ -169,7 +169,7 @@ def figure_of(cases: pandas.DataFrame) -> plots.Points | None:
     )  # fmt: skip
 
 
-def joined(frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
+def join_frames(frames: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
     """Frames of cases, one below the other; one without rows, if there are none, has the columns of a case."""
     import pandas
 

@@ -12,7 +12,7 @@ import pandas as pd
 from archsim.base.units import NS_PER_US
 from archsim.evidence import choosing
 from archsim.evidence.case import errors
-from archsim.evidence.page import joined
+from archsim.evidence.page import join_frames
 from archsim.laws import gemm
 from archsim.laws.moe import EPLB, moe_ns, outside_ranks
 from archsim.laws.moe import POINT as RANK_POINT
@@ -241,7 +241,7 @@ def _sizes(indexed) -> tuple[np.ndarray, ...]:
 
 def _as_cases(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """With the columns of a case, and ``law`` and ``of``, by which those that the file predicts are summed up."""
-    cases = joined(frames)
+    cases = join_frames(frames)
     if not len(cases):
         return cases
     if "n" in cases:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from archsim.evidence.case import errors
 from archsim.evidence.choosing import all_series, law_for, name_of
-from archsim.evidence.page import joined
+from archsim.evidence.page import join_frames
 from archsim.laws import tables, transfers
 from calibration.fit import segments
 from calibration.fit.transfers import Series
@@ -56,7 +56,7 @@ def series_cases(
             "extrapolated": outside, "floor": floors, "law": law_name if table is not None else None, "of": of,
             "library": item.library,
         }))  # fmt: skip
-    cases = joined(found)
+    cases = join_frames(found)
     if len(found):  # of all tables of a set
         cases["table"] = cases.groupby("set")["table"].transform(lambda of: ", ".join(sorted(set(of))))
     return cases
@@ -78,14 +78,14 @@ def set_errors(cases: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, mine in cases.groupby("set", sort=False) if len(cases) else ():
         of = [each for _, each in mine.groupby("series", sort=False)]
-        binned, unrounded = (np.concatenate(list(_binned(of, ratio))) for ratio in (_ratio, _within_rounding))
+        binned, unrounded = (np.concatenate(list(_bins(of, ratio))) for ratio in (_ratio, _within_rounding))
         rows.append({"set": name, "series": len(of), "binned_mean": float(binned.mean()),
                      "binned_max": float(binned.max()), "binned_max_unrounded": float(unrounded.max())})  # fmt: skip
     named = pd.DataFrame(rows, columns=["set", "series", "binned_mean", "binned_max", "binned_max_unrounded"])
     return named.merge(errors(cases, ["set", "table"], sort=False), on="set") if rows else named.assign(cases=0, mean=0)
 
 
-def _binned(of: list[pd.DataFrame], ratio: Callable[[pd.DataFrame], np.ndarray]) -> Iterator[np.ndarray]:
+def _bins(of: list[pd.DataFrame], ratio: Callable[[pd.DataFrame], np.ndarray]) -> Iterator[np.ndarray]:
     return (segments.binned_errors(each["bytes"].to_numpy(float), ratio(each)) for each in of)
 
 

@@ -45,11 +45,11 @@ def far_from_all(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def krige(sizes, corrections, wanted, m, sms: int) -> np.ndarray:
     """Corrections float64[wanted, point] of shapes ``wanted`` (n, k) from those of ``sizes``, separately at each m."""
-    return _kriged(sizes.tobytes(), corrections.tobytes(), wanted.tobytes(), tuple(m), sms).copy()
+    return _krige(sizes.tobytes(), corrections.tobytes(), wanted.tobytes(), tuple(m), sms).copy()
 
 
 @lru_cache(maxsize=4096)
-def _kriged(sizes: bytes, corrections: bytes, wanted: bytes, m: tuple[float, ...], sms: int) -> np.ndarray:
+def _krige(sizes: bytes, corrections: bytes, wanted: bytes, m: tuple[float, ...], sms: int) -> np.ndarray:
     """`krige` of arrays as bytes: machines of other rates have the same corrections."""
     shapes = np.frombuffer(wanted).reshape(-1, 2)
     measured = _measured_points(sizes, corrections, m, sms)

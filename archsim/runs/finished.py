@@ -57,7 +57,7 @@ class Topic(NamedTuple):
         return self.measure(*of)
 
 
-def measured(columns: tuple[Column, ...]) -> Callable[[Callable[..., dict[str, Any]]], Topic]:
+def measures(columns: tuple[Column, ...]) -> Callable[[Callable[..., dict[str, Any]]], Topic]:
     """Decorates the function that measures these columns."""
     return lambda measure: Topic(columns, measure)
 

@@ -161,7 +161,7 @@ def with_host(
     blocks, units = kv_blocks(engine, scheduler), kv_units(engine)
     pool = Pool(instances, 1 if engine.shares_prompts else engine.parallel.dp, blocks, table, units=units)
     sentences = (engine.offload.note if engine.offload is not None else "", doubt_of(engine, scheduler))
-    broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision, host))
+    broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision))
     return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, sentences)), broken)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
-from archsim.iteration.constants import NO_HOST, Host
 from archsim.iteration.layers import (
     ALL_REDUCE,
     CAUSES,
-    EXPERTS,
     SAMPLED,
     TOKENS,
     Collective,
@@ -26,8 +24,6 @@ from archsim.runs.physical_laws import ROUNDING
 from archsim.serving.measures import Measures, times_ns
 from archsim.serving.simulate import Served
 from archsim.specs.deployment import Precision
-
-MOST_DECODES = 64  # of the numbers of tokens at which iterations are held against the roofline; more are prompts
 
 
 def broken_laws(served: Served, measures: Measures, devices: int, drawn: bool = False) -> Iterator[str]:
@@ -71,12 +67,9 @@ def broken_laws(served: Served, measures: Measures, devices: int, drawn: bool = 
             yield f"the percentiles of {name} are {', '.join(f'{each:,.3f}' for each in percentiles)}"
 
 
-def below_roofline(
-    laws: IterationLaws, calibration: CalibrationSpec, precision: Precision, host: Host = NO_HOST
-) -> Iterator[str]:
-    """Where the GEMMs, with the host's factors on kernels, or the all-reduces inside a node, of an iteration take less
-    time than the rates of the machine allow, one clause each. An all-reduce passes its bytes at least once over a port,
-    however switches add them up.
+def below_roofline(laws: IterationLaws, calibration: CalibrationSpec, precision: Precision) -> Iterator[str]:
+    """Where the GEMMs, or the all-reduces inside a node, of an iteration take less time than the rates of the machine
+    allow, one clause each. An all-reduce passes its bytes at least once over a port, however switches add them up.
     """
     reference = calibration.reference
     peak = max(measured_peak(reference, precision.products), reference.peak_flop_per_s.get(precision.products, 0.0))
@@ -91,8 +84,7 @@ def below_roofline(
                     passed_s += number * each.row_bytes / calibration.link_bytes_per_s
         at = np.array([size for size in (1, 64, 4096) if size < laws.sizes])
         linked_ns = laws.ns(ALL_REDUCE, rows=rows)[at]
-        kernels_ns = laws.ns(*CAUSES, rows=rows)[at] - linked_ns + (host.experts - 1) * laws.ns(EXPERTS, rows=rows)[at]
-        kernels_ns *= np.where(at > MOST_DECODES, host.prompts, host.decodes)
+        kernels_ns = laws.ns(*CAUSES, rows=rows)[at] - linked_ns
         for name, ns, least_s in (
             ("FLOP of GEMMs at peak", kernels_ns, flop * at / peak),
             ("weights from HBM", kernels_ns, np.full(len(at), weight_bytes / reference.hbm_bytes_per_s)),

@@ -64,7 +64,7 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    served, deployment, clocked = _clocked(serving, deployment, requests, max(logged, LOGGED), progress)
+    served, deployment, clocked = _serve_at_clock(serving, deployment, requests, max(logged, LOGGED), progress)
     power = _power(serving, deployment, served, clocked)
     if not logged:
         served = served._replace(log=served.log[:0])
@@ -80,7 +80,7 @@ def serve_requests(
 LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
-def _clocked(
+def _serve_at_clock(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int, progress: Progress
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full

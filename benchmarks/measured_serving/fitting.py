@@ -11,7 +11,6 @@ import numpy as np
 
 from archsim.base.units import NS_PER_MS
 from archsim.iteration.constants import FactorRow, HostFile, host_file, shape_of
-from archsim.serving.physical_laws import below_roofline
 from archsim.serving.simulate import Pool, Served
 from measured_serving.accuracy import SYSTEMS, Case, case_dtype, host_of_case, pool_of, serve_point
 
@@ -121,25 +120,6 @@ def _turn(arrival: np.ndarray) -> float:
     """Mean place among requests that come at once: the front end takes one after the other."""
     _, many = np.unique(arrival, return_counts=True)
     return float((many * (many + 1) / 2).sum() / many.sum())
-
-
-def above_roofline(cases: Iterable[Case], means: Sequence[Means]) -> list[Means]:
-    """Without groups to which only GEMMs faster than the peak of their GPU could be fitted: their prompts were not
-    computed, but found in a cache.
-    """
-    known, found = fitted(means), set()
-    for case in cases:
-        host, engine = host_of_case(case, known), case.engine
-        if any(below_roofline(case.laws, engine.calibration, engine.precision, host)):
-            found.add(
-                (
-                    case.rows[0]["backend"],
-                    SYSTEMS[case.rows[0]["system"]][0],
-                    case_dtype(case.rows[0]),
-                    shape_of(engine.model),
-                )
-            )
-    return [each for each in means if tuple(each.keys[key] for key in ("engine", "gpu", "dtype", "shape")) not in found]
 
 
 def fitted(means: Sequence[Means]) -> HostFile:

@@ -423,7 +423,7 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
 
 def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
-    from archsim.studies.serving.highest_rate import lowered
+    from archsim.studies.serving.highest_rate import lower_until_fits
 
     asked = []
 
@@ -431,8 +431,8 @@ def test_a_rate_that_many_requests_do_not_hold_is_lowered_in_few_runs():
         asked.append(rate)
         return rate <= 9.0
 
-    assert 9.0 / 1.03 <= lowered(fits, 10.0) <= 9.0 and len(asked) <= 5
-    assert lowered(lambda rate: False, 10.0) == 0.0
+    assert 9.0 / 1.03 <= lower_until_fits(fits, 10.0) <= 9.0 and len(asked) <= 5
+    assert lower_until_fits(lambda rate: False, 10.0) == 0.0
 
 
 def test_a_search_answers_first_and_writes_what_to_serve(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 HOST_PERCENTILES = (10, 50, 90, 99)
 
@@ -44,7 +44,7 @@ DECISIONS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(DECISIONS)
+@measures(DECISIONS)
 def decisions(run: Finished) -> dict[str, Any]:
     """What deciding takes, and what balancing moves; times of timed calls are None if none was: their time was given,
     or no host decided.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archsim.base.tables import REAL
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 ENERGY: tuple[Column, ...] = (
     *(
@@ -38,7 +38,7 @@ ENERGY: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(ENERGY)
+@measures(ENERGY)
 def energy(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     """Energy, power, area and price, by the work and the times in ``row``."""
     from archsim.runs.energy import activity_of, economics, iteration_energy

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from archsim.base.tables import INTEGER, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 from archsim.specs.workload import trace_label
 
 RUN = Column("run", TEXT, "", "key of the run, a digest of everything that it is made of")
@@ -32,7 +32,7 @@ INPUTS: tuple[Column, ...] = (
 OF_RUN = (RUN, *(each for each in INPUTS if each.name in ("system", "model", "batch", "policy", "assumptions")))
 
 
-@measured(INPUTS)
+@measures(INPUTS)
 def inputs(run: Finished) -> dict[str, Any]:
     """What was simulated."""
     scenario, workload, mesh = run.run, run.run.workload, run.run.system.mesh

@@ -11,7 +11,7 @@ import numpy as np
 
 from archsim.base.sums import sum
 from archsim.base.tables import REAL, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 ALL_EXPERTS = np.array([0.0, 0.0, 1.0, 0.0])  # of a layer that is not told apart: its `archsim.engine.state.PARTS`
 
@@ -47,7 +47,7 @@ WHOLE_ITERATION: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(WHOLE_ITERATION)
+@measures(WHOLE_ITERATION)
 def whole_iteration(run: Finished) -> dict[str, Any]:
     """A whole iteration: MoE layers as the run has them, all else by laws; and what pages print of parts that were not
     measured.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from archsim.base.tables import REAL, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 if TYPE_CHECKING:
     from archsim.specs.system import SystemSpec
@@ -30,7 +30,7 @@ LAWS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(LAWS)
+@measures(LAWS)
 def laws(run: Finished) -> dict[str, Any]:
     """Which measurements the times rest on, and how far beyond them they are."""
     from archsim.engine.machine import slice_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 LIMITS: tuple[Column, ...] = (
     Column("clock", REAL, "share", "clock of the arrays in decode, relative to the full clock; empty for a system without power and cooling", "clock", optional=True),
@@ -28,7 +28,7 @@ LIMITS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(LIMITS)
+@measures(LIMITS)
 def limits(run: Finished) -> dict[str, Any]:
     """Clocks, power and heat; None without limits, or where there is none. ``plans_by_speeds``: a rule sees dies that
     differ, as they are built or by their clocks.

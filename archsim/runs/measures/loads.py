@@ -9,7 +9,7 @@ from typing import Any
 
 from archsim.base.tables import REAL
 from archsim.base.units import NS_PER_S
-from archsim.runs.finished import ARRAYS, HBM, Column, Finished, measured, per_die, share_of_time
+from archsim.runs.finished import ARRAYS, HBM, Column, Finished, measures, per_die, share_of_time
 
 LOADS: tuple[Column, ...] = (
     Column("die_utilisation", REAL, "share", "share of the time in which the compute array is busy, as a mean over dies", "die utilisation"),
@@ -24,7 +24,7 @@ LOADS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(LOADS)
+@measures(LOADS)
 def loads(run: Finished) -> dict[str, Any]:
     """How evenly work is spread: means over steps of the load of the busiest die, and of what it could be at least."""
     from archsim.engine.ceilings import Ceilings
@@ -50,7 +50,7 @@ USE: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(USE)
+@measures(USE)
 def use(run: Finished, row: Mapping[str, Any]) -> dict[str, Any]:
     """Use of the machine over the whole run, prefill included, by its work in ``row``. Its roofline is the least time in which evenly loaded
     dies could do the same FLOP and move the same bytes of HBM, without weights that move in no time.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.tables import INTEGER, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 MEMORY: tuple[Column, ...] = (
     Column("hbm_all_counted", INTEGER, "", "1: KV cache, attention and activations are counted in HBM beside experts; 0: the model lacks what that needs; empty under memory: experts", optional=True),
@@ -28,7 +28,7 @@ MEMORY: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(MEMORY)
+@measures(MEMORY)
 def memory(run: Finished) -> dict[str, Any]:
     """HBM beside routed experts, on the die with most of each; and that of slots beyond one for each expert: replicas,
     slots left empty, and those for fetched ones, of the last placement.

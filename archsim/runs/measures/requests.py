@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 REQUESTS: tuple[Column, ...] = (
     Column("drawn_from", REAL, "requests", "requests of the trace that the batch, which is larger, is made from; else empty", optional=True),
@@ -22,7 +22,7 @@ REQUESTS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(REQUESTS)
+@measures(REQUESTS)
 def requests(run: Finished) -> dict[str, Any]:
     """What the batch is made of, and which of its pairs of token and expert run.
 

@@ -12,7 +12,7 @@ from archsim.base.causes import CAUSES, Cause
 from archsim.base.sums import sum
 from archsim.base.tables import INTEGER, REAL, TEXT
 from archsim.base.units import NS_PER_S
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 TIMES: tuple[Column, ...] = (
     Column("prefill_ns", REAL, "ns", "time of the prefill; 0 where none ran, or a warm-up follows it", "prefill"),
@@ -30,7 +30,7 @@ TIMES: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(TIMES)
+@measures(TIMES)
 def times(run: Finished) -> dict[str, Any]:
     """Times of the run and rates that follow from them. ``decode_ns_low`` and ``_high`` shift the GEMMs on the critical
     path, which stays the same, to their 5 % and 95 % residuals.
@@ -89,7 +89,7 @@ CRITICAL_PATH: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(CRITICAL_PATH)
+@measures(CRITICAL_PATH)
 def critical_path(run: Finished) -> dict[str, Any]:
     """What the time of the critical path goes to, and which of its causes takes most; None for a run without time."""
     bound_ns = {cause: float(run.outcome.tally.bound_ns[cause]) for cause in CAUSES}

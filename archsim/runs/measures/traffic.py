@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from archsim.base.tables import INTEGER
-from archsim.runs.finished import Column, Finished, measured
+from archsim.runs.finished import Column, Finished, measures
 
 MESSAGES, BYTES = 0, 1  # columns of Tally.hops
 
@@ -42,7 +42,7 @@ TRAFFIC: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-@measured(TRAFFIC)
+@measures(TRAFFIC)
 def traffic(run: Finished) -> dict[str, Any]:
     """What moved through HBM and between dies, and the copies that dies keep."""
     from archsim.engine.state import DATA_MESSAGES, HIDDEN, REQUESTS

@@ -33,7 +33,7 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     rate = highest(lambda rate: fits(few, rate), own)
     if not rate or len(many.input) < SUSTAINED or fits(many, rate):
         return rate
-    return lowered(lambda rate: fits(many, rate), rate)
+    return lower_until_fits(lambda rate: fits(many, rate), rate)
 
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
@@ -66,7 +66,7 @@ def highest(
     return low
 
 
-def lowered(fits: Callable[[float], bool], fails: float) -> float:
+def lower_until_fits(fits: Callable[[float], bool], fails: float) -> float:
     """The highest rate that fits, below one that does not, in few runs where it is near."""
     return highest(fits, fails / (1 + CLOSE), step=1 + 2 * CLOSE, wider=2.0, fails=fails)
 
