@@ -10,9 +10,10 @@ from rich.console import Console
 from support.tiny import tiny_file
 from support.waiting import wait_for
 
+from archsim import verbs
 from archsim.base.code_digest import MachineCode
 from archsim.base.errors import spoken
-from archsim.cli import run
+from archsim.cli import arguments, run
 from archsim.cli.heartbeat import EVERY_S, LONG_S, LONG_SILENT_S, ErasingStream, Heard, begins, heartbeat
 from archsim.cli.list import add_list, run_list
 from archsim.cli.progress import FEW, Bar, Lines
@@ -246,7 +247,7 @@ def test_a_run_names_its_phase_with_an_estimate(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", heard_)
     monkeypatch.setattr("archsim.run", simulated)
     parser = argparse.ArgumentParser()
-    run.add_run(parser)
+    arguments.add_options(parser, verbs.RUN)
     with pytest.raises(KeyboardInterrupt):
         run.run_run(parser.parse_args([str(tiny_file(tmp_path))]))
     said = written.getvalue().splitlines()[-1]

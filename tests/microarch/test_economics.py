@@ -268,7 +268,7 @@ def test_command_prints_blocks_parts_and_sources(capsys):
     printed = capsys.readouterr().out
     assert "compute" in printed and "bonding" in printed and "set by the user" in printed and "MICRO 2017" in printed
     assert main(["cost", "configs/dojo.yaml", "--coefficient", "wafer_usd"]) == 2
-    assert "expected KEY=VALUE" in capsys.readouterr().err
+    assert "expected NAME=NUMBER" in capsys.readouterr().err
 
 
 def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):

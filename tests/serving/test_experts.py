@@ -13,8 +13,9 @@ from archsim.cli.main import main
 from archsim.iteration.overlap import micro_batched
 from archsim.iteration.times import batches_of, iteration_times
 from archsim.policies.registry import place_experts
+from archsim.serving.expert_groups import busy_of
 from archsim.serving.file_engines import decodes_alone, machines_of
-from archsim.serving.serving import busy_of, deploy, rooms_told, serve
+from archsim.serving.serving import deploy, rooms_told, serve
 from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving_files import load_serving
 

@@ -508,7 +508,7 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
     words = " ".join(arguments(started("vllm", parallel=parallel, drafts=2)))
     assert "--pipeline-parallel-size 2 --decode-context-parallel-size 2 --speculative-config" in words
     assert "num_nextn_predict_layers: 2" in options_file(started("trtllm", drafts=2))
-    for wrong, named in (({"drafts": [2]}, "--acceptance"), ({"context": [2], "engines": ["sglang"]}, "--context 2")):
+    for wrong, named in (({"drafts": [2]}, "Give acceptance"), ({"context": [2], "engines": ["sglang"]}, "context 2")):
         with pytest.raises(SpecError, match=named):
             asked_of("qwen3-235b-a22b", ["h200:8"], **wrong)
 

@@ -373,7 +373,6 @@ OF_MACHINE = {
     "system.llc.hit": "9 ns", "system.decision.fsm.lanes": 4, "system.compute.efficiency": 0.3,
     "system.compute.library": "vllm", "system.hbm.latency": "900 ns", "system.d2d.hop_latency": "9 us",
     "system.d2d.request": "64 B",
-    "system.power.limit": "6 kW", "system.cooling.coolant": "20 C", "system.cooling.resistance": "0.1 K/W per die",
 }  # fmt: skip
 OF_REQUESTS = {
     "requests.input.cv": 0.5, "requests.output.cv": 0.5, "requests.seed": 5, "scheduler.prefill_every": 3,
@@ -390,7 +389,8 @@ CASES = {
     ),
     "disaggregated": (
         PLAIN | {"disaggregated": {"prefill": SIDE, "decode": SIDE}},
-        {"parallel.attention.tp": 4, "instances": 2},
+        {"parallel.attention.tp": 4, "instances": 2, "system.power.limit": "6 kW", "system.cooling.coolant": "20 C",
+         "system.cooling.resistance": "0.1 K/W per die"},
     ),
     "decodes": (
         {key: each for key, each in PLAIN.items() if key != "parallel"}

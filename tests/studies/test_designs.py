@@ -11,9 +11,10 @@ from support.html_page import Page
 from support.tiny import tiny, tiny_file
 
 import archsim as ar
+from archsim import verbs
 from archsim.base.causes import CAUSES
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.cli import compare
+from archsim.cli import arguments, compare
 from archsim.cli.main import main
 from archsim.runs.choice import choose
 from archsim.runs.packed_steps import unpack
@@ -114,7 +115,7 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
 
 def test_another_comparison_has_another_folder():
     parser = argparse.ArgumentParser()
-    compare.add_compare(parser)
+    arguments.add_options(parser, verbs.COMPARE)
     given = ["", "--in=dojo", "--in=wide", "--batch=8", "--batch=9", "--model=toy", "--system=toy2", "--set=a.b=1"]
     names = {compare._folder_name(parser.parse_args(["configs/x.yaml", "y", *each.split()])) for each in given}
     assert len(names) == len(given) and {"x-y", "dojo-x-y", "x-y-8", "x-y-a.b=1"} < names

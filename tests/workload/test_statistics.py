@@ -217,7 +217,7 @@ def test_the_command_writes_a_page_and_a_table(shared, tmp_path, capsys):
     for name in means:
         assert DEFINITIONS[name] in unescape(page)
     assert page.count('class="plot"') == 4 and page.count("<img") > 8 and 'src="http' not in page
-    assert 2 * page.count('class="heat"') == 2 * page.count('class="scalebar"') == page.count('class="ends"')
+    assert 2 * page.count('class="heat"') == 2 * page.count('class="scalebar"') == page.count('class="ends')
     assert "layer of the model" in page
     layers = [float(row["value"]) for row in rows if row["statistic"] == "gini" and row["of"] == "layer"]
     assert np.mean(layers) == pytest.approx(means["gini"], rel=1e-4) and len(layers) == 24
