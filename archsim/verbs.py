@@ -85,7 +85,10 @@ def verb(options: Options) -> Callable[[_F], _F]:
 
     def document(function: _F) -> _F:
         first, gap, rest = (function.__doc__ or "").partition("\n\n")
-        shown = {name: each for name, each in options.items() if name in signature(function).parameters}
+        named = signature(function).parameters
+        is_open = any(each.kind is each.VAR_KEYWORD for each in named.values())  # takes the others, too
+        own = {name for name in options if name in named or (is_open and name not in ("force", "scheduler"))}
+        shown = {name: each for name, each in options.items() if name in own}
         said = " ".join(f"{name}: {_meaning(each)}" for name, each in shown.items())
         for name, each in sorted(options.items(), key=lambda item: -len(flag_of(*item))):
             said = said.replace(flag_of(name, each), name) if flag_of(name, each) != PLACE else said

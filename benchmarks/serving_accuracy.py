@@ -17,7 +17,7 @@ from pathlib import Path
 from measured_serving.accuracy import cases_of, judged_rows, median_errors, points_of, with_few_clients
 from measured_serving.cells import Cell, cells, page, read_cells, worse, write_cells
 from measured_serving.choices import with_clients, within_limits
-from measured_serving.fitting import FOLDS, above_roofline, fitted, fold_of, means_of
+from measured_serving.fitting import FOLDS, fitted, fold_of, means_of
 from measured_serving.residuals import residual_rows
 from measured_serving.split import judge_cases, plain_points, pools_of, split_cases_of, split_rows, with_own_name
 
@@ -37,7 +37,7 @@ def main() -> int:
     rows = with_few_clients(judged_rows(args.data), args.most_clients)
     cases, refused = cases_of(rows)
     means = [each for case in cases for each in means_of(case)]
-    fold, means = fold_of(each.group for each in means), above_roofline(cases, means)
+    fold = fold_of(each.group for each in means)
     known = [fitted([each for each in means if fold[each.group] != left]) for left in range(FOLDS)]
     points = [point for case in cases for point in points_of(case, known[fold[case.rows[0]["group"]]])]
     found = cells(points)

@@ -78,6 +78,10 @@ def sure(
 
     refuse_few(samples)
     if _is_deployment(experiment):
+        named = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
+        for name, value in (named | {"seed": seed or None}).items():
+            if value is not None:
+                raise SpecError(f"{verbs.caller_name(name)} {value}: a file of `archsim serve` has no choice of it")
         source, changes = cast("Source", experiment), files.override_texts(overrides)
         return serve_sure(source, samples, changes, out=out, watcher=watcher, jobs=jobs)
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
@@ -332,8 +336,8 @@ def block_worth(
     Returns a `BlockWorth`: ``.verdict``, ``.rows`` (every run of a policy that uses the block, beside that of the
     policy that differs in it alone), ``.costs`` (mm², W, USD with range, shares of the machine), ``.break_evens``.
 
-    block: ``prediction`` or ``allocator``. experiment: also the folder of a report, whose runs are taken (one draw);
-    otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
+    block: ``prediction``, ``allocator`` or ``speeds``. experiment: also the folder of a report, whose runs are
+    taken (one draw); otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
     what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more: ``.worlds`` is what
     every pair gains where all numbers with a range are drawn so often (`sure`).
 

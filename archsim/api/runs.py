@@ -137,8 +137,8 @@ def sweep(
     and ``.links`` for few runs, or with ``details: kept``. With ``out``, a table is read on first access. The rows
     depend neither on ``jobs`` nor on runs kept from before.
 
-    Runs kept in ``out`` are not simulated again; None: nothing is written. watcher: receives progress. Ranges are on
-    the page of ``out``. overrides: as of `load`.
+    Runs kept in ``out`` are not simulated again; None: nothing is written. watcher: receives progress. samples: with
+    ``out``, the runs that the first sentences of the page name get a range in so many. overrides: as of `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.

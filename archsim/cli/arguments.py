@@ -92,7 +92,7 @@ def below(parser: argparse._ActionsContainer, group: str) -> dict[str, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: Options) -> None:
-    """The arguments of a verb, as `archsim.verbs` declares them; without a default, so that what is not given is known
+    """The arguments of a verb, as `archsim.verbs` declares them. What is not given and has no default is None
     (`options_from`).
     """
     alone: dict[str, argparse._MutuallyExclusiveGroup] = {}

@@ -36,7 +36,6 @@ def run_claims(args: argparse.Namespace) -> Answer:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.cli.progress import study
-    from archsim.evidence.claims_page import as_json
     from archsim.specs.papers import paper_names
 
     folder = Path(args.out or FOLDER)
@@ -55,7 +54,8 @@ def run_claims(args: argparse.Namespace) -> Answer:
         )
     pages = [folder / each.paper.paper for each in found] if args.papers else [folder]
     return Answer(
-        [*parts, *_parts(found), *(f"report: {page / 'index.html'}" for page in pages)], result=as_json(found)
+        [*parts, *_parts(found), *(f"report: {page / 'index.html'}" for page in pages)],
+        result=claims_page.as_json(found),
     )
 
 

@@ -58,7 +58,7 @@ def _sure(args: argparse.Namespace, found: DesignComparison, folder: Path) -> An
     sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)}
     named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
     with study(folder) as watching:
-        return sure_of_sides(named, args.samples, folder, None, watching).as_answer()
+        return sure_of_sides(named, args.samples, folder, args.jobs, watching).as_answer()
 
 
 def _folder_name(args: argparse.Namespace) -> str:

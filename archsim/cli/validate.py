@@ -169,9 +169,9 @@ def _mesh(args: argparse.Namespace) -> int:
     import archsim as ar
 
     found = ar.validate_meshes(*folders, calibration=args.calibration)
-    _show(args, found.evidence, args.out)
     if args.out:
         Path(args.out).write_text(page_of(found, fabrics), encoding="utf-8")
         csv = found.to_pandas().to_csv(index=False, float_format="%.6g", lineterminator="\n")
         Path(args.out).with_suffix(".csv").write_text(csv, encoding="utf-8")
+    _show(args, found.evidence, args.out)
     return OK if found.judged else UNREAD

@@ -82,6 +82,7 @@ def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: s
 
     with _client(distributed, address) as client, client.as_current():
         left, here = iter(tasks), (os.getcwd(), tuple(each for each in sys.path if each))
+        client.wait_for_workers(1)  # as runs wait for one
         sent = client.scatter([cloudpickle.dumps(work)], broadcast=True)[0]
 
         def submit(most: int) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from archsim.base.errors import CapacityError
 from archsim.base.units import NS_PER_S
-from archsim.runs.clocks import LOWEST, STEPS, ClassPower, DieLoad, PowerLimits
+from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits
 from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import Activity
 
@@ -40,27 +40,31 @@ def at_clock(system: SystemSpec, clock: float) -> SystemSpec:
 
 
 def run_within(
-    system: SystemSpec, run: Callable[[float], Ran], joule_of: Callable[[Ran], tuple[dict[str, float], Activity]]
+    system: SystemSpec,
+    devices: int,
+    run: Callable[[float], Ran],
+    joule_of: Callable[[Ran], tuple[dict[str, float], Activity]],
 ) -> tuple[Ran, Clocked]:
-    """``run``: at a share of the clock; ``joule_of``: block → J of one die at the full voltage, and the time. Raises
-    CapacityError for a load that exceeds a limit at the lowest clock.
+    """``devices``: dies that serve, the others wait; ``run``: at a share of the clock; ``joule_of``: block → J of one
+    die at the full voltage, and the time. Raises CapacityError for a load that exceeds a limit at the lowest clock.
     """
     limits, tried = PowerLimits(system), dict[int, tuple[Ran, ClassPower]]()
+    serves = np.arange(system.dies) < devices
 
     def at(clock: int) -> ClassPower:
         if clock not in tried:
             ran = run(clock / STEPS)
             joule, done = joule_of(ran)
-            of_dies = {name: np.full(system.dies, each) for name, each in joule.items()}
+            of_dies = {name: each * (serves | (name == IDLE)) for name, each in joule.items()}
             tried[clock] = ran, limits.at(DieLoad(done.time_s * NS_PER_S, of_dies), clock / STEPS)
         return tried[clock][1]
 
     if at(STEPS).within:
-        return tried[STEPS][0], Clocked(1.0, float(at(STEPS).die_w.mean()), "")
+        return tried[STEPS][0], Clocked(1.0, float(at(STEPS).die_w[serves].mean()), "")
     if not at(LOWEST).within:
         raise CapacityError(limits.describe(at(LOWEST), "as it serves"))
     low, high = LOWEST, STEPS  # within, and not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle).within else (low, middle)
-    return tried[low][0], Clocked(low / STEPS, float(at(low).die_w.mean()), at(high).exceeded[0][0])
+    return tried[low][0], Clocked(low / STEPS, float(at(low).die_w[serves].mean()), at(high).exceeded[0][0])

@@ -178,9 +178,6 @@ def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter"
     return Gathered(*(layers * gathered_ns(Laws(engine.calibration), op, size, parallel.ranks) for op in ops))
 
 
-# Fitted constants of serving engines: the host's time, and how far scaled laws of experts are off.
-
-
 def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
     """The stages of an engine, one after the other: a micro-batch for each is on its way, and hidden vectors go from
     one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are

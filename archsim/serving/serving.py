@@ -80,6 +80,11 @@ def serve_requests(
 LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
+def at_full_clock(serving: Serving) -> Serving:
+    """Without limits of power and heat: a search serves engines that the file does not describe, at the full clock."""
+    return serving._replace(system=serving.system.model_copy(update={"power": None, "cooling": None}))
+
+
 def _serve_at_clock(
     serving: Serving, deployment: Deployment, requests: Requests, logged: int, progress: Progress
 ) -> tuple[Served, Deployment, Clocked | None]:
@@ -87,7 +92,7 @@ def _serve_at_clock(
     one, and None, where it has no limits or engines are not identical.
     """
     spec, system, parallel = serving.spec, serving.system, serving.spec.parallel
-    if not has_limits(system) or parallel is None or spec.disaggregated != "none":
+    if not has_limits(system) or spec.disaggregated != "none":
         return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
 
     def run(clock: float) -> tuple[Served, Deployment]:
@@ -98,7 +103,7 @@ def _serve_at_clock(
         joule, done = energy(ran[0], engine_of(serving, parallel), system, deployment.devices)
         return {name: each / deployment.devices for name, each in joule.items()}, done
 
-    (served, own), clocked = run_within(system, run, joule_of)
+    (served, own), clocked = run_within(system, deployment.devices, run, joule_of)
     return served, replace(own, notes=(*deployment.notes, clocked.told(system))), clocked
 
 

@@ -274,7 +274,7 @@ class SearchSpec(Spec):
     devices: Annotated[int | None, count(1, 4096, none=True)] = None  # in all
     max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = (32, 64, 128, 256, 512)  # values that are tried
     max_num_batched_tokens: tuple[Annotated[int, count(1, 10_000_000)], ...] = (2048, 4096, 8192, 16384)
-    # Of engines that decode alone; empty: those of `max_num_seqs`.
+    # Of engines that decode alone, up to each of `max_num_seqs`; empty: those of `max_num_seqs`.
     decode_max_num_seqs: tuple[Annotated[int, count(1, 65536)], ...] = ()
     # Empty: that of the file.
     precision: tuple[deployment.PrecisionSpec, ...] = ()

@@ -115,7 +115,7 @@ def price_machine(system: SystemSpec, middle: Coefficients | None = None, sample
     """``middle``: coefficients, of which those that a user set are exact."""
     middle = middle or Coefficients()
     machine = build_costs(system, middle)
-    uncut = system.made is not None and system.made.carrier == MONOLITHIC and system.drawn is None
+    uncut = system.made is not None and system.made.carrier == MONOLITHIC
     alone = uncut or (dies_together(system) or 1) == 1 or machine.packages  # in every sample, as it is without a draw
     drawn = _drawn(system, middle, samples) if samples else []
     found = [_priced(system, each, alone) for each in [middle, *drawn]]

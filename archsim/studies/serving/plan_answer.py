@@ -9,7 +9,8 @@ from archsim.base.errors import sentence
 from archsim.report.answer import Answer, Grid, Part
 from archsim.report.units import interval
 from archsim.serving.measures import PERCENTILES, number
-from archsim.serving.serving import Outcome, rooms_told
+from archsim.serving.outcome import Outcome
+from archsim.serving.serving import rooms_told
 from archsim.studies.serving import page
 
 SHOWN = 10  # points that a sentence lists

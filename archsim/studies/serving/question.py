@@ -135,6 +135,10 @@ def asked_of(
             f"{caller_name('drafts')} {max(drafts)}: how many are accepted is not known. Give "
             f"{caller_name('acceptance')}, such as 0.8"
         )
+    if acceptance is not None and not any(drafts):
+        raise SpecError(
+            f"{caller_name('acceptance')} {acceptance:g}: of which drafts? Give {caller_name('drafts')}, such as 2"
+        )
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
         raise SpecError(f"{caller_name('context')} {max(context)}: {told}")

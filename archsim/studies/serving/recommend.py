@@ -27,7 +27,7 @@ from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
-from archsim.serving.serving import serve_requests
+from archsim.serving.serving import at_full_clock, serve_requests
 from archsim.specs.deployment import ParallelSpec
 from archsim.studies.serving.chances import drawn_rates, factors_of
 from archsim.studies.serving.configuration import Configuration, sizes_of
@@ -49,6 +49,7 @@ from archsim.studies.serving.question import (
 )
 from archsim.studies.serving.race import GRID, TIMES, Curve, Race, Tried, limits_of
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
+from archsim.verbs import caller_name
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
@@ -223,15 +224,15 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
                 for gpu in of}  # fmt: skip
         asked = [(*tasks[at], best[of[at]]) for at in some]
         found += [tried for _, tried in rounds.results(race.pool, asked, "pools compared")]
-    others = []  # the best pools of each GPU, with another limit of requests for engines that decode
+    others = []  # the best pools of each GPU, with a lower limit of requests for engines that decode
     best_of = {race.kinds[each.kind].offer.gpu: each for each in sorted(found, key=lambda each: each.rate)}
     for each in best_of.values():
         limits, guess = sorted(race.asked.max_num_seqs), RateEstimate(each.rate, each.residence_ns)
         at = limits.index(each.choice.max_num_seqs)
-        for limit in limits[max(at - 1, 0) : at] + limits[at + 1 : at + 2]:
+        for limit in limits[max(at - 1, 0) : at]:
             others.append((each.kind, each.choice._replace(decode_seqs=limit), guess, each.rate))
     if not rounds.ended:
-        found += [tried for _, tried in rounds.results(race.pool, others, "pools with another limit of decodes")]
+        found += [tried for _, tried in rounds.results(race.pool, others, "pools with a lower limit of decodes")]
     done += found
     return [each for each in found if each.rate > 0 and not each.refused]
 
@@ -280,8 +281,8 @@ def _compare(
         most = max(rows, key=lambda row: row.rate_per_s)
         needed = most.choice.devices * math.ceil(asked.rate / most.rate_per_s)
         raise SpecError(
-            f"--rate {asked.rate:g}: at most {most.rate_per_s:.1f} requests/s are within the limits on these GPUs; "
-            f"offer more, such as --on {most.kind.offer.gpu}:{2 * needed} (about {needed} are needed), or raise the "
+            f"{caller_name('rate')} {asked.rate:g}: at most {most.rate_per_s:.1f} requests/s are within the limits on "
+            f"these GPUs; offer more, such as {caller_name('on')} {most.kind.offer.gpu}:{2 * needed} (about {needed} are needed), or raise the "
             "limits"
         )
     best = rows[order[0]]
@@ -342,7 +343,7 @@ def _serve_best(race: Race, tried: Tried, best: Recommended) -> Measures:
     rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
     deployment = race.deployment(tried.kind, best.choice)
     some = first(race.requests, FULL_REQUESTS)
-    return serve_requests(serving, deployment, scale_rate(some, rate / some.offered_per_s)).measures
+    return serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
 
 
 def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:

@@ -22,11 +22,11 @@ from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
 from archsim.serving.requests import Requests, first
-from archsim.serving.serving import ENOUGH, serve_requests, simulate_requests
+from archsim.serving.serving import ENOUGH, at_full_clock, serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
-from archsim.specs.serving import RoutingSpec
+from archsim.specs.serving import RoutingSpec, SearchSpec
 from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of, with_choice
 from archsim.studies.serving.engines import Known, build_sides, deployment_of, estimate_rate
 from archsim.studies.serving.highest_rate import SUSTAINED, highest_rate
@@ -113,7 +113,7 @@ class OfLayout(PartOfSearch):
                 draft_tokens=self.drafts,
             )
             for instances, prefill in layout.counts for tokens in given.max_num_batched_tokens
-            for seqs in given.max_num_seqs for decode_seqs in (given.decode_max_num_seqs if prefill else ()) or (0,)
+            for seqs in given.max_num_seqs for decode_seqs in _limits_of_decodes(given, seqs if prefill else 0)
         ]  # fmt: skip
 
     def summary(self, row: Mapping[str, Any]) -> str:
@@ -164,7 +164,7 @@ class OfLayout(PartOfSearch):
                 blocks = deployment.prefill.pool.kv_blocks
                 measures = unbound[key].with_room(blocks) if key in unbound else None
                 if measures is None:
-                    outcome = serve_requests(serving, deployment, requests)
+                    outcome = serve_requests(at_full_clock(serving), deployment, requests)
                     measures = outcome.measures
                     if run := _unbound_run(outcome, choice):
                         unbound[key] = run
@@ -172,6 +172,11 @@ class OfLayout(PartOfSearch):
             except ArchsimError as error:
                 found[choice] = ConfigurationResult(choice, None, str(error))
         return [found[choice] for choice in choices]
+
+
+def _limits_of_decodes(given: SearchSpec, seqs: int) -> Sequence[int]:
+    """Those below that of all engines, which holds for engines that decode, too; 0: none of their own."""
+    return [each for each in given.decode_max_num_seqs if each <= seqs] or [0]
 
 
 @dataclass(frozen=True, eq=False)

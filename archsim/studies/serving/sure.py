@@ -271,8 +271,8 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if system.launch != WITH_KERNELS:
         return "scaled"
     calibration = calibration_on(system)
-    if calibration.reference != calibration.measured_rates or not (
-        table != "collectives" or has_measured_links(system)
+    if calibration.reference != calibration.measured_rates or (
+        table == "collectives" and not has_measured_links(system)
     ):
         return "scaled"
     precision = serving.spec.precision.dtypes(system.compute.dtype)
@@ -285,7 +285,7 @@ def _way(serving: serving_files.Serving, table: str) -> str:
         return "fit" if any((each.hidden, each.ffn) == shape for each in own) else "nearest_shape"
     if table == "attention" and any(note.startswith(ATTENTION_STANDS_IN) for note in stand.notes):
         return "sibling_gpu"
-    return "nearest_shape"
+    return "fit" if table == "collectives" else "nearest_shape"
 
 
 def find_sure(
