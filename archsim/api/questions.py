@@ -336,10 +336,10 @@ def block_worth(
     Returns a `BlockWorth`: ``.verdict``, ``.rows`` (every run of a policy that uses the block, beside that of the
     policy that differs in it alone), ``.costs`` (mm², W, USD with range, shares of the machine), ``.break_evens``.
 
-    block: ``prediction``, ``allocator`` or ``speeds``. experiment: also the folder of a report, whose runs are
-    taken (one draw); otherwise its policies with and without the block are simulated on three draws of the traffic, and the block pays
-    what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more: ``.worlds`` is what
-    every pair gains where all numbers with a range are drawn so often (`sure`).
+    block: ``prediction``, ``allocator`` or ``speeds``. experiment: also the folder of a report, whose runs are taken
+    (one draw); otherwise its policies with and without the block are simulated on three draws of the traffic, and the
+    block pays what it pays in every draw, by 1 % or more. jobs, watcher: as of ``sweep``. samples: 16 or more:
+    ``.worlds`` is what every pair gains where all numbers with a range are drawn so often (`sure`).
 
     Raises SpecError for an unknown block, for an experiment with axes, for policies of which no two differ in it alone,
     and for systems whose GPUs decide; otherwise as `sweep`.
