@@ -282,8 +282,8 @@ def _compare(
         needed = most.choice.devices * math.ceil(asked.rate / most.rate_per_s)
         raise SpecError(
             f"{caller_name('rate')} {asked.rate:g}: at most {most.rate_per_s:.1f} requests/s are within the limits on "
-            f"these GPUs; offer more, such as {caller_name('on')} {most.kind.offer.gpu}:{2 * needed} (about {needed} are "
-            "needed), or raise the limits"
+            f"these GPUs; offer more, such as {caller_name('on')} {most.kind.offer.gpu}:{2 * needed} (about {needed} "
+            "are needed), or raise the limits"
         )
     best = rows[order[0]]
     measures = _serve_best(race, finalists[order[0]], best)
