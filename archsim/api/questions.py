@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from archsim.evidence.claims import Claims
     from archsim.runs.sweep import Watcher
     from archsim.search.compare import OptionComparison
-    from archsim.search.deployments import DeploymentComparison, ServedWhy
+    from archsim.search.deployments import DeploymentComparison
+    from archsim.search.served_why import ServedWhy
     from archsim.specs.model import ModelSpec
     from archsim.specs.system import SystemSpec
     from archsim.studies.block_worth import BlockWorth
@@ -229,7 +230,7 @@ def why(
     from archsim.studies.why import explain
 
     if _is_deployment(experiment):
-        from archsim.search.deployments import why_deployment
+        from archsim.search.served_why import why_deployment
         from archsim.specs.serving_files import load_serving
 
         source = cast("Source", experiment)

@@ -51,7 +51,7 @@ def _of_deployment(args: argparse.Namespace) -> Answer:
     import archsim as ar
     from archsim.cli.printing import print_compiling
     from archsim.report.answer import Answer, Grid
-    from archsim.search.deployments import ServedWhy
+    from archsim.search.served_why import ServedWhy
 
     print_compiling("serving")
     found = ar.why(args.file, args.overrides, report=heartbeat.begins)

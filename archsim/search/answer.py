@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
 from archsim.base.errors import capital
-from archsim.base.quantities import TIME, format_quantity
 from archsim.report.units import listing, percent, significant, with_prefix
 from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
@@ -18,7 +17,6 @@ from archsim.uncertainty.estimate import SURE, OptionPair
 from archsim.uncertainty.plateau import best_value
 
 WORLDS_OF_A_SIZE = 10  # percentile of the rate for which a number of machines is recommended
-_PART = {"projections": "projections", "dense": "dense layers", "all_reduce": "all-reduces", "head": "head"}
 
 
 def answer(found: OptionComparison) -> str:
@@ -184,53 +182,3 @@ def _size(found: OptionComparison) -> str:
         sizes.append(f"{count} {each.side.name} ({with_prefix(usd)} USD)")
     worlds = f" in {SURE:.0%} of samples" if found.samples else ""
     return f" {rate:g} requests per second{worlds} take {' or '.join(sizes)}."
-
-
-def reasons(found: OptionComparison) -> Iterator[str]:
-    """How every side is used, what its time goes to, and how near it is to its limits."""
-    for each in found.sides:
-        way, batch, limits = each.chosen.way, each.batch, found.limits
-        if each.rates[0] <= NEVER:
-            fastest = float(each.frontier.ends()[0])
-            yield f"{each.side.label} does not keep the limits: its fastest token takes {_ms(fastest)}."
-            continue
-        parts = sorted(batch.parts_ns.items(), key=lambda part: -part[1])[:3]
-        spent = listing(f"{percent(ns / batch.ns)} {_PART.get(name, name)}" for name, ns in parts)
-        yield (
-            f"{each.side.label}: {way.label}, {batch.batch:,} requests per engine. An iteration takes {_ms(batch.ns)} "
-            f"({spent})."
-        )
-        if found.samples and limits.tpot_ns < inf:
-            yield _edge(found, each)
-        if abs(each.simulated - 1) > 0.01:
-            yield f"The event engine takes {each.simulated:.2f} times the estimate, which the rates include."
-    if found.varied is None and len(found.sides) > 1 and all(each.rates[0] > NEVER for each in found.sides[:2]):
-        a, b = found.sides[:2]
-        ratio_ = float(np.median(a.rates / b.rates))
-        yield (
-            f"Per dollar, both serve as much if {a.side.label} costs {with_prefix(b.usd[0] * ratio_)} USD; it is "
-            f"estimated at {with_prefix(a.usd[0])} USD, and {b.side.label} at {with_prefix(b.usd[0])} USD."
-        )
-
-
-def _edge(found: OptionComparison, each: Compared) -> str:
-    """Whether the batch is held by the limit, and which keeps it in most worlds."""
-    at = next(at for at, used in enumerate(each.machine.used) if used is each.chosen)
-    curve, used, limit = each.frontier.curves[at], each.chosen, found.limits.tpot_ns
-    if curve.tpot_ns[0, -1] < limit:
-        largest = _ms(float(curve.tpot_ns[0, -1]))
-        return f"{each.side.name} is held by its largest batch, not by the limit: a token takes {largest} there."
-    sizes = np.log([one.batch for one in used.batches])
-    keeps = [
-        float(np.exp(np.interp(np.log(limit), np.log(np.maximum.accumulate(row)), sizes))) for row in curve.tpot_ns[1:]
-    ]
-    safe = int(np.percentile(keeps, 100 - 100 * SURE)) // used.way.groups * used.way.groups
-    missed = float(np.mean(np.array(keeps) < each.batch.batch * 0.999))
-    return (
-        f"{each.side.name} is at the limit: {each.batch.batch:,} requests miss it in {percent(missed)} of samples, and "
-        f"{max(safe, used.way.groups):,} keep it in {SURE:.0%}."
-    )
-
-
-def _ms(ns: float) -> str:
-    return format_quantity(float(f"{ns:.3g}"), TIME)

@@ -17,8 +17,9 @@ from archsim.runs.executor import do_all
 from archsim.runs.prices import build_costs
 from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
+from archsim.search.limits import Limits
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
-from archsim.search.options import EQUALS, Limits, Requests, Side
+from archsim.search.options import EQUALS, Requests, Side
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
 from archsim.studies.machine_price import price_machine

@@ -12,6 +12,7 @@ from archsim.base import errors
 from archsim.base.quantities import as_written
 from archsim.report.units import listing
 from archsim.search import options
+from archsim.search.limits import limits_of
 from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
 from archsim.verbs import known_value
@@ -70,11 +71,12 @@ def compare_options(
         return compare_deployments(
             sides, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
         )
-    from archsim.search.answer import answer, reasons
+    from archsim.search.answer import answer
     from archsim.search.compare import SAMPLES as WORLDS
     from archsim.search.compare import Varied, compare_machines
+    from archsim.search.reasons import reasons
 
-    limits = options.limits_of(question.tpot, question.ttft, question.rate)
+    limits = limits_of(question.tpot, question.ttft, question.rate)
     prompts = any((question.ttft, question.rate, question.input_tokens, question.output_tokens))
     requests = Requests(
         question.input_tokens or options.PROMPT, question.output_tokens or options.OUTPUT, bool(prompts)

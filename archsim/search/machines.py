@@ -21,7 +21,8 @@ from archsim.runs.plan import select
 from archsim.runs.run import Run
 from archsim.runs.simulator import Simulator
 from archsim.search.frontier import Curve
-from archsim.search.options import Limits, Requests, Side, experiment_with
+from archsim.search.limits import Limits
+from archsim.search.options import Requests, Side, experiment_with
 from archsim.serving.deployment import BY_RANK, GATHERED, LOW_LATENCY
 from archsim.serving.expert_groups import WITH_KERNELS, part_of
 from archsim.specs import config_files, library

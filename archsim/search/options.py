@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from archsim.base import errors, yaml
-from archsim.base.quantities import TIME, format_quantity, parse_quantity
 from archsim.specs import config_files, library, references
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.file_kinds import EXPERIMENT, SERVE
@@ -23,26 +21,6 @@ SYSTEM = "system"
 PROMPT, OUTPUT = 1024.0, 512.0
 _ENDS = ("node", "cluster", "nvl72")  # of names of shipped machines of a GPU, the smallest first
 _LISTED = re.compile(r"\[(?P<values>.*)\]\s*(?P<unit>[A-Za-z/%]*)", re.DOTALL)
-
-
-class Limits(NamedTuple):
-    """What all sides have to keep."""
-
-    tpot_ns: float = inf  # time per output token
-    ttft_ns: float = inf  # time to first token
-    rate_per_s: float = 0.0  # requests a second that have to be served; 0: as many as possible
-
-    @property
-    def given(self) -> bool:
-        """Whether there is one."""
-        return self != Limits()
-
-    @property
-    def words(self) -> str:
-        """``At 50 ms a token and 2 s to the first one``; '' without a limit on times."""
-        parts = [f"{format_quantity(self.tpot_ns, TIME)} per token"] if self.tpot_ns < inf else []
-        parts += [f"{format_quantity(self.ttft_ns, TIME)} to the first token"] if self.ttft_ns < inf else []
-        return f"At {' and '.join(parts)}" if parts else ""
 
 
 class Requests(NamedTuple):
@@ -72,31 +50,6 @@ class Side(NamedTuple):
     def label(self) -> str:
         """``8 gb200_nvl72``."""
         return f"{self.machines} {self.name}" if self.machines > 1 else self.name
-
-
-def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> Limits:
-    """Raises SpecError for what is no time, or no rate, above 0."""
-    found = {}
-    for name, text in (("tpot", tpot), ("ttft", ttft)):
-        if text is not None:
-            found[f"{name}_ns"] = _time_ns(name, text)
-    try:
-        rate_per_s = float(str(rate or 0).removesuffix("/s"))
-    except ValueError:
-        rate_per_s = -1.0
-    if not 0 <= rate_per_s < inf or (rate is not None and rate_per_s == 0):
-        raise errors.SpecError(f"rate {rate}: expected requests per second above 0, such as 100/s")
-    return Limits(**found, rate_per_s=rate_per_s)
-
-
-def _time_ns(name: str, text: str) -> float:
-    try:
-        value = float(parse_quantity(text, TIME))
-    except ValueError as error:
-        raise errors.SpecError(f"{name}: {error}") from None
-    if not value > 0:
-        raise errors.SpecError(f"{name} {text}: expected a time above 0")
-    return value
 
 
 def vary_of(texts: Sequence[str] | Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:

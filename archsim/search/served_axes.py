@@ -78,23 +78,23 @@ def serve_load(
         ranges = {} if found is None else found.options[0].intervals
         return load_sentence(run.serving, row, offered, ranges, found.samples if found is not None else 0, rate)
 
-    told: list[str] = []
+    sentences: list[str] = []
 
     def tell(table: tables.Table) -> str:
-        told.append(answer(table))
+        sentences.append(answer(table))
         nonlocal found
         if found is not None:
-            found = replace(found, sentence=told[0].removesuffix("."))
+            found = replace(found, sentence=sentences[0].removesuffix("."))
             if folder is not None:
                 write_sure(found, folder)
-        return told[0]
+        return sentences[0]
 
     if folder is None:
         served = page.serve_all(plan, watcher)
         tell(served.table)
     else:
         served = page.serve_into(plan, folder, watcher, around, jobs, tell)
-    return replace(served, answer=told[0], sampled=found)
+    return replace(served, answer=sentences[0], sampled=found)
 
 
 def in_question(rows: Sequence[Mapping[str, Any]], judged: str, higher: bool, most: int) -> list[int]:
