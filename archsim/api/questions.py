@@ -80,9 +80,7 @@ def sure(
     refuse_few(samples)
     if _is_deployment(experiment):
         named = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
-        for name, value in (named | {"seed": seed or None}).items():
-            if value is not None:
-                raise SpecError(f"{verbs.caller_name(name)} {value}: a file of `archsim serve` has no choice of it")
+        _refuse_choices(named | {"seed": seed or None})
         source, changes = cast("Source", experiment), files.override_texts(overrides)
         return serve_sure(source, samples, changes, out=out, watcher=watcher, jobs=jobs)
     chosen = {"system": system, "model": model, "policy": policy, "batch": batch, "assumptions": assumptions}
@@ -91,6 +89,13 @@ def sure(
     if out is None:
         return find_sure(selection, samples, None, jobs, watcher, seed)
     return sure_into(selection, samples, Path(out), jobs, watcher, seed)
+
+
+def _refuse_choices(given: Mapping[str, Any]) -> None:
+    """Raise SpecError for what is chosen of the runs of an experiment; a deployment has none of it."""
+    for name, value in given.items():
+        if value is not None:
+            raise SpecError(f"{verbs.caller_name(name)} {value}: a file of `archsim serve` has no choice of it")
 
 
 def _is_deployment(source: Any) -> bool:
@@ -233,6 +238,7 @@ def why(
         from archsim.search.served_why import why_deployment
         from archsim.specs.serving_files import load_serving
 
+        _refuse_choices({"step": step, "layer": layer, **chosen})
         source = cast("Source", experiment)
         name = "the deployment" if isinstance(source, Mapping) else Path(source).stem
         return why_deployment(load_serving(source, files.override_texts(overrides)), name, report)

@@ -54,7 +54,8 @@ def _of_deployment(args: argparse.Namespace) -> Answer:
     from archsim.search.served_why import ServedWhy
 
     print_compiling("serving")
-    found = ar.why(args.file, args.overrides, report=heartbeat.begins)
+    chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
+    found = ar.why(args.file, args.overrides, step=args.step, layer=args.layer, report=heartbeat.begins, **chosen)
     assert isinstance(found, ServedWhy)
     rows = [(each.what, f"{each.ttft:+.1%}", f"{each.tpot:+.1%}", f"{each.goodput:+.1%}") for each in found.levers]
     table = Grid(("with",), rows, ("mean TTFT", "mean TPOT", "goodput"))

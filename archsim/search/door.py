@@ -15,7 +15,7 @@ from archsim.search import options
 from archsim.search.limits import limits_of
 from archsim.search.options import Requests, Side
 from archsim.specs.file_kinds import SERVE
-from archsim.verbs import known_value
+from archsim.verbs import caller_name, known_value
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ def compare_options(
     if served:
         from archsim.search.deployments import SAMPLES, compare_deployments
 
+        if question.samples == 0:
+            said = "a comparison of deployments rests on samples. Give 16 or more"
+            raise errors.SpecError(f"{caller_name('samples')} 0: {said}")
         changes = [*overrides]
         changes += [
             f"slo.{name}={value}" for name, value in (("ttft", question.ttft), ("tpot", question.tpot)) if value

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from support.examples import sampled
 
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
@@ -96,9 +97,9 @@ def test_a_wafer_that_is_not_cut_has_no_bonds():
         load_system("dojo", ["made={carrier: monolithic}"])
 
 
-def test_every_shipped_machine_costs_the_same_at_both_doors():
-    for name in config_files.named_files("systems"):
-        system = load_system(name)
-        priced = price_machine(system, samples=16)
-        assert priced.own_usd[0] == pytest.approx(sum(build_costs(system).usd.values()), rel=0.02), name
-        assert priced.own_usd[1:].min() <= priced.own_usd[0] <= priced.own_usd[1:].max(), name
+@pytest.mark.parametrize("name", sampled(SYSTEMS, lambda name: SYSTEMS.index(name) % 5 == 0))
+def test_every_shipped_machine_costs_the_same_at_both_doors(name):
+    system = load_system(name)
+    priced = price_machine(system, samples=16)
+    assert priced.own_usd[0] == pytest.approx(sum(build_costs(system).usd.values()), rel=0.02)
+    assert priced.own_usd[1:].min() <= priced.own_usd[0] <= priced.own_usd[1:].max()
