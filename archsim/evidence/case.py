@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from archsim.base import tables
+
 if TYPE_CHECKING:
     import pandas
 
@@ -35,9 +37,7 @@ class Case(NamedTuple):
 
 def frame_of(cases: Iterable[Case], **columns: Sequence | np.ndarray) -> pandas.DataFrame:
     """A row a case, with ``error``. ``columns``: a value for each case."""
-    import pandas
-
-    found = pandas.DataFrame(list(cases), columns=list(Case._fields)).assign(**columns)
+    found = tables.frame_of(cases, Case._fields).assign(**columns)
     return found.assign(error=found["predicted"] / found["measured"] - 1)
 
 
