@@ -190,7 +190,7 @@ def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuan
 def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
-    rates = system.nominal_rates
+    rates = system.kernel_rates
     sizes = moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
     vectors = die.Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
     shares = slowest["vectors"].slowest, slowest["multiply"].slowest
