@@ -109,6 +109,14 @@ def attentions(model: ModelSpec) -> list[tuple[attention.Kind, int]]:
     return [(_check_kind(model, kind), layers) for kind, layers in model.attention_layers]
 
 
+def kind_of_attention(model: ModelSpec) -> str:
+    """Kind of kernels of most of its attentions, as widths of measured laws have it (`archsim.specs.uncertainty`)."""
+    kind = max(model.attention_layers, key=lambda each: each[1], default=(None, 0))[0]
+    if getattr(kind, "measured_as", None) is None:
+        return "attention"
+    return "sparse" if attention.attention_blocks.BLOCK in kind.measured_parts else "linear"
+
+
 def program(
     model: ModelSpec, parallel: Parallelism, apart: Collection[attention.Kind] = (), moves: str | None = None
 ) -> tuple[Layers, ...]:

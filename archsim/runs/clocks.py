@@ -135,7 +135,7 @@ class PowerState(NamedTuple):
 
 
 def highest_clock(within: Callable[[int], bool], low: int, high: int) -> int:
-    """The highest clock from ``low`` to ``high`` that is within, as all below it are; ``low``, not asked, if none is."""
+    """The highest clock from ``low`` to ``high`` that is within, as all below are; ``low``, not asked, if none is."""
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if within(middle) else (low, middle - 1)

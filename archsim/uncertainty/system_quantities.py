@@ -17,7 +17,7 @@ from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.specs.uncertainty import LevelsSpec, UncertaintySpec, load_widths
+from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen
 from archsim.uncertainty.quantities import Distribution, Quantity
 
@@ -223,13 +223,14 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
-        table, carried = "collectives", assumptions.dispatch not in GATHERING and _is_carried_over(scenario)
+        gathers = assumptions.dispatch in GATHERING
+        table, carried = "nccl" if gathers else "dispatch", not gathers and _is_carried_over(scenario)
         way = "sibling_gpu" if carried else "fit"
     elif system.d2d.copies is not None:
         table, way = "copies", "fit"
     else:
         return
-    levels = widths.measured[table][way]
+    levels = widths.levels(table, way)
     source = f"{levels.source} ({levels.points} points that no fit saw)"
     for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
         key = f"measured.{table}.{way}.{level}{of}"
@@ -252,7 +253,7 @@ def _off(
     peak = reference.peak_flop_per_s.get(compute.dtype)
     same = peak is not None and abs(compute.peak_flop_per_s / peak - 1) < _SAME_GPU
     way = "scaled" if scaled_from or not same else way
-    levels: LevelsSpec = widths.measured[table].get(way) or widths.measured[table]["fit"]
+    levels = widths.levels(table, way)
     for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
         of_shape = f".{scenario.model.name}" if level == "shape" else ""
         source = f"{levels.source} ({levels.points} points that no fit saw)"
