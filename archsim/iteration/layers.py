@@ -111,8 +111,9 @@ def attentions(model: ModelSpec) -> list[tuple[attention.Kind, int]]:
 
 def kind_of_attention(model: ModelSpec) -> str:
     """Kind of kernels of most of its attentions, as widths of measured laws have it (`archsim.specs.uncertainty`)."""
-    kind = max(model.attention_layers, key=lambda each: each[1], default=(None, 0))[0]
-    if getattr(kind, "measured_as", None) is None:
+    known = model.attention is not None and not model.missing_geometry
+    kind = max(model.attention_layers, key=lambda each: each[1])[0] if known else None
+    if not isinstance(kind, attention.Kind) or kind.measured_as is None:
         return "attention"
     return "sparse" if attention.attention_blocks.BLOCK in kind.measured_parts else "linear"
 

@@ -18,8 +18,9 @@ KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "pric
 # Kind of kernel with widths of its own → the table of all kinds together, for how its law was never had.
 KINDS_OF_KERNELS = MappingProxyType({
     "sparse": "attention", "linear": "attention", "nccl": "collectives", "all_reduce": "collectives",
-    "dispatch": "collectives",
+    "dispatch": "collectives", "wide_ep": "moe",
 })  # fmt: skip
+WIDE_EP = 16  # ranks of experts from which curves of other shapes are further off (TensorRT-LLM on H100)
 TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches", *KINDS_OF_KERNELS)
 KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
@@ -117,6 +118,11 @@ class UncertaintySpec(fields.Spec):
         all_kinds = self.measured[KINDS_OF_KERNELS.get(table, table)]
         others = own.values() if table in KINDS_OF_KERNELS else ()
         return max((all_kinds.get(way) or all_kinds["fit"], *others), key=lambda each: each.spread)
+
+    @staticmethod
+    def table_of_experts(way: str, ranks: int) -> str:
+        """The table that says how far a law of experts on so many ranks is off."""
+        return "wide_ep" if way == "nearest_shape" and ranks >= WIDE_EP else "moe"
 
     @model_validator(mode="after")
     def _known(self) -> UncertaintySpec:

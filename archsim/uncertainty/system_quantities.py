@@ -34,7 +34,7 @@ _SAME_GPU = 0.01  # of rates: a die that differs by less is the GPU that was mea
 _MEASURED_BY = {
     "system.hbm.*": "memory", "system.llc.*": "memory", "system.d2d.*": "p2p", "system.fabric.*": "p2p",
     "system.decision.host.*": "hostpath", "system.decision.gpu.*": "launch", "kernels.*": "moe",
-    "system.compute.*": "gemm", "measured.moe.*": "moe", "measured.gemm.*": "gemm",
+    "system.compute.*": "gemm", "measured.moe.*": "moe", "measured.wide_ep.*": "moe", "measured.gemm.*": "gemm",
 }  # fmt: skip
 
 
@@ -248,11 +248,12 @@ def _off(
     scenario: Scenario, widths: UncertaintySpec, table: str, way: str, scaled_from: str | None, path: tuple[str, ...]
 ) -> Iterator[SystemQuantity]:
     """Two levels of a measured law: common to its table, and of the shape of the model."""
-    compute = scenario.system.compute
+    system, compute = scenario.system, scenario.system.compute
     reference = calibration_named(compute.calibration).reference
     peak = reference.peak_flop_per_s.get(compute.dtype)
     same = peak is not None and abs(compute.peak_flop_per_s / peak - 1) < _SAME_GPU
     way = "scaled" if scaled_from or not same else way
+    table = widths.table_of_experts(way, system.dies) if table == "moe" else table
     levels = widths.levels(table, way)
     for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
         of_shape = f".{scenario.model.name}" if level == "shape" else ""

@@ -28,6 +28,7 @@ from archsim.laws.tables import (
     shape_of,
 )
 from archsim.specs.calibration_files import find_calibration, read_calibration
+from archsim.specs.uncertainty import WIDE_EP
 from calibration.fit import moe, segments, transfers
 from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.reading import Measurements
@@ -215,7 +216,10 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
             for name, points in tables:
                 label = f"{gpu} {name}"
                 yield from _all(section, "fit", label, _left_out_points(own, section, points))
-                yield from _all(section, "nearest_shape", label, _left_out_shapes(own, section, points))
+                wide = points["ep"] >= WIDE_EP if section == "moe" else np.zeros(len(points), bool)
+                for kind, part in ((section, points[~wide]), ("wide_ep", points[wide])):
+                    found = _left_out_shapes(own, section, part) if len(part) else np.zeros(0)
+                    yield from _all(kind, "nearest_shape", label, found)
                 apart = [each for _, each in points.groupby(given.shape, sort=True)]  # of a shape each
                 of_shapes = [_residuals_at(partial(given.roofline_ns, each, gpu), each) for each in apart]
                 yield from _all(section, "roofline", label, np.concatenate(of_shapes))

@@ -221,6 +221,7 @@ def test_policies_on_a_wafer_share_their_worlds():
 @pytest.mark.parametrize(("model", "gpu", "attention", "tables"), [
     ("qwen3-32b", "h200_node", {"tp": 4}, {"attention.nearest_shape", "all_reduce.fit"}),
     ("deepseek-v3.2", "h200_node", {"dp": 8}, {"sparse.nearest_shape", "collectives.fit"}),
+    ("glm-4.5", "h100_cluster", {"dp": 16}, {"wide_ep.nearest_shape"}),
     ("qwen3-next-80b-a3b", "a100_cluster", {"tp": 2}, {"linear.scaled", "all_reduce.fit"}),
 ])  # fmt: skip
 def test_widths_are_of_the_kind_of_kernel(model, gpu, attention, tables):

@@ -251,11 +251,13 @@ def factors_of_laws(
     tables += [_collectives(serving)] if serving.system.launch == WITH_KERNELS else []
     for table in tables:
         way = _way(serving, table)
+        factor = _FACTORS[table]
+        table = widths.table_of_experts(way, serving.spec.parallel.sizes().ep) if table == "moe" else table
         levels = widths.levels(table, way)
         text = f"{levels.source} ({levels.points} points that no fit saw)"
         for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
-            factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
+            factors.append((factor, measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
     return tuple(each for each in factors if not each[1].exact)
 
 
