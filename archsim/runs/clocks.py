@@ -522,10 +522,10 @@ class _Search:
         self.guess = self._next(limits) if not self.done else (self.best or LOWEST)
 
     def _next(self, limits: PowerLimits) -> int:
-        def predicted(clock: int) -> bool:
+        def would_be(clock: int) -> bool:
             return limits.at(self._predict(clock), clock / STEPS).within
 
-        return highest_clock(predicted, (self.best or LOWEST - 1) + 1, self._above - 1)
+        return highest_clock(would_be, (self.best or LOWEST - 1) + 1, self._above - 1)
 
     def _predict(self, clock: int) -> DieLoad:
         """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""

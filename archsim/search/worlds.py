@@ -24,7 +24,7 @@ from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
 from archsim.specs.uncertainty import load_widths
 from archsim.uncertainty.quantities import Quantity
-from archsim.uncertainty.system_quantities import SystemQuantity, quantities_of
+from archsim.uncertainty.system_quantities import SystemQuantity, measured_off, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, value_of
 
 # Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
@@ -62,11 +62,7 @@ def off_of(scenario: Scenario, design: SystemSpec) -> Off:
             continue
         other = scaled or (table == "all_reduce" and not has_measured_links(system))
         way = "scaled" if other else "fit" if table == "all_reduce" else "nearest_shape"
-        levels = widths.levels(table, way)
-        for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
-            key = f"measured.{table}.{way}.{level}{of}"
-            quantity = Quantity(key, 1.0, "", levels.source, levels.level(level))
-            rest.append((table, _of_part(quantity, design)))
+        rest += [(table, _of_part(each, design)) for each in measured_off(widths, table, way, scenario.model.name)]
     host = widths.defaults["host"]
     rest.append(("host", _of_part(Quantity("system.decision.whole", 1.0, "", host.source, host.of(1.0)), design)))
     return Off(tuple(machine), tuple((table, each) for table, each in rest if not each.exact))

@@ -449,9 +449,8 @@ class SystemSpec(Spec):
 
     @property
     def kernel_rates(self) -> Rates:
-        """Peak and bandwidth of a die as designed, for laws of kernels: on the measured GPU, reads reach a share of its
-        bandwidth. Those of a GPU with another ``efficiency`` are as much faster or slower; those of other dies, which
-        nobody measured, no faster.
+        """Peak and bandwidth of a die as designed, for laws of kernels. Where reads reach a smaller share of its HBM than
+        on the measured GPU, kernels are as much slower; no kernel is faster for a larger share.
         """
         import numpy as np
 
@@ -459,8 +458,7 @@ class SystemSpec(Spec):
         from archsim.laws.transfers import read_share
         from archsim.specs.calibration_files import calibration_named
 
-        share = self.hbm.efficiency / read_share(calibration_named(self.compute.calibration))
-        share = share if self.launch == "gpu" else np.minimum(share, 1.0)
+        share = np.minimum(self.hbm.efficiency / read_share(calibration_named(self.compute.calibration)), 1.0)
         return Rates(self.compute.peak_flop_per_s, self.hbm.bandwidth_bytes_per_s * share)
 
     @property

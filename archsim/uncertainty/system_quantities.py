@@ -230,13 +230,16 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         table, way = "copies", "fit"
     else:
         return
+    for quantity in measured_off(widths, table, way, scenario.model.name):
+        yield SystemQuantity(quantity, ("d2d", "measured_factor"), factors=True)
+
+
+def measured_off(widths: UncertaintySpec, table: str, way: str, model: str) -> Iterator[Quantity]:
+    """Two levels of a measured law: common to its table, and of the shape of the model."""
     levels = widths.levels(table, way)
     source = f"{levels.source} ({levels.points} points that no fit saw)"
-    for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
-        key = f"measured.{table}.{way}.{level}{of}"
-        yield SystemQuantity(
-            Quantity(key, 1.0, "", source, levels.level(level)), ("d2d", "measured_factor"), factors=True
-        )
+    for level, of in (("common", ""), ("shape", f".{model}")):
+        yield Quantity(f"measured.{table}.{way}.{level}{of}", 1.0, "", source, levels.level(level))
 
 
 def _is_carried_over(scenario: Scenario) -> bool:
@@ -247,18 +250,15 @@ def _is_carried_over(scenario: Scenario) -> bool:
 def _off(
     scenario: Scenario, widths: UncertaintySpec, table: str, way: str, scaled_from: str | None, path: tuple[str, ...]
 ) -> Iterator[SystemQuantity]:
-    """Two levels of a measured law: common to its table, and of the shape of the model."""
+    """What a law of the die's kernels is off."""
     system, compute = scenario.system, scenario.system.compute
     reference = calibration_named(compute.calibration).reference
     peak = reference.peak_flop_per_s.get(compute.dtype)
     same = peak is not None and abs(compute.peak_flop_per_s / peak - 1) < _SAME_GPU
     way = "scaled" if scaled_from or not same else way
     table = widths.table_of_experts(way, system.dies) if table == "moe" else table
-    levels = widths.levels(table, way)
-    for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
-        of_shape = f".{scenario.model.name}" if level == "shape" else ""
-        source = f"{levels.source} ({levels.points} points that no fit saw)"
-        yield SystemQuantity(Quantity(f"{name}{of_shape}", 1.0, "", source, levels.level(level)), path, factors=True)
+    for quantity in measured_off(widths, table, way, scenario.model.name):
+        yield SystemQuantity(quantity, path, factors=True)
 
 
 def economics_of(coefficients: Coefficients) -> list[Quantity]:

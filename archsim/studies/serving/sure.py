@@ -77,7 +77,7 @@ from archsim.uncertainty.estimate import (
 )
 from archsim.uncertainty.propagation import SharedProgress
 from archsim.uncertainty.quantities import Distribution, Quantity
-from archsim.uncertainty.system_quantities import SystemQuantity, measurable, quantities_of
+from archsim.uncertainty.system_quantities import SystemQuantity, measurable, measured_off, quantities_of
 from archsim.uncertainty.worlds import drawn, draws_of, refuse_few, value_of
 
 FOLDER = "worlds"
@@ -251,13 +251,9 @@ def factors_of_laws(
     tables += [_collectives(serving)] if serving.system.launch == WITH_KERNELS else []
     for table in tables:
         way = _way(serving, table)
-        factor = _FACTORS[table]
-        table = widths.table_of_experts(way, serving.spec.parallel.sizes().ep) if table == "moe" else table
-        levels = widths.levels(table, way)
-        text = f"{levels.source} ({levels.points} points that no fit saw)"
-        for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
-            key = f"measured.{table}.{way}.{level}{of}"
-            factors.append((factor, measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
+        kind = widths.table_of_experts(way, serving.spec.parallel.sizes().ep) if table == "moe" else table
+        off_by = measured_off(widths, kind, way, serving.model.name)
+        factors += [(_FACTORS[table], measurable(each)) for each in off_by]
     return tuple(each for each in factors if not each[1].exact)
 
 
