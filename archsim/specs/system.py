@@ -449,8 +449,8 @@ class SystemSpec(Spec):
 
     @property
     def kernel_rates(self) -> Rates:
-        """Peak and bandwidth of a die as designed, for laws of kernels. Where reads reach a smaller share of its HBM than
-        on the measured GPU, kernels are as much slower; no kernel is faster for a larger share.
+        """Peak and bandwidth of a die as designed, for laws of kernels. Where reads reach a smaller share of its HBM
+        than on the measured GPU, kernels are as much slower; no kernel is faster for a larger share.
         """
         import numpy as np
 
