@@ -14,8 +14,8 @@ from archsim.specs.system import SystemSpec
 # The latency of a hop of measured nodes where it is not that of an H100 (configs/systems/rtx_pro_6000_pair.yaml;
 # h100_node.yaml). Latencies of parts of one kind differ by 0.7 to 1.5 (configs/uncertainty/widths.yaml). It decides
 # where a machine's own number is another: ranges are then those of scaled laws (`has_measured_links`).
-HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0
-NIC_HOP_NS = 2000.0  # between measured nodes (h100_cluster.yaml)
+HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0  # 700 to 1500, and 210 to 450
+NIC_HOP_NS = 2000.0  # between measured nodes (h100_cluster.yaml), 1400 to 3000
 
 
 def calibration_on(system: SystemSpec) -> CalibrationSpec:
