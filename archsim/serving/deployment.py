@@ -32,6 +32,8 @@ GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  #
 # than a token takes (_torch/modules/fused_moe, enable_alltoall: moe_ep_size > top_k, 8 of DeepSeek's and Qwen3's);
 # recipes of SGLang name DeepEP for engines of more than a node.
 GATHERED_RANKS = NODE
+# Experts of SGLang's decodes behind DeepEP: DeepGEMM's masked grouped products (python/sglang/srt/layers/moe/ep_moe).
+BEHIND_DISPATCH = "deepepmoe-generation"
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -95,6 +97,7 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
         engine.library, model, engine.calibration, engine.parallel, precision,
         experts=experts_of(engine.routing, engine.library),
         moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None,
+        kernel=BEHIND_DISPATCH if wide and engine.library == "sglang" and engine.decodes_alone else "",
         rates=engine.rates, links=engine.links, most_tokens=min(most, 32768),
     )  # fmt: skip
     if not wide:
