@@ -14,7 +14,7 @@ from archsim.iteration import rank_memory
 from archsim.iteration.collectives import gathered_ns, with_copies
 from archsim.iteration.constants import NO_HOST, Host, engines
 from archsim.iteration.engine_laws import engine_laws, fastest
-from archsim.iteration.experts import ByChance, Experts, FusedLaw
+from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
 from archsim.iteration.times import IterationLaws
 from archsim.laws.laws import Laws
@@ -93,10 +93,11 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
     model, apart = engine.model, engine.routing is None
     if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
+    experts = ByChance(engine.library) if engine.routing == UNIFORM else FusedLaw(engine.routing or UNIFORM)
     wide = dispatches_alike(engine)
     laws, notes = engine_laws(
         engine.library, model, engine.calibration, engine.parallel, precision,
-        experts=experts_of(engine.routing, engine.library),
+        experts=None if apart else experts,
         moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None,
         kernel=_behind_dispatch(engine) if wide else "", rates=engine.rates, links=engine.links,
         most_tokens=min(most, 32768),
@@ -125,20 +126,15 @@ def _behind_dispatch(engine: ServingEngine) -> str:
     return of_pool if engine.library == "sglang" else ""
 
 
-def dispatch_of(domain: int, ranks: int, decodes_alone: bool) -> str:
-    """How more than GATHERED_RANKS exchange tokens: once for every rank that takes some; between nodes, engines that
-    only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do.
-    """
-    return LOW_LATENCY if decodes_alone and ranks > domain else BY_RANK
-
-
 def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
-    """With dispatch and combine by the laws of their kernels; and whose they are, in words."""
+    """With dispatch and combine by the laws of their kernels, once for every rank that takes a token; between nodes,
+    engines that only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do; and whose they are, in words.
+    """
     parallel, model = engine.parallel, engine.model
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
     n_bytes = vector_bytes(model.expert_width, engine.precision.experts, "bf16")
-    how = dispatch_of(domain_of(engine.calibration), parallel.ranks, engine.decodes_alone)
+    how = LOW_LATENCY if engine.decodes_alone and parallel.ranks > domain_of(engine.calibration) else BY_RANK
     found = send_equal(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
     layers = len(model.moe_layer_ids)
     moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
@@ -146,13 +142,6 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
     by = {**laws.by, TOKENS: {**laws.by[TOKENS], **moved}}
     outside = {**laws.outside, TOKENS: laws.outside[TOKENS] + beyond}
     return replace(laws, by=by, outside=outside), found.sources
-
-
-def experts_of(routing: str | None, library: str | None = None) -> Experts | None:
-    """Who times the experts of a routing, served by an engine with kernels of ``library``."""
-    if routing is None:
-        return None
-    return ByChance(library) if routing == UNIFORM else FusedLaw(routing)
 
 
 def with_host(

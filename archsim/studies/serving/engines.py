@@ -101,9 +101,7 @@ def build_sides(
 
 
 def prefilling(serving: Serving) -> str:
-    """What engines that prefill do alone: with kernels of their own under SGLang; under others they are those that do
-    both.
-    """
+    """`Known` of engines that prefill: SGLang's have kernels of their own, others are those that do both."""
     return "prefills_alone" if serving.spec.engine == "sglang" else ""
 
 
