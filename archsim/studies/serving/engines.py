@@ -25,9 +25,8 @@ from archsim.specs.serving import TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.configuration import Configuration
 
-# Engines by their sizes, and what they do alone (`prefilling`, DECODES; '': both).
+# Engines by their sizes, and what they do alone (PREFILL, DECODE; '': both).
 Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
-DECODES = "decodes_alone"
 
 
 class RateEstimate(NamedTuple):
@@ -90,7 +89,7 @@ def build_sides(
     """
     sizes_alone = decode or parallel
     first = serving, parallel, prefilling(serving) if apart else ""
-    kinds = [first, (decodes_alone(serving, sizes_alone), sizes_alone, DECODES)][: 1 + apart]
+    kinds = [first, (decodes_alone(serving, sizes_alone), sizes_alone, DECODE)][: 1 + apart]
     found = []
     for one, sizes, alone in kinds:
         key = sizes, alone
@@ -102,15 +101,16 @@ def build_sides(
 
 def prefilling(serving: Serving) -> str:
     """`Known` of engines that prefill: SGLang's have kernels of their own, others are those that do both."""
-    return "prefills_alone" if serving.spec.engine == "sglang" else ""
+    return PREFILL if serving.spec.engine == "sglang" else ""
 
 
 def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
     one group of experts that has rebalanced. ``alone``: as of `Known`.
     """
-    host = host_for(serving, DECODE if alone == DECODES else "", parallel.attention.dp)
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(**({alone: True} if alone else {}))
+    host = host_for(serving, DECODE if alone == DECODE else "", parallel.attention.dp)
+    given, engine = serving.spec.search, engine_of(serving, parallel)
+    engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)
     seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
     scheduler = _scheduler(serving, seqs, max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import errors, units
+from archsim.iteration.constants import DECODE
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone
@@ -59,7 +60,7 @@ class Race:
         key = kind, parallel, alone
         if key not in self.built:
             serving = self.kinds[kind].serving
-            one = decodes_alone(serving, parallel) if alone == engines.DECODES else serving
+            one = decodes_alone(serving, parallel) if alone == DECODE else serving
             self.built[key] = engines.largest(one, parallel, alone)
         return self.built[key]
 
@@ -68,7 +69,7 @@ class Race:
         alone = engines.prefilling(self.kinds[kind].serving) if choice.prefill else ""
         sides = [self.side(kind, choice.parallel, alone)]
         if choice.prefill:
-            sides.append(self.side(kind, choice.decode or choice.parallel, engines.DECODES))
+            sides.append(self.side(kind, choice.decode or choice.parallel, DECODE))
         return engines.deployment_of(self.kinds[kind].serving, sides, choice)
 
     def asked_at(self, rate: float, residence_ns: float) -> Requests:
