@@ -14,7 +14,7 @@ from archsim.iteration import rank_memory
 from archsim.iteration.collectives import gathered_ns, with_copies
 from archsim.iteration.constants import NO_HOST, Host, engines
 from archsim.iteration.engine_laws import engine_laws, fastest
-from archsim.iteration.experts import ByChance, Experts, FusedLaw
+from archsim.iteration.experts import ByChance, FusedLaw
 from archsim.iteration.layers import ACTIVATION_BYTES, COMBINE, DISPATCH, ELSEWHERE, EXPERTS, TOKENS, has_experts
 from archsim.iteration.times import IterationLaws
 from archsim.laws.laws import Laws
@@ -32,6 +32,9 @@ GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  #
 # than a token takes (_torch/modules/fused_moe, enable_alltoall: moe_ep_size > top_k, 8 of DeepSeek's and Qwen3's);
 # recipes of SGLang name DeepEP for engines of more than a node.
 GATHERED_RANKS = NODE
+# Experts of SGLang behind DeepEP: DeepGEMM's masked grouped products of decodes, its contiguous ones of prompts
+# (python/sglang/srt/layers/moe/ep_moe).
+OF_DECODES, OF_PROMPTS = "deepepmoe-generation", "deepepmoe-context"
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -90,12 +93,14 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
     model, apart = engine.model, engine.routing is None
     if apart:  # experts are timed elsewhere, and may be shared unevenly
         model = model.model_copy(update={"experts": -(-model.experts // engine.parallel.ep) * engine.parallel.ep})
+    experts = ByChance(engine.library) if engine.routing == UNIFORM else FusedLaw(engine.routing or UNIFORM)
     wide = dispatches_alike(engine)
     laws, notes = engine_laws(
         engine.library, model, engine.calibration, engine.parallel, precision,
-        experts=experts_of(engine.routing, engine.library),
+        experts=None if apart else experts,
         moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None,
-        rates=engine.rates, links=engine.links, most_tokens=min(most, 32768),
+        kernel=_behind_dispatch(engine) if wide else "", rates=engine.rates, links=engine.links,
+        most_tokens=min(most, 32768),
     )  # fmt: skip
     if not wide:
         return laws, notes
@@ -106,29 +111,30 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
 def dispatches_alike(engine: ServingEngine) -> bool:
     """Whether ranks send tokens to the experts that they take, and not to all ranks, and no traffic says where these
     are: beyond GATHERED_RANKS, with whole experts on every rank. SGLang's recipes of GB200 in FP8 name DeepEP for
-    decodes on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
+    both pools on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
     """
     parallel = engine.parallel
     several = parallel.dp > 1 and parallel.expert_tp == 1 and has_experts(engine.model)
-    named = engine.library == "sglang" and engine.decodes_alone and domain_of(engine.calibration) > NODE
+    named = _behind_dispatch(engine) and domain_of(engine.calibration) > NODE
     wide = parallel.ranks > GATHERED_RANKS or (named and engine.precision.experts == "fp8_block")
-    return engine.routing is not None and several and wide
+    return engine.routing is not None and several and bool(wide)
 
 
-def dispatch_of(domain: int, ranks: int, decodes_alone: bool) -> str:
-    """How more than GATHERED_RANKS exchange tokens: once for every rank that takes some; between nodes, engines that
-    only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do.
-    """
-    return LOW_LATENCY if decodes_alone and ranks > domain else BY_RANK
+def _behind_dispatch(engine: ServingEngine) -> str:
+    """The kernel of SGLang's experts behind DeepEP, of a pool; '' for others."""
+    of_pool = OF_DECODES if engine.decodes_alone else OF_PROMPTS if engine.prefills_alone else ""
+    return of_pool if engine.library == "sglang" else ""
 
 
 def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[IterationLaws, str]:
-    """With dispatch and combine by the laws of their kernels; and whose they are, in words."""
+    """With dispatch and combine by the laws of their kernels, once for every rank that takes a token; between nodes,
+    engines that only decode take DeepEP's low-latency kernels, as SGLang's and vLLM's do; and whose they are, in words.
+    """
     parallel, model = engine.parallel, engine.model
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     tokens = np.arange(laws.sizes) / parallel.tp  # each rank of a group sends its part
     n_bytes = vector_bytes(model.expert_width, engine.precision.experts, "bf16")
-    how = dispatch_of(domain_of(engine.calibration), parallel.ranks, engine.decodes_alone)
+    how = LOW_LATENCY if engine.decodes_alone and parallel.ranks > domain_of(engine.calibration) else BY_RANK
     found = send_equal(engine.calibration, how, sizes, model.expert_width, n_bytes, parallel.ranks, tokens)
     layers = len(model.moe_layer_ids)
     moved = {DISPATCH: layers * found.dispatch, COMBINE: layers * found.combine}
@@ -138,17 +144,13 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
     return replace(laws, by=by, outside=outside), found.sources
 
 
-def experts_of(routing: str | None, library: str | None = None) -> Experts | None:
-    """Who times the experts of a routing, served by an engine with kernels of ``library``."""
-    if routing is None:
-        return None
-    return ByChance(library) if routing == UNIFORM else FusedLaw(routing)
-
-
 def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
-    """A pool from laws that are known."""
+    """A pool from laws that are known. Each micro-batch of a pipeline is an iteration of the host (SGLang,
+    python/sglang/srt/managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
+    """
+    host = host._replace(iteration_ns=engine.parallel.stages * host.iteration_ns)
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         own = f"as none were measured on {engine.calibration.gpu}"

@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.errors import ArchsimError
 from archsim.base.units import NS_PER_MS
 from archsim.evidence.serving.inferencex_rows import as_served, decode_batches
-from archsim.iteration.constants import Host, HostFile, PoolRow
+from archsim.iteration.constants import DECODE, PREFILL, Host, HostFile, PoolRow
 from archsim.serving.kv_room import handed_over, kv_blocks
 from archsim.serving.measures import times_ns
 from archsim.serving.records import KvTransfer
@@ -35,7 +35,6 @@ from measured_serving.accuracy import (
 from measured_serving.fitting import FOLDS, OUTLIER, ROUNDS, fold_of
 from measured_serving.recipes import INFERENCEX, link_bytes_per_s, scheduler_of
 
-PREFILL, DECODE = "prefill", "decode"
 SIZES = ("tp", "attention_dp", "moe_tp", "moe_ep")
 MOST_TOKENS = 2**24  # of the outputs of a point's requests: those of more take long
 SHARES = (1, REQUESTS_A_CLIENT - 1)  # of the clients' first requests, which come all at once, and of the others
@@ -80,7 +79,7 @@ def split_cases_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[SplitCase], 
     found, refused = [], {}
     for points in groups.values():
         try:
-            sides = [case_of([_side(row, side) for row in points], side == DECODE) for side in (PREFILL, DECODE)]
+            sides = [case_of([_side(row, side) for row in points], side) for side in (PREFILL, DECODE)]
             for case in sides:
                 kv_blocks(case.engine, case.scheduler)
             found.append(SplitCase(points, sides[0], sides[1], decode_batches(points)))

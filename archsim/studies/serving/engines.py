@@ -11,7 +11,7 @@ import numpy as np
 
 from archsim.base.units import NS_PER_S
 from archsim.iteration.constants import DECODE, PREFILL
-from archsim.serving.clock import times_of
+from archsim.serving.clock import HOST_ITERATION, HOST_REQUEST, times_of
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
@@ -25,8 +25,8 @@ from archsim.specs.serving import TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.configuration import Configuration
 
-# Engines by their sizes, and whether they decode alone.
-Known = dict[tuple[ParallelSpec, bool], tuple[ServingEngine, Built]]
+# Engines by their sizes, and what they do alone (PREFILL, DECODE; '': both).
+Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
 
 
 class RateEstimate(NamedTuple):
@@ -45,7 +45,7 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     (TOGETHER of them). Served rates are 0.8 to 1.3 times this (docs/recommend.md).
     """
     prompt, output = float(requests.input.mean()), float(requests.output.mean())
-    table, host, dp = built.pool.table, host_for(serving), engine.parallel.dp
+    table, dp = built.pool.table, engine.parallel.dp
     chunk, seen = min(2048.0, max(prompt, 64.0)), prompt + output / 2
     kv = built.pool.kv_blocks * serving.spec.scheduler.block_tokens / (prompt + output / 2)
     limit = serving.spec.slo.tpot_ns or np.inf
@@ -54,7 +54,7 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     while batch <= min(max(serving.spec.search.max_num_seqs), kv):
         step = _ns(table, batch, seen, 0.0)
         added = max(_ns(table, batch, seen, chunk) - step, 0.0) / chunk
-        step += host.iteration_ns + batch * host.sequence_ns
+        step += table.host[HOST_ITERATION] + batch * table.host[HOST_REQUEST]
         per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
         token_ns = batch / (per_s * output) * NS_PER_S
         if token_ns > limit:
@@ -88,7 +88,8 @@ def build_sides(
     that were built before.
     """
     sizes_alone = decode or parallel
-    kinds = [(serving, parallel, False), (decodes_alone(serving, sizes_alone), sizes_alone, True)][: 1 + apart]
+    first = serving, parallel, prefilling(serving) if apart else ""
+    kinds = [first, (decodes_alone(serving, sizes_alone), sizes_alone, DECODE)][: 1 + apart]
     found = []
     for one, sizes, alone in kinds:
         key = sizes, alone
@@ -98,12 +99,18 @@ def build_sides(
     return tuple(found)
 
 
-def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
+def prefilling(serving: Serving) -> str:
+    """`Known` of engines that prefill: SGLang's have kernels of their own, others are those that do both."""
+    return PREFILL if serving.spec.engine == "sglang" else ""
+
+
+def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
     """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
-    one group of experts that has rebalanced. ``alone``: that only decodes.
+    one group of experts that has rebalanced. ``alone``: as of `Known`.
     """
-    host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(decodes_alone=alone)
+    host = host_for(serving, DECODE if alone == DECODE else "", parallel.attention.dp)
+    given, engine = serving.spec.search, engine_of(serving, parallel)
+    engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)
     seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
     scheduler = _scheduler(serving, seqs, max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base import errors, units
+from archsim.iteration.constants import DECODE
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone
@@ -52,22 +53,23 @@ class Race:
 
     def __init__(self, asked: question.Asked, kinds: Sequence[question.SearchedServing], requests: Requests) -> None:
         self.asked, self.kinds, self.requests = asked, kinds, requests
-        self.built: dict[tuple[int, ParallelSpec, bool], tuple[ServingEngine, Built]] = {}
+        self.built: dict[tuple[int, ParallelSpec, str], tuple[ServingEngine, Built]] = {}
 
-    def side(self, kind: int, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
-        """An engine; ``alone``: that only decodes. Raises ArchsimError."""
+    def side(self, kind: int, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
+        """An engine; ``alone``: as of `engines.Known`. Raises ArchsimError."""
         key = kind, parallel, alone
         if key not in self.built:
             serving = self.kinds[kind].serving
-            one = decodes_alone(serving, parallel) if alone else serving
+            one = decodes_alone(serving, parallel) if alone == DECODE else serving
             self.built[key] = engines.largest(one, parallel, alone)
         return self.built[key]
 
     def deployment(self, kind: int, choice: configuration.Configuration) -> Deployment:
         """Raises ArchsimError."""
-        sides = [self.side(kind, choice.parallel)]
+        alone = engines.prefilling(self.kinds[kind].serving) if choice.prefill else ""
+        sides = [self.side(kind, choice.parallel, alone)]
         if choice.prefill:
-            sides.append(self.side(kind, choice.decode or choice.parallel, True))
+            sides.append(self.side(kind, choice.decode or choice.parallel, DECODE))
         return engines.deployment_of(self.kinds[kind].serving, sides, choice)
 
     def asked_at(self, rate: float, residence_ns: float) -> Requests:
