@@ -359,7 +359,8 @@ SERVE: Options = {
     "search": Option("Find the parallel sizes and batch limits with the most goodput.", only="another question"),
 }  # fmt: skip
 RUN: Options = {
-    **file(), **choice_options(), **NO_SAMPLES,
+    **file(), **choice_options(),
+    **samples("default: 32 quick ones; 0: none. `archsim sure` gives the whole answer"),
     "phase": Option(
         "Time only the dispatch or the combine of hidden vectors, with a row for each iteration and layer.",
         choices=("dispatch", "combine"),

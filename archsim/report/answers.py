@@ -13,7 +13,7 @@ from archsim.base.sums import sum
 from archsim.report.own_answers import best_other, own_policies, own_sentences, system_sentences
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
-from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, with_unit
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, ranged, with_unit
 from archsim.runs.results import Row
 
 _MOST_PLACES = 4  # in a sentence; tables have all
@@ -53,15 +53,16 @@ def sentences(report: Report) -> list[str]:
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
-    whole = [said for place in last.values() if (said := iteration_sentence(place))]
+    samples = report.ranges.get("samples", 0)
+    whole = [said for place in last.values() if (said := iteration_sentence(place, samples))]
     first = [
         *own_sentences(report, list(places)[:_MOST_PLACES]),
         *system_sentences(report, {place: [win.run for win in found] for place, found in places.items()}),
     ]
     if len(report.policies) > 1:
-        rest = [*_won(by_system, report.ranges.get("samples", 0)), *whole]
+        rest = [*_won(by_system, samples), *whole]
     else:
-        rest = [*whole, *_alone(by_system)]
+        rest = [*whole, *_alone(by_system, samples)]
     return [
         " ".join([*filter(None, [report.ranges.get("damage", "")]), *first, *rest])
         + f" These numbers hold under the assumption set {label}.",
@@ -70,15 +71,50 @@ def sentences(report: Report) -> list[str]:
     ]
 
 
-def iteration_sentence(row: Row) -> str:
-    """How long a whole decode iteration of a run takes, and the share of its MoE layers; '' where it is not known."""
+def iteration_sentence(row: Row, samples: int = 0) -> str:
+    """How long a whole decode iteration of a run takes, with its range in ``samples``, and the share of its MoE layers;
+    '' where it is not known.
+    """
     if not (whole_ns := row.get("iteration_ns")):
         return ""
     layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
+    ends = rate_ends([row])
+    spread = ends and tuple(whole_ns + layers_ns * (row["tokens_per_s"] / rate - 1) for rate in reversed(ends))
     return (
-        f"A decode iteration of {row['model']} on {row['system']} takes {with_unit(whole_ns, TIME_UNITS)} at batch "
+        f"A decode iteration of {row['model']} on {row['system']} takes "
+        f"{ranged(whole_ns, spread, TIME_UNITS, within(samples))} at batch "
         f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
     )
+
+
+def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
+    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64, counting MoE layers alone.``: runs of one policy
+    in one place, at any batches.
+    """
+    rates = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
+    if not rates:
+        return ""
+    ends = rate_ends(rows)
+    if len(rates) == 1:
+        rate = ranged(rates[0], ends, RATE_UNITS, within(samples))
+    else:
+        rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
+        rate += f" ({between(ends, lambda value: with_unit(value, RATE_UNITS))}{within(samples)})" if ends else ""
+    batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
+    return (
+        f"On {row['system']}, {row['policy']} decodes {rate} of {row['model']} at batch {batch}, by MoE layers alone."
+    )
+
+
+def rate_ends(rows: Sequence[Row]) -> tuple[float, float] | None:
+    """The least and the most tokens/s of runs in their samples; None without samples."""
+    known = [row for row in rows if row.get("tokens_per_s_p05") is not None]
+    return (min(r["tokens_per_s_p05"] for r in known), max(r["tokens_per_s_p95"] for r in known)) if known else None
+
+
+def within(samples: int) -> str:
+    """What is said of a range."""
+    return f" in {percent(0.9)} of {samples} samples" if samples else ""
 
 
 def winners(report: Report, place: Panel) -> list[Winner]:
@@ -120,9 +156,8 @@ def in_question(report: Report) -> list[list[Row]]:
                 run["run"]: run
                 for run in [win.run, *others[:1], *(r for r in runs if r["policy"] == "ep"), *beside, *own] if run
             }  # fmt: skip
-            if len(asked) > 1 or len(report.systems) > 1:
-                lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
-                found.append((win.gain or 0.0, lead, list(asked.values())))
+            lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
+            found.append((win.gain or 0.0, lead, list(asked.values())))
     gains = [gain for gain, _, _ in found]
     found.sort(key=lambda each: (each[0] not in (min(gains), max(gains)), each[1]))
     return [runs for _, _, runs in found]
@@ -259,17 +294,11 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
     return named
 
 
-def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
-    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64. No other policy ran, so none is compared.``"""
-    said = []
-    for system, places in by_system.items():
-        for place, found in places.items():
-            rates = [win.run["tokens_per_s"] for win in found if win.run.get("tokens_per_s")]
-            rate = f" {between(rates, lambda value: with_unit(value, RATE_UNITS))} of" if rates else ""
-            batch = between((win.batch for win in found), lambda value: f"{value:,.0f}")
-            policy = found[0].run["policy"]
-            said.append(f"On {system}, {policy} decodes{rate} {place.model} at batch {batch}.")
-    return [*said[:_MOST_PLACES], "No other policy ran, so none is compared."]
+def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]], samples: int) -> list[str]:
+    """`rate_sentence` of every place, and that there is no other policy."""
+    every = [found for places in by_system.values() for found in places.values()]
+    said = [rate_sentence([win.run for win in found], samples) for found in every[:_MOST_PLACES]]
+    return [*filter(None, said), "No other policy ran, so none is compared."]
 
 
 def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) -> str:

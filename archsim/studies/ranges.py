@@ -71,6 +71,17 @@ def write_ranges(
     return left_out
 
 
+def range_of(selection: Selection, row: Row, samples: int) -> dict[str, float]:
+    """The ends of tokens/s of the one run of ``selection``, whose result is ``row``; {} where nothing is decoded.
+    Raises ArchsimError for a sample that cannot run.
+    """
+    if not samples or not row["tokens_per_s"]:
+        return {}
+    (found,) = quick_worlds(selection.runs(), [row], selection.maker.traces, samples, 1)
+    cells = _cells([row], {row["run"]: found.ns})[row["run"]]
+    return {name: cells[name] for name in COLUMNS if name in cells}
+
+
 def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], samples: int) -> str:
     """What dead dies and other defects of a machine cost its fastest run at the largest batch, against the perfect
     machine; '' without any. Machines that are drawn have an axis (`archsim.studies.exploration.axes_answer`).
@@ -118,7 +129,7 @@ def _cells(group: Sequence[Row], ns: Mapping[str, np.ndarray]) -> dict[str, dict
     for row in group:
         own = float(row["decode_ns"]) / ns[row["run"]]
         values = {"tokens_per_s": row["tokens_per_s"] * own} if row["tokens_per_s"] else {}
-        if ep is not None:
+        if ep is not None and len(group) > 1:
             values["speedup_vs_ep"] = row["speedup_vs_ep"] * own / (float(ep["decode_ns"]) / ns[ep["run"]])
         ends = {name: interval(value) for name, value in values.items()}
         found[row["run"]] = {
