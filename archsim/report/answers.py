@@ -94,12 +94,10 @@ def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
     rates = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
     if not rates:
         return ""
-    ends = rate_ends(rows)
-    if len(rates) == 1:
-        rate = ranged(rates[0], ends, RATE_UNITS, within(samples))
-    else:
-        rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
-        rate += f" ({between(ends, lambda value: with_unit(value, RATE_UNITS))}{within(samples)})" if ends else ""
+    rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
+    if ends := rate_ends(rows):
+        most = ranged(max(rates), ends, RATE_UNITS, within(samples))
+        rate = most if len(rates) == 1 else f"{rate.partition(' to ')[0]} to {most}"
     batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
     return (
         f"On {row['system']}, {row['policy']} decodes {rate} of {row['model']} at batch {batch}, by MoE layers alone."
