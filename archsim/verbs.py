@@ -234,7 +234,7 @@ def jobs(meaning: str = "How many runs to simulate in parallel", cluster: bool =
     return own | {"scheduler": SCHEDULER} if cluster else own
 
 
-_DRAW = "Draw all numbers that have a range N times, and say how sure the answer is"
+_DRAW = "Sample all numbers that have a range N times, and say how sure the answer is"
 
 
 def samples(default: str, read: Callable[[str], int] = worlds_or_none) -> Options:
@@ -334,7 +334,7 @@ COMPARE: Options = {
 SURE: Options = {
     **file("The experiment, or a file of `archsim serve`"), **choice_options("all of them"),
     "samples": Option(f"{_DRAW}.", "N", read=worlds, default=256, group=EFFORT),
-    "seed": Option("Draw other samples.", "N", read=natural, default=0, group=EFFORT),
+    "seed": Option("Take other samples.", "N", read=natural, default=0, group=EFFORT),
     **out(default="reports/NAME-sure"), **jobs(),
 }  # fmt: skip
 SWEEP: Options = {
@@ -399,13 +399,13 @@ BOUND: Options = {
 }  # fmt: skip
 ENGINES: Options = {
     **file(),
-    "sample": Option("How many runs to draw at random.", "N", "--runs", positive, 40),
+    "sample": Option("How many runs to pick at random.", "N", "--runs", positive, 40),
     "interpreted": Option("Compare every column with engine: interpreted, which is slow."),
     "steps": Option("The most decode steps of a run to simulate.", "N", read=positive, default=3),
 }
 EXPLORE: Options = {
     **file("An experiment with `sweep:` and `explore:`"), **out(default="reports/NAME-exploration"), **jobs(),
-    "samples": Option("How many samples to draw, for objectives such as throughput.p10.", "N", read=int),
+    "samples": Option("How many samples to take, for objectives such as throughput.p10.", "N", read=int),
 }  # fmt: skip
 VERIFY: Options = {
     "report": Option("Folder of a report of sweep or serve, or its manifest.yaml.", "REPORT", PLACE), **jobs(),

@@ -54,14 +54,14 @@ def run_run(args: argparse.Namespace) -> Answer:
     notes = _notes(row, experiment)
     selection = select(one)
     if args.samples is None:
-        begins(f"drawing {WORLDS} quick samples")
+        begins(f"taking {WORLDS} quick samples")
         try:
             row = {**row, **range_of(selection, row, WORLDS)}
         except ArchsimError as error:
             notes.append(f"The run has no range, as one of its samples cannot run: {error}")
     parts, result = list(_parts(row, experiment, selection)), dict(row)
     if args.samples:
-        begins(f"drawing {args.samples} samples")
+        begins(f"taking {args.samples} samples")
         sure = ar.sure(one, args.samples)
         result |= {key: each for key, each in sure.table().rows[0].items() if key not in row}
         answer = sure.as_answer()

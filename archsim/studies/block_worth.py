@@ -330,7 +330,7 @@ def uses(block: str, policy: PolicySpec) -> bool:
 def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     """What the block adds to a system beside the rest of the policy. Raises SpecError where GPUs decide."""
     if system.decision.executor == "gpu":
-        raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to judge")
+        raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to assess")
     if block == SPEEDS:
         added = decision_area.speeds_part(system).cost
     else:

@@ -577,7 +577,7 @@ def _seeds_sentence(plan: SweepPlan, axes: Axes, case: Case) -> str:
     for name, runs in options.items():
         rates[name] = np.array([_rate(each) for each in runs if _draw_of(axes, each) in shared])
     names = list(rates)
-    over = f"over {count} draws of {listing(_draw_names(plan, axes))}"
+    over = f"over {count} samples of {listing(_draw_names(plan, axes))}"
     if len(names) < 2:
         found = interval(rates[names[0]] / float(np.median(rates[names[0]])) - 1)
         return f"{over}, the throughput of {case.model} on {case.system} {case.where} changes by {percents_text(found)}"
