@@ -17,7 +17,7 @@ RETIRED = {
     r"\bstands? (together|apart)\b|\bare apart\b|\bfar apart\b": "share a row, differ, outlier",
     r"\b(pay|pays|paying)\b": "is worth it",
     r"\bjudge[sd]?\b": "tested",
-    r"\b(draw|drawing|draws) (\S+ )?(quick |other |fewer |no |all )?(samples|wafers|requests|numbers)\b": "take, sample",
+    r"\b(draw|drawing|draws) (\S+ ){0,2}(samples|wafers|requests|numbers)\b": "take, sample",
     r"\b(every|single) draw\b|\bdraws of\b": "samples",
     r"\bnot met\b": "not reproduced",
     rf"\b({_PER}) an? ({_UNIT})\b(?! (at|to|on|in|that|with|has) )": "per token, per device, per step",
