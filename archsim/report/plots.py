@@ -366,7 +366,7 @@ class Bars(Figure):
             rule = {"type": "errorbar", "ticks": {"size": 8, "color": "--ink"}, "rule": {"color": "--ink"}}
             both: dict[str, Any] = {
                 "y": name,
-                "x": {"field": self.low, "type": "quantitative", "title": self.x.title},
+                "x": {"field": self.low, "type": "quantitative", "axis": {"title": self.x.title}},  # as that of bars
                 "x2": {"field": self.high},
             }
             layers.append({"mark": rule, "encoding": both})

@@ -218,6 +218,16 @@ def test_a_figure_for_print_is_as_wide_as_the_columns_of_a_paper(tmp_path, colum
     assert "11px" in text and 11 * width_pt / wide_px == pytest.approx(6, rel=0.01)
 
 
+def test_a_long_title_stands_once_in_lines_beside_whiskers(tmp_path):
+    """A title of bars in lines and another of their whiskers were joined, twice as wide as the figure."""
+    pytest.importorskip("vl_convert", reason="figures for print need vl-convert-python: pip install 'archsim[figures]'")
+    title = "gain over the policy that was the fastest of those that are no function of yours, ×"
+    bars = replace(_bars(), x=PlotAxis("value", title), low="value", high="value")
+    text = draw(bars.vega(), tmp_path / "a.svg", 1).read_text(encoding="utf-8")
+    titles = re.findall(r"<text[^>]*>(?:(?!</text>).)*gain over(?:(?!</text>).)*", text)
+    assert len(titles) == 1 and titles[0].count("gain over") == 1 and "tspan" in titles[0]
+
+
 @pytest.mark.parametrize(
     ("name", "file", "said"),
     [("gian", "a.pdf", "did you mean 'gain'.*\n  gain "), ("gain", "a.xls", "written as pdf, png, svg")],
