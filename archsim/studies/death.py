@@ -49,8 +49,8 @@ class Death:
         return [
             f"If die {self.die} of {self.dies} fails, a decode step takes {change[0]} time with its experts on the "
             f"dies with fewest ({self.after_ns / 1e6:.3f} instead of {self.before_ns / 1e6:.3f} ms, by the MoE layers "
-            f"that ran), and {change[1]} ({self.balanced_ns / 1e6:.3f} ms) with the policy's placement for {self.dies - 1} "
-            "dies.",
+            f"that ran), and {change[1]} ({self.balanced_ns / 1e6:.3f} ms) with the policy's placement for "
+            f"{self.dies - 1} dies.",
             f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
             f"placement: {moved}, so it is worth it after {self.steps} iteration{'s' * (self.steps != 1)} or more",
         ]
