@@ -328,7 +328,7 @@ COMPARE: Options = {
     **choice_options(),
     "overrides": OVERRIDES.of(help="Override a key of all sides. May be repeated."),
     **out("Folder to write the page to (default: reports/A-B-…)."),
-    **samples("default: 32 of machines, 16 of deployments, which need some, none of two designs; 0: none"),
+    **samples("default: 32 of machines, 32 quick ones of two designs, 16 of deployments, which need some; 0: none"),
     **jobs(),
 }  # fmt: skip
 SURE: Options = {

@@ -86,7 +86,7 @@ def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Select
     from archsim.runs.feasibility import kv_rooms_told
     from archsim.uncertainty.ranges import WORLDS
 
-    if whole := iteration_sentence(row, WORLDS) or rate_sentence([row], WORLDS):
+    if whole := iteration_sentence([row], WORLDS) or rate_sentence([row], WORLDS):
         yield whole
     yield _table(row, experiment)
     for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):

@@ -54,7 +54,10 @@ def sentences(report: Report) -> list[str]:
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
     samples = report.ranges.get("samples", 0)
-    whole = [said for place in last.values() if (said := iteration_sentence(place, samples))]
+    together: dict[tuple[Any, ...], list[Row]] = {}
+    for run in last.values():
+        together.setdefault((run["model"], run["batch"], run["policy"]), []).append(run)
+    whole = [said for runs in together.values() if (said := iteration_sentence(runs, samples))]
     first = [
         *own_sentences(report, list(places)[:_MOST_PLACES]),
         *system_sentences(report, {place: [win.run for win in found] for place, found in places.items()}),
@@ -71,19 +74,29 @@ def sentences(report: Report) -> list[str]:
     ]
 
 
-def iteration_sentence(row: Row, samples: int = 0) -> str:
-    """How long a whole decode iteration of a run takes, with its range in ``samples``, and the share of its MoE layers;
-    '' where it is not known.
+def iteration_at(row: Row, slower: Any) -> Any:
+    """ns of a whole iteration whose MoE layers take ``slower`` times as long, a number or an array."""
+    return row["iteration_ns"] + (row["iteration_experts_ns"] + row["iteration_transfers_ns"]) * (slower - 1)
+
+
+def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
+    """How long a whole decode iteration takes, with its range in ``samples``, and the share of its MoE layers, of runs
+    of one model, batch and policy; '' where it is not known.
     """
-    if not (whole_ns := row.get("iteration_ns")):
-        return ""
-    layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
-    ends = rate_ends([row])
-    spread = ends and tuple(whole_ns + layers_ns * (row["tokens_per_s"] / rate - 1) for rate in reversed(ends))
+    times, shares, several = [], [], len(rows) > 1
+    for row in rows:
+        if not (whole_ns := row.get("iteration_ns")):
+            return ""
+        layers_ns, rate, ends = whole_ns - iteration_at(row, 0.0), row["tokens_per_s"], rate_ends([row])
+        spread = ends and (iteration_at(row, rate / max(ends[1], rate)), iteration_at(row, rate / min(ends[0], rate)))
+        text = ranged(whole_ns, spread, TIME_UNITS, within(samples))
+        times.append(f"{text} on {row['system']}" if several else text)
+        shares.append(percent(layers_ns / whole_ns))
+    row = rows[0]
+    where = "" if several else f" on {row['system']}"
     return (
-        f"A decode iteration of {row['model']} on {row['system']} takes "
-        f"{ranged(whole_ns, spread, TIME_UNITS, within(samples))} at batch "
-        f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
+        f"A decode iteration of {row['model']}{where} takes {listing(times)} at batch {row['batch']:,} under "
+        f"{row['policy']}; MoE layers are {listing(dict.fromkeys(shares))} of it."
     )
 
 

@@ -17,7 +17,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.host import available_cores
 from archsim.base.tables import REAL, Table
-from archsim.report.answers import in_question
+from archsim.report.answers import in_question, iteration_at
 from archsim.report.own_answers import system_pairs
 from archsim.report.report import RANGES, Report
 from archsim.report.units import damage_text
@@ -119,7 +119,17 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
         "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
         "ratio_p95": found.ratio.p95, "probability": found.probability, "reverse": found.reverse,
         "tie": tie(found, samples),
-    }  # fmt: skip
+    } | _whole_pair(faster, slower, ns, samples)  # fmt: skip
+
+
+def _whole_pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:
+    """As of `_pair`, by whole iterations; {} of runs that have none."""
+    if not faster.get("iteration_ns") or not slower.get("iteration_ns"):
+        return {}
+    whole = {row["run"]: iteration_at(row, ns[row["run"]] / float(row["decode_ns"])) for row in (faster, slower)}
+    found, value = pair(faster["run"], slower["run"], whole), slower["iteration_ns"] / faster["iteration_ns"]
+    ends = {"ratio": value, "ratio_p05": found.ratio.p05, "ratio_p95": found.ratio.p95, "tie": tie(found, samples)}
+    return {f"whole_{name}": each for name, each in ends.items()}
 
 
 def _cells(group: Sequence[Row], ns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, capital
+from archsim.report.answers import iteration_at
 from archsim.report.units import (
     RATE_UNITS,
     damage_text,
@@ -163,10 +164,10 @@ class Drawn:
             slower = each.ns / each.value_ns
         if not whole:
             return _rate(ran) / slower
-        if not (ns := ran.row.get("iteration_ns")):
+        if not ran.row.get("iteration_ns"):
             return None
-        layers_ns = ran.row["iteration_experts_ns"] + ran.row["iteration_transfers_ns"]
-        return _whole_rate(ran) / (1 + layers_ns / ns * (slower - 1))
+        found: np.ndarray = ran.row["batch"] * 1e9 / iteration_at(ran.row, slower)
+        return found
 
     def layers_error(self, one: Ran, other: Ran) -> float:
         """Standard error of the ratio of two runs by the layers that ran, as a share; 0 where all ran."""
