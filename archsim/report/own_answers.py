@@ -108,7 +108,9 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
         ]  # fmt: skip
         rows = [systems[name][at] for name in systems for at in shared]
         by = "in whole iterations" if whole else "in MoE layers"
-        yield f"{first} decodes {model} {listing(parts)}, {by}{layers_text(rows)}."
+        tied = all(", a tie)" in part for part in parts)
+        begin = f"{listing([first, *others])} are a tie for {model}: {first} is" if tied else f"{first} decodes {model}"
+        yield f"{begin} {listing(parts)}, {by}{layers_text(rows)}."
 
 
 def system_pairs(groups: Sequence[Sequence[Row]]) -> Iterator[tuple[Row, Row]]:

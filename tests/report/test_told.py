@@ -258,6 +258,9 @@ def test_two_systems_are_compared_at_every_batch_with_the_range_of_their_pair():
         rows[:] = [row | {"iteration_ns": ns} for row in rows]
     (said,) = system_sentences(report, found)
     assert said.startswith("dojo decodes deepseek-v3 1.1") and "in whole iterations" in said  # though its layers lose
+    tied = pair | whole | {"tie": False, "whole_tie": True}
+    report.ranges["pairs"] = [tied, tied | {"faster_run": "mine-512", "slower_run": "dojo-512"}]
+    assert next(system_sentences(report, found)).startswith("dojo and mine are a tie for deepseek-v3: dojo is 1.1")
     assert list(system_sentences(report, {place(): found[place()]})) == []
 
 
