@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.html_page import Page
 
 from archsim.base.errors import ArchsimError
 from archsim.report.plots import Bars, Colours, PlotAxis
@@ -195,6 +196,12 @@ def test_a_report_has_the_figures_of_its_pages(tmp_path):
         "gain": "How much faster is <mine>?", "gain-2": "How much faster is <mine>?",
         "how-much-faster-is-mine": "How much faster is <mine>?",
     }  # fmt: skip
+
+
+def test_the_table_of_a_figure_has_each_row_once_with_digits_that_are_read():
+    rows = [{"name": "ep", "value": 84.14581613067107, "kind": "ep"}] * 2 + [{"name": "mine", "kind": "mine"}]
+    page = Page(replace(_bars(), rows=rows, tips=(("name", "policy"), ("value", "gain"))).html())
+    assert page.rows == [["policy", "gain"], ["ep", "84.15"], ["mine", ""]]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
