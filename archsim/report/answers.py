@@ -13,7 +13,7 @@ from archsim.base.sums import sum
 from archsim.report.own_answers import best_other, own_policies, own_sentences, system_sentences
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
-from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, ranged, with_unit
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, range_text, with_unit
 from archsim.runs.results import Row
 
 _MOST_PLACES = 4  # in a sentence; tables have all
@@ -89,7 +89,7 @@ def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
             return ""
         layers_ns, rate, ends = whole_ns - iteration_at(row, 0.0), row["tokens_per_s"], rate_ends([row])
         spread = ends and (iteration_at(row, rate / max(ends[1], rate)), iteration_at(row, rate / min(ends[0], rate)))
-        text = ranged(whole_ns, spread, TIME_UNITS, within(samples))
+        text = range_text(whole_ns, spread, TIME_UNITS, within(samples))
         times.append(f"{text} on {row['system']}" if several else text)
         shares.append(percent(layers_ns / whole_ns))
     row = rows[0]
@@ -109,7 +109,7 @@ def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
         return ""
     rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
     if ends := rate_ends(rows):
-        most = ranged(max(rates), ends, RATE_UNITS, within(samples))
+        most = range_text(max(rates), ends, RATE_UNITS, within(samples))
         rate = most if len(rates) == 1 else f"{rate.partition(' to ')[0]} to {most}"
     batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
     return (

@@ -54,7 +54,7 @@ def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((
     return first, second, third
 
 
-def ranged(value: float, ends: tuple[float, float] | None, units: tuple[Unit, ...], within: str = "") -> str:
+def range_text(value: float, ends: tuple[float, float] | None, units: tuple[Unit, ...], within: str = "") -> str:
     """``12.3 ms (11.1–14.0 ms in 90 % of 32 samples)``; without ``ends`` the value. ``within``: after the range."""
     if ends is None:
         return with_unit(value, units)

@@ -23,7 +23,7 @@ from archsim.report.units import (
     listing,
     percent,
     percents_text,
-    ranged,
+    range_text,
     significant,
     times_text,
 )
@@ -500,7 +500,7 @@ def _alone_sentence(case: Case, run: Ran, drawn: Drawn) -> str:
     if rates is None:
         return ""
     ends = _ends(interval(rates), value)[1:] if drawn.samples else None
-    rate = ranged(value, ends, RATE_UNITS, f" in {percent(0.9)} of {drawn.samples} samples")
+    rate = range_text(value, ends, RATE_UNITS, f" in {percent(0.9)} of {drawn.samples} samples")
     by = "MoE layers alone" if whole is None else "whole iterations"
     return f"{run.policy} decodes {rate} of {case.model} on {case.system} in {by}"
 
