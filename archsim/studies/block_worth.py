@@ -232,7 +232,7 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
     if not any(paid.values()):
         return f"is not worth it{several.format('in any of')}: {gains}"
     if set(paid.values()) == {len(rows)}:
-        return f"is worth its {listing(WORDS.values())}{several.format('in all')}: {gains}"
+        return f"is worth its {listing(WORDS.values())}{several.format('in each of')}: {gains}"
     each = listing(f"its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
     return f"is worth it in part (of {len(rows)} run{'s' * (len(rows) > 1)}, {each}): {gains}"
 

@@ -194,8 +194,8 @@ def test_the_verdict_is_of_each_set_of_assumptions():
 @pytest.mark.parametrize(
     ("gains", "pays", "said"),
     [
-        ((0.1, 0.2), ("mm2", "w", "usd"), "is worth its area, power and price: it changes"),
-        ((-0.1, 0.0), (), "is not worth it: it changes"),
+        ((0.1, 0.2), ("mm2", "w", "usd"), "is worth its area, power and price in each of 2 runs: it changes"),
+        ((-0.1, 0.0), (), "is not worth it in any of 2 runs: it changes"),
         ((0.1,), ("mm2",), "is worth it in part (of 1 run, its area in 1, "),
     ],
 )  # fmt: skip
