@@ -234,7 +234,7 @@ def jobs(meaning: str = "How many runs to simulate in parallel", cluster: bool =
     return own | {"scheduler": SCHEDULER} if cluster else own
 
 
-_DRAW = "Draw all numbers that have a range N times, and say how sure the answer is"
+_DRAW = "Sample all numbers that have a range N times, and say how sure the answer is"
 
 
 def samples(default: str, read: Callable[[str], int] = worlds_or_none) -> Options:
@@ -328,13 +328,13 @@ COMPARE: Options = {
     **choice_options(),
     "overrides": OVERRIDES.of(help="Override a key of all sides. May be repeated."),
     **out("Folder to write the page to (default: reports/A-B-…)."),
-    **samples("default: 32 of machines, 16 of deployments, which need some, none of two designs; 0: none"),
+    **samples("default: 32 of machines, 32 quick ones of two designs, 16 of deployments, which need some; 0: none"),
     **jobs(),
 }  # fmt: skip
 SURE: Options = {
     **file("The experiment, or a file of `archsim serve`"), **choice_options("all of them"),
     "samples": Option(f"{_DRAW}.", "N", read=worlds, default=256, group=EFFORT),
-    "seed": Option("Draw other samples.", "N", read=natural, default=0, group=EFFORT),
+    "seed": Option("Take other samples.", "N", read=natural, default=0, group=EFFORT),
     **out(default="reports/NAME-sure"), **jobs(),
 }  # fmt: skip
 SWEEP: Options = {
@@ -359,7 +359,8 @@ SERVE: Options = {
     "search": Option("Find the parallel sizes and batch limits with the most goodput.", only="another question"),
 }  # fmt: skip
 RUN: Options = {
-    **file(), **choice_options(), **NO_SAMPLES,
+    **file(), **choice_options(),
+    **samples("default: 32 quick ones; 0: none. `archsim sure` gives the whole answer"),
     "phase": Option(
         "Time only the dispatch or the combine of hidden vectors, with a row for each iteration and layer.",
         choices=("dispatch", "combine"),
@@ -398,13 +399,13 @@ BOUND: Options = {
 }  # fmt: skip
 ENGINES: Options = {
     **file(),
-    "sample": Option("How many runs to draw at random.", "N", "--runs", positive, 40),
+    "sample": Option("How many runs to pick at random.", "N", "--runs", positive, 40),
     "interpreted": Option("Compare every column with engine: interpreted, which is slow."),
     "steps": Option("The most decode steps of a run to simulate.", "N", read=positive, default=3),
 }
 EXPLORE: Options = {
     **file("An experiment with `sweep:` and `explore:`"), **out(default="reports/NAME-exploration"), **jobs(),
-    "samples": Option("How many samples to draw, for objectives such as throughput.p10.", "N", read=int),
+    "samples": Option("How many samples to take, for objectives such as throughput.p10.", "N", read=int),
 }  # fmt: skip
 VERIFY: Options = {
     "report": Option("Folder of a report of sweep or serve, or its manifest.yaml.", "REPORT", PLACE), **jobs(),

@@ -174,6 +174,7 @@ def test_run_writes_a_timeline(here):
 
 def test_sweep_writes_a_report_only_with_out(here):
     results = ar.sweep(SMALL, here / "out", jobs=1)
+    assert results.answer.split()[0] in (here / "out" / "index.html").read_text("utf-8") and results.answer
     assert (here / "out" / "index.html").is_file()
     assert ar.Results.load(here / "out").runs.rows == results.runs.rows
     assert ar.sweep(here / "out" / "manifest.yaml", jobs=1).runs.rows == results.runs.rows

@@ -184,11 +184,12 @@ def compare(
     from archsim.studies import designs
     from archsim.studies.designs_page import write_comparison_page
     from archsim.studies.sides import load_side, name_of, side_of
+    from archsim.uncertainty.ranges import WORLDS
 
     whole = None if inside is None else load_side(inside, overrides)
     a, b = sides
     both = [side_of(each, whole, overrides, chosen) for each in (a, b)]
-    compared = designs.compare_designs((name_of(a), name_of(b)), both)
+    compared = designs.compare_designs((name_of(a), name_of(b)), both, WORLDS if samples is None else samples)
     if where is not None:
         write_comparison_page(compared, where)
     return compared

@@ -138,7 +138,8 @@ def sweep(
     depend neither on ``jobs`` nor on runs kept from before.
 
     Runs kept in ``out`` are not simulated again; None: nothing is written. watcher: receives progress. samples: with
-    ``out``, the runs that the first sentences of the page name get a range in so many. overrides: as of `load`.
+    ``out``, the runs that the first sentences of the page (``.answer``) name get a range in so many. overrides: as of
+    `load`.
 
     Raises SpecError, TraceError and CapacityError before anything is simulated; ArchsimError at the end if runs failed;
     with ``out`` the others are kept.
@@ -152,14 +153,15 @@ def sweep(
 
     watcher = watcher or Unwatched()
     selection = select(files.planned_of(files.overridden(experiment, overrides)), watcher.phase)
+    answer = ""
     if out is None:
         with TemporaryDirectory(prefix="archsim-") as folder:
             results = sweep_selected(selection, Path(folder), jobs, watcher).in_memory()
     else:
         with failures_on_page(selection.plan.experiment.name, Path(out)):
             results = sweep_selected(selection, Path(out), jobs, watcher)
-        write_sweep_report(selection, Path(out), samples, jobs, watcher)
-    return results.with_page(partial(_report, selection, jobs))
+        answer = write_sweep_report(selection, Path(out), samples, jobs, watcher).answer
+    return results.with_page(partial(_report, selection, jobs), answer)
 
 
 def _report(selection: Selection, jobs: int | None, folder: Path) -> Path:

@@ -21,7 +21,7 @@ def add_claims(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recorded", action="store_true",
-        help="Simulate nothing, and judge the values that this code recorded, in the folder or as shipped "
+        help="Simulate nothing, and test the values that this code recorded, in the folder or as shipped "
         "(configs/papers/recorded.json). Papers whose values other code computed are left out.",
     )  # fmt: skip
     arguments.add_report(parser, FOLDER)

@@ -6,6 +6,7 @@ first on a thing that goes on comes within three seconds, later ones every ten, 
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -53,15 +54,16 @@ class Heard:
             if (said := text.strip()) and not said.startswith("note: "):  # a note is nothing that goes on
                 self._line, self._line_s = said.splitlines()[-1], self._last_s
                 if text.startswith("  "):  # progress, which says already what goes on
-                    self._told, self._told_s = self._line, self._last_s
+                    self._told, self._told_s = _topic(self._line), self._last_s
             self.clear()
             return self._stream.write(text)
 
     def begin(self, line: str) -> None:
-        """What goes on from now, as if ``line`` had been written; again the same goes on as before."""
+        """What goes on from now, as if ``line`` had been written; again the same, but for a count, as before."""
         with self._lock:
-            if line != self._line:
-                self._line, self._line_s = line, self._clock()
+            if _topic(line) != _topic(self._line):
+                self._line_s = self._clock()
+            self._line = line
 
     def clear(self) -> None:
         """Erase the line that stands in a terminal, so that others can write there."""
@@ -76,7 +78,7 @@ class Heard:
         with self._lock:
             now = self._clock()
             silent_s = SILENT_S if now - self._began_s < LONG_S else LONG_SILENT_S
-            goes_on = self.doing or self._line
+            goes_on = self.doing or _topic(self._line)
             if not self._terminal and goes_on == self._told:
                 silent_s = max(silent_s, min(max(EVERY_S, (now - self._told_s) / RARER), RAREST_S))
             if now - self._last_s < silent_s:
@@ -99,6 +101,11 @@ class Heard:
             else:
                 self._stream.write(f"  {text}\n")
             self._stream.flush()
+
+
+def _topic(line: str) -> str:
+    """What a line is on: ``3 of 39 ways`` and ``4 of 39 ways`` are the same."""
+    return re.sub(r"^(.*?: |)[\d,]+ of ", r"\1", line)
 
 
 def begins(text: str) -> None:

@@ -12,6 +12,7 @@ from archsim.cli.heartbeat import begins
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer, Grid, Part
+    from archsim.runs.plan import Selection
     from archsim.specs.experiment import ExperimentSpec
 
 NARROW = 120  # columns of a terminal
@@ -19,12 +20,15 @@ NARROW = 120  # columns of a terminal
 
 def run_run(args: argparse.Namespace) -> Answer:
     import archsim as ar
+    from archsim.base.errors import ArchsimError
     from archsim.cli.printing import print_compiling
     from archsim.report.answer import Answer
     from archsim.report.timeline import refuse_part_of_timeline
     from archsim.runs.choice import choose
-    from archsim.runs.plan import plan_of
+    from archsim.runs.plan import plan_of, select
     from archsim.runs.run_cost import cost_sentence
+    from archsim.studies.ranges import range_of
+    from archsim.uncertainty.ranges import WORLDS
 
     chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
     if args.phase is not None:
@@ -47,9 +51,17 @@ def run_run(args: argparse.Namespace) -> Answer:
     print_compiling(of=one)
     row = ar.run(experiment, **chosen, **drawn).runs.rows[0]
     one = choose(experiment, **{name: row[name] for name in verbs.CHOSEN})
-    parts, notes, result = list(_parts(row, experiment, one)), _notes(row, experiment), dict(row)
-    if args.samples is not None:
-        begins(f"drawing {args.samples} samples")
+    notes = _notes(row, experiment)
+    selection = select(one)
+    if args.samples is None:
+        begins(f"taking {WORLDS} quick samples")
+        try:
+            row = {**row, **range_of(selection, row, WORLDS)}
+        except ArchsimError as error:
+            notes.append(f"The run has no range, as one of its samples cannot run: {error}")
+    parts, result = list(_parts(row, experiment, selection)), dict(row)
+    if args.samples:
+        begins(f"taking {args.samples} samples")
         sure = ar.sure(one, args.samples)
         result |= {key: each for key, each in sure.table().rows[0].items() if key not in row}
         answer = sure.as_answer()
@@ -68,19 +80,19 @@ def _notes(row: Mapping[str, Any], experiment: ExperimentSpec) -> list[str]:
     return [*notes, *system_notes(systems), *experiment.unread]
 
 
-def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, one: ExperimentSpec) -> Iterator[Part]:
+def _parts(row: Mapping[str, Any], experiment: ExperimentSpec, selection: Selection) -> Iterator[Part]:
     """The sentence on an iteration, the combination with its numbers, iterations by part, and the room for KV."""
-    from archsim.report.answers import iteration_sentence
+    from archsim.report.answers import iteration_sentence, rate_sentence
     from archsim.runs.feasibility import kv_rooms_told
-    from archsim.runs.plan import select
+    from archsim.uncertainty.ranges import WORLDS
 
-    if whole := iteration_sentence(row):
+    if whole := iteration_sentence([row], WORLDS) or rate_sentence([row], WORLDS):
         yield whole
     yield _table(row, experiment)
     for name, title in (("iteration", "a decode iteration"), ("prefill_iteration", "the prefill")):
         if row.get(f"{name}_ns"):
             yield _iteration(row, name, title)
-    yield from kv_rooms_told(select(one).runs())
+    yield from kv_rooms_told(selection.runs())
 
 
 def _table(row: Mapping[str, Any], experiment: ExperimentSpec) -> Grid:

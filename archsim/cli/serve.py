@@ -62,7 +62,7 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
 
     asked = next((name for name in ("search", "compare", "calibrate") if getattr(args, name)), None)
     if asked and args.samples is not None:
-        raise SpecError(f"--samples and --{asked} cannot be given together, as --{asked} draws no samples")
+        raise SpecError(f"--samples and --{asked} cannot be given together, as --{asked} takes no samples")
     for name in ("out", "timeline"):
         if asked and getattr(args, name) and (asked, name) != ("search", "out"):
             raise SpecError(f"--{name} and --{asked} cannot be given together, as --{asked} writes no such file")

@@ -83,14 +83,16 @@ def print_dropped(selection: Selection, verb: str = "run") -> None:
 
 
 def print_speedups(results: Results, policies: Iterable[str]) -> None:
-    """Decode throughput of every policy over ep, or base without an ep; in tokens/s if the experiment has neither.
+    """Decode throughput of every policy over ep, or base without an ep; in tokens/s of one policy alone, and if the
+    experiment has neither.
 
     In a narrow terminal, without columns of one value.
     """
     from archsim.runs.results import REFERENCES
 
     rows = results.runs.rows
-    reference = next((name for name in REFERENCES if name in {row["policy"] for row in rows}), None)
+    ran = {row["policy"] for row in rows}
+    reference = next((name for name in REFERENCES if name in ran and len(ran) > 1), None)
     table = _speedups(rows, _OF_RUNS, policies, reference)
     if natural_width(table) > console().width:
         varying = [name for name in _OF_RUNS if len({row[name] for row in rows}) > 1]

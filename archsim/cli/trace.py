@@ -198,7 +198,7 @@ def run_profile(args: argparse.Namespace) -> int:
 def add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE")
     parser.add_argument(
-        "-n", "--requests", type=verbs.positive, required=True, metavar="N", help="How many requests to draw."
+        "-n", "--requests", type=verbs.positive, required=True, metavar="N", help="How many requests to sample."
     )
     parser.add_argument("--seed", type=verbs.natural, default=0, metavar="N")
     arguments.add_store_out(parser, "STORE-sample")

@@ -64,9 +64,8 @@ class TrustedPart:
         """``53 % on kernels of experts (h100, scaled: off by 17 %, −48 to +92 %)``."""
         if self.off is None:
             return f"{percent(self.share)} on {self.name}, {self.source}"
-        return (
-            f"{percent(self.share)} on {self.name} ({self.source}: off by {percent(self.typical)}, {_ends(self.off)})"
-        )
+        source = self.source.rpartition(", ")[0] if self.source.endswith(" points") else self.source  # in the table
+        return f"{percent(self.share)} on {self.name} ({source}: off by {percent(self.typical)}, {_ends(self.off)})"
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ class Trust:
         rest = listing(each.told for each in self.parts if each.share >= _LEAST)
         typical = percent(float(np.median(np.abs(self.factors))))
         return (
-            f"{self.whole} is known to {typical} ({_ends(self.off)} in {percent(SURE)} of samples), as {self.system} "
-            f"{own}: its time rests to {rest}."
+            f"{self.whole} is off by {typical} in the median ({_ends(self.off)} in {percent(SURE)} of samples), as "
+            f"{self.system} {own}: its time rests {rest}."
         )
 
     def as_answer(self) -> Answer:

@@ -13,7 +13,7 @@ from archsim.base.sums import sum
 from archsim.report.own_answers import best_other, own_policies, own_sentences, system_sentences
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
-from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, with_unit
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, range_text, with_unit
 from archsim.runs.results import Row
 
 _MOST_PLACES = 4  # in a sentence; tables have all
@@ -53,15 +53,19 @@ def sentences(report: Report) -> list[str]:
         by_system.setdefault(place.system, {})[place] = found
     last = {place: found[-1].run for place, found in list(places.items())[:_MOST_PLACES]}
     several = len(by_system) > 1
-    whole = [said for place in last.values() if (said := iteration_sentence(place))]
+    samples = report.ranges.get("samples", 0)
+    together: dict[tuple[Any, ...], list[Row]] = {}
+    for run in last.values():
+        together.setdefault((run["model"], run["batch"], run["policy"]), []).append(run)
+    whole = [said for runs in together.values() if (said := iteration_sentence(runs, samples))]
     first = [
         *own_sentences(report, list(places)[:_MOST_PLACES]),
         *system_sentences(report, {place: [win.run for win in found] for place, found in places.items()}),
     ]
     if len(report.policies) > 1:
-        rest = [*_won(by_system, report.ranges.get("samples", 0)), *whole]
+        rest = [*_won(by_system, samples), *whole]
     else:
-        rest = [*whole, *_alone(by_system)]
+        rest = [*whole, *_alone(by_system, samples)]
     return [
         " ".join([*filter(None, [report.ranges.get("damage", "")]), *first, *rest])
         + f" These numbers hold under the assumption set {label}.",
@@ -70,15 +74,58 @@ def sentences(report: Report) -> list[str]:
     ]
 
 
-def iteration_sentence(row: Row) -> str:
-    """How long a whole decode iteration of a run takes, and the share of its MoE layers; '' where it is not known."""
-    if not (whole_ns := row.get("iteration_ns")):
-        return ""
-    layers_ns = row["iteration_experts_ns"] + row["iteration_transfers_ns"]
+def iteration_at(row: Row, slower: Any) -> Any:
+    """ns of a whole iteration whose MoE layers take ``slower`` times as long, a number or an array."""
+    return row["iteration_ns"] + (row["iteration_experts_ns"] + row["iteration_transfers_ns"]) * (slower - 1)
+
+
+def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
+    """How long a whole decode iteration takes, with its range in ``samples``, and the share of its MoE layers, of runs
+    of one model, batch and policy; '' where it is not known.
+    """
+    times, shares, several = [], [], len(rows) > 1
+    for row in rows:
+        if not (whole_ns := row.get("iteration_ns")):
+            return ""
+        layers_ns, rate, ends = whole_ns - iteration_at(row, 0.0), row["tokens_per_s"], rate_ends([row])
+        spread = ends and (iteration_at(row, rate / max(ends[1], rate)), iteration_at(row, rate / min(ends[0], rate)))
+        text = range_text(whole_ns, spread, TIME_UNITS, within(samples))
+        times.append(f"{text} on {row['system']}" if several else text)
+        shares.append(percent(layers_ns / whole_ns))
+    row = rows[0]
+    where = "" if several else f" on {row['system']}"
     return (
-        f"A decode iteration of {row['model']} on {row['system']} takes {with_unit(whole_ns, TIME_UNITS)} at batch "
-        f"{row['batch']:,} under {row['policy']}; MoE layers are {percent(layers_ns / whole_ns)} of it."
+        f"A decode iteration of {row['model']}{where} takes {listing(times)} at batch {row['batch']:,} under "
+        f"{row['policy']}; MoE layers are {listing(dict.fromkeys(shares))} of it."
     )
+
+
+def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
+    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64, counting MoE layers alone.``: runs of one policy
+    in one place, at any batches.
+    """
+    rates = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
+    if not rates:
+        return ""
+    rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
+    if ends := rate_ends(rows):
+        most = range_text(max(rates), ends, RATE_UNITS, within(samples))
+        rate = most if len(rates) == 1 else f"{rate.partition(' to ')[0]} to {most}"
+    batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
+    return (
+        f"On {row['system']}, {row['policy']} decodes {rate} of {row['model']} at batch {batch}, by MoE layers alone."
+    )
+
+
+def rate_ends(rows: Sequence[Row]) -> tuple[float, float] | None:
+    """The least and the most tokens/s of runs in their samples; None without samples."""
+    known = [row for row in rows if row.get("tokens_per_s_p05") is not None]
+    return (min(r["tokens_per_s_p05"] for r in known), max(r["tokens_per_s_p95"] for r in known)) if known else None
+
+
+def within(samples: int) -> str:
+    """What is said of a range."""
+    return f" in {percent(0.9)} of {samples} samples" if samples else ""
 
 
 def winners(report: Report, place: Panel) -> list[Winner]:
@@ -120,9 +167,8 @@ def in_question(report: Report) -> list[list[Row]]:
                 run["run"]: run
                 for run in [win.run, *others[:1], *(r for r in runs if r["policy"] == "ep"), *beside, *own] if run
             }  # fmt: skip
-            if len(asked) > 1 or len(report.systems) > 1:
-                lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
-                found.append((win.gain or 0.0, lead, list(asked.values())))
+            lead = rate[win.run["run"]] / max(rate[others[0]["run"]], 1e-9) if others else float("inf")
+            found.append((win.gain or 0.0, lead, list(asked.values())))
     gains = [gain for gain, _, _ in found]
     found.sort(key=lambda each: (each[0] not in (min(gains), max(gains)), each[1]))
     return [runs for _, _, runs in found]
@@ -259,17 +305,11 @@ def _whole_batches(by_policy: Mapping[str, list[tuple[Panel, Winner]]]) -> dict[
     return named
 
 
-def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]]) -> list[str]:
-    """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64. No other policy ran, so none is compared.``"""
-    said = []
-    for system, places in by_system.items():
-        for place, found in places.items():
-            rates = [win.run["tokens_per_s"] for win in found if win.run.get("tokens_per_s")]
-            rate = f" {between(rates, lambda value: with_unit(value, RATE_UNITS))} of" if rates else ""
-            batch = between((win.batch for win in found), lambda value: f"{value:,.0f}")
-            policy = found[0].run["policy"]
-            said.append(f"On {system}, {policy} decodes{rate} {place.model} at batch {batch}.")
-    return [*said[:_MOST_PLACES], "No other policy ran, so none is compared."]
+def _alone(by_system: Mapping[str, Mapping[Panel, list[Winner]]], samples: int) -> list[str]:
+    """`rate_sentence` of every place, and that there is no other policy."""
+    every = [found for places in by_system.values() for found in places.values()]
+    said = [rate_sentence([win.run for win in found], samples) for found in every[:_MOST_PLACES]]
+    return [*filter(None, said), "No other policy ran, so none is compared."]
 
 
 def _exceptions(others: list[tuple[Panel, Winner]], places: int, several: bool) -> str:

@@ -76,7 +76,7 @@ def of_column(
     spread = all(row.get(low) is not None and row.get(high) is not None for row in known)
     if any(row.get(f"{column}_p05") is not None for row in known):
         low, high, spread = f"{column}_p05", f"{column}_p95", True
-        title += "; a line: the central 90 % of samples, of runs that the first sentence names"
+        title += " (line: central 90 % of samples)"
     several = len({row["batch"] for row in known}) > 1
     shown = []
     for row in known:

@@ -6,7 +6,7 @@ from typing import Any
 
 from archsim.base.sums import sum
 from archsim.report.report import Panel, Report
-from archsim.report.units import factor, interval, listing, percent
+from archsim.report.units import factor, listing, percent, times_text
 from archsim.runs.results import Row
 from archsim.specs.policies import PRESETS
 
@@ -45,16 +45,21 @@ def own_sentences(report: Report, places: Sequence[Panel]) -> Iterator[str]:
                 )
 
 
-def beside(report: Report, run: Row, other: Row) -> str:
-    """``1.05× (1.03× to 1.08× in 90 % of 32 samples)``, and whether it is a tie: a run's speed over another's."""
-    found = pair_of(report, run["run"], other["run"])
-    if found is None:
+def beside(report: Report, run: Row, other: Row, whole: bool = False) -> str:
+    """``1.05× (1.03× to 1.08× in 90 % of 32 samples)``, and whether it is a tie: a run's speed over another's, of MoE
+    layers or of ``whole`` iterations.
+    """
+    found, of = pair_of(report, run["run"], other["run"]), "whole_" if whole else ""
+    if found is None or f"{of}ratio" not in found:
+        if whole:
+            return factor(other["iteration_ns"] / run["iteration_ns"])
         return factor(run["throughput_tokens_per_s"] / other["throughput_tokens_per_s"])
-    ends = found["ratio"], found["ratio_p05"], found["ratio_p95"]
+    ends = found[f"{of}ratio"], found[f"{of}ratio_p05"], found[f"{of}ratio_p95"]
     middle, low, high = ends if found["faster_run"] == run["run"] else (1 / ends[0], 1 / ends[2], 1 / ends[1])
-    tie = ", a tie" if found["tie"] else ""
-    samples = f"in {percent(0.9)} of {report.ranges['samples']} samples"
-    return "{}× ({}× to {}× {}{})".format(*interval(middle, low, high), samples, tie)
+    tie = ", a tie" if found[f"{of}tie"] else ""
+    return times_text(
+        middle, min(low, middle), max(high, middle), f" in {percent(0.9)} of {report.ranges['samples']} samples{tie}"
+    )
 
 
 def pair_of(report: Report, one: str, other: str) -> Mapping[str, Any] | None:
@@ -92,13 +97,20 @@ def system_sentences(report: Report, fastest: Mapping[Panel, Sequence[Row]]) -> 
         shared = sorted(set.intersection(*(set(own) for own in systems.values())))
         if len(systems) < 2 or not shared:
             continue
-        first, *others = sorted(systems, key=lambda name: -systems[name][shared[-1]]["throughput_tokens_per_s"])
+        whole = all(own[at].get("iteration_ns") for own in systems.values() for at in shared)
+        last = {name: own[shared[-1]] for name, own in systems.items()}
+        first, *others = sorted(
+            last, key=lambda name: last[name]["iteration_ns"] if whole else -last[name]["throughput_tokens_per_s"]
+        )
         parts = [
-            f"{beside(report, systems[first][at], systems[other][at])} as fast as {other} at batch {at:,}"
+            f"{beside(report, systems[first][at], systems[other][at], whole)} as fast as {other} at batch {at:,}"
             for other in others for at in shared
         ]  # fmt: skip
         rows = [systems[name][at] for name in systems for at in shared]
-        yield f"{first} decodes {model} {listing(parts)}{layers_text(rows)}."
+        by = "in whole iterations" if whole else "in MoE layers"
+        tied = all(", a tie)" in part for part in parts)
+        begin = f"{listing([first, *others])} are a tie for {model}: {first} is" if tied else f"{first} decodes {model}"
+        yield f"{begin} {listing(parts)}, {by}{layers_text(rows)}."
 
 
 def system_pairs(groups: Sequence[Sequence[Row]]) -> Iterator[tuple[Row, Row]]:

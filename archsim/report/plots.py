@@ -30,6 +30,7 @@ from archsim.report.plot_parts import (
     six_digits,
 )
 from archsim.report.printed_figures import FONT_PT, draw
+from archsim.report.units import significant
 
 RAMP = ("--u0", "--u1", "--u2", "--u3", "--u4")
 KINDS = ("--p0", "--p1", "--p2", "--p3", "--p4", "--p5", "--p6", "--p7", "--p8")
@@ -55,6 +56,11 @@ class Colours(NamedTuple):
     field: str
     of: Mapping[str, str]
     title: str = ""
+
+
+def _cell(value: Any) -> str:
+    """A value in the table of a figure; of a number, digits that a reader needs."""
+    return significant(value, 4) if isinstance(value, float) else "" if value is None else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,11 +250,9 @@ class Figure:
         if not fields:
             return ""
         head = "".join(f"<th>{escape(title)}</th>" for _, title in fields)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(str(row.get(field, '')))}</td>" for field, _ in fields) + "</tr>"
-            for row in self.rows[:MOST_NUMBERS]
-        )
-        left = len(self.rows) - MOST_NUMBERS
+        every = list(dict.fromkeys(tuple(_cell(row.get(field)) for field, _ in fields) for row in self.rows))
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in cells) for cells in every[:MOST_NUMBERS])
+        body, left = "".join(f"<tr>{cells}</tr>" for cells in rows), len(every) - MOST_NUMBERS
         more = f"<p>{left:,} further rows are in the files of this folder.</p>" if left > 0 else ""
         return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
 
@@ -366,7 +370,7 @@ class Bars(Figure):
             rule = {"type": "errorbar", "ticks": {"size": 8, "color": "--ink"}, "rule": {"color": "--ink"}}
             both: dict[str, Any] = {
                 "y": name,
-                "x": {"field": self.low, "type": "quantitative", "title": self.x.title},
+                "x": {"field": self.low, "type": "quantitative", "axis": {"title": self.x.title}},  # as that of bars
                 "x2": {"field": self.high},
             }
             layers.append({"mark": rule, "encoding": both})

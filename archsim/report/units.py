@@ -54,6 +54,14 @@ def interval(value: float, low: float, high: float, units: tuple[Unit, ...] = ((
     return first, second, third
 
 
+def range_text(value: float, ends: tuple[float, float] | None, units: tuple[Unit, ...], within: str = "") -> str:
+    """``12.3 ms (11.1–14.0 ms in 90 % of 32 samples)``; without ``ends`` the value. ``within``: after the range."""
+    if ends is None:
+        return with_unit(value, units)
+    text, low, high = interval(value, *ends, units)
+    return f"{text} ({low.partition(NO_BREAK)[0]}–{high}{within})"
+
+
 def times_text(value: float, low: float, high: float, within: str = "") -> str:
     """``1.18 × (1.08–1.25)``: a ratio and its range with the digits that it carries, at most three decimals; without
     one ``1.18 ×``. ``within``: what is said of the range.

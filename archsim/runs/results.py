@@ -57,8 +57,8 @@ class Results(Shown):
     use.
 
     ``results.runs.to_pandas()`` has one row per run (of a sweep with axes: ``point`` and the axes first);
-    ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. A table that
-    was not kept raises ArchsimError.
+    ``results.runs.rows`` the same as mappings. ``folder``: of the files, None where nothing was written. ``answer``:
+    the first sentences of the page that was written with them, else ''. A table that was not kept raises ArchsimError.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class Results(Shown):
         read: Callable[[str], Table],
         folder: Path | None = None,
         write_page: Callable[[Path], Path] | None = None,
+        answer: str = "",
     ) -> None:
-        self._read, self.folder, self._write_page = read, folder, write_page
+        self._read, self.folder, self._write_page, self.answer = read, folder, write_page, answer
 
     def page(self, folder: str | Path) -> Path:
         """Write the report to ``folder``: tables, manifest and page; returns the path of its ``index.html``.
@@ -80,9 +81,9 @@ class Results(Shown):
             raise ArchsimError(f"these results were read, not simulated; their page is beside them{where}")
         return self._write_page(Path(folder))
 
-    def with_page(self, write_page: Callable[[Path], Path]) -> Results:
+    def with_page(self, write_page: Callable[[Path], Path], answer: str = "") -> Results:
         """The same tables; ``write_page``: writes their report to a folder, and returns the path of the page."""
-        return Results(self._read, self.folder, write_page)
+        return Results(self._read, self.folder, write_page, answer)
 
     @cached_property
     def plot(self) -> Any:

@@ -7,7 +7,6 @@ from math import ceil
 
 import numpy as np
 
-from archsim.base.errors import capital
 from archsim.report.units import listing, percent, significant, with_prefix
 from archsim.search.compare import NEVER, UNITS, Compared, OptionComparison
 from archsim.search.frontier import Crossing, crossing_of
@@ -46,9 +45,8 @@ def answer(found: OptionComparison) -> str:
             f"{ratio(by_all)} as many tokens per second as {sides[other].side.label}{more}, and "
             f"{ratio(by_price)} as many {UNITS['usd']}"
         )
-    begin = f"{_begin(found)}{sides[first].side.label} serves {'; '.join(said)}."
-    turns = list(_turns(found, *pairs[0]))
-    text = f"{begin} {' '.join(turns)}".strip()
+    begin = f"{_begin(found)}{sides[first].side.label} serves {'; '.join(said)}"
+    text = f"{'; '.join([begin, *_turns(found, *pairs[0])])}."
     if limits.rate_per_s:
         return f"{_size(found).strip()} {text}"
     return text
@@ -143,21 +141,21 @@ def _turns(found: OptionComparison, one: int, other: int) -> Iterator[str]:
         fast = 1e9 / found.grid[0]
         slow = 1e9 / found.grid[-1]
         yield (
-            f"The order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
-            + (f" ({found.sides[which].side.label} is ahead throughout)." if abs(ahead.mean() - 0.5) == 0.5 else ".")
+            f"the order does not turn from {significant(slow, 2)} to {significant(fast, 2)} tokens/s per user"
+            + (f" ({found.sides[which].side.label} is ahead throughout)" if abs(ahead.mean() - 0.5) == 0.5 else "")
         )
 
 
 def _turn_sentence(found: OptionComparison, turn: Crossing, one: int, other: int, equal: str) -> str:
-    """``Per dollar, B is ahead above 90 tokens/s per user (80 to 110)``: below a time per token is above a speed."""
+    """``per dollar, B is ahead above 90 tokens/s per user (80 to 110)``: below a time per token is above a speed."""
     fast, slow = (one, other) if turn.first_below else (other, one)
     ends = sorted(1e9 / each for each in (turn.range.p05, turn.range.p95))
     spread = f" ({significant(ends[0], 2)} to {significant(ends[1], 2)})" if found.samples else ""
-    begin = capital(f"{UNITS[equal]}, ") if UNITS[equal] else ""
-    sure = "" if turn.share >= SURE or not found.samples else f", which it does in {percent(turn.share)} of samples"
+    begin = f"{UNITS[equal]}, " if UNITS[equal] else ""
+    sure = "" if turn.share >= SURE or not found.samples else f" (they cross in {percent(turn.share)} of samples)"
     return (
         f"{begin}{found.sides[fast].side.label} is ahead above {significant(1e9 / turn.at, 2)} tokens/s per user"
-        f"{spread} and {found.sides[slow].side.label} below{sure}."
+        f"{spread} and {found.sides[slow].side.label} below{sure}"
     )
 
 

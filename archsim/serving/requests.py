@@ -295,7 +295,7 @@ def within_positions(requests: Requests, model: ModelSpec, whose: str) -> Reques
     return _servable(
         requests, requests.input + requests.output > most, whose,
         f"{model.name} has {model.positions:,} positions{scaled_to}, and an engine refuses more",
-        "Draw shorter ones (--input and --output of archsim recommend; requests.input and requests.output of a file), "
+        "Take shorter ones (--input and --output of archsim recommend; requests.input and requests.output of a file), "
         "or give the model more `positions:` if it was trained for more",
     )  # fmt: skip
 
@@ -462,7 +462,7 @@ def _check_rows(path: Path, rows: Iterable[RequestRow], hash_tokens: int) -> Ite
         if before is not None and row.arrival.kind != before.kind:
             raise TraceError(
                 f"{where}: the arrival is {row.arrival.kind}, but in the request above it {before.kind}. Write all of "
-                "them alike"
+                "them in one form"
             )
         if row.think_ns < 0:
             raise TraceError(f"{where}: a delay of {row.think_ns:g} ns after the turn before; expected 0 or more")

@@ -317,7 +317,7 @@ def _notes(serving: Serving, prefill: Built, decode: Built | None) -> tuple[str,
 # What ``archsim check`` asks of a file of ``archsim serve`` beside its keys: what serving would refuse, unserved.
 
 _LOADS = (
-    "the file holds loads of experts and no tokens, so there are no tokens to draw from. Give a recorded trace. Loads "
+    "the file holds loads of experts and no tokens, so there are no tokens to sample. Give a recorded trace. Loads "
     "are for `archsim place`"
 )
 

@@ -158,9 +158,9 @@ class RequestSpec(Spec):
                 what = "a trace has its lengths" if self.trace is not None else "required key is missing"
                 raise KeyProblem((key,), what)
         if self.prefixes is not None and self.trace is not None:
-            raise KeyProblem(("prefixes",), "a trace brings its own hash ids. Leave prefixes out, or draw requests")
+            raise KeyProblem(("prefixes",), "a trace brings its own hash ids. Leave prefixes out, or generate requests")
         if self.sessions is not None and self.trace is not None:
-            raise KeyProblem(("sessions",), "a trace brings its own sessions. Leave the key out, or draw requests")
+            raise KeyProblem(("sessions",), "a trace brings its own sessions. Leave the key out, or generate requests")
         if "start" in self.model_fields_set and self.concurrency is None:
             raise KeyProblem(("start",), "only the clients of a closed loop begin (concurrency). Leave it out")
         if self.classes and abs(sum(each.share for each in self.classes) - 1) > 1e-6:
@@ -564,7 +564,7 @@ class ServeSpec(Spec):
             what = "a closed loop has clients" if closed else "requests that arrive by themselves have rates"
             raise KeyProblem(("loads", wrong), f"{what}. Give {right}")
         if self.loads.inputs and self.requests.trace is not None:
-            raise KeyProblem(("loads", "inputs"), "a trace brings its own lengths. Leave inputs out, or draw requests")
+            raise KeyProblem(("loads", "inputs"), "a trace has lengths. Leave inputs out, or generate requests")
         if self.experts_on is not None:
             where = ("disaggregated", "decode", "experts_on")
             if not isinstance(self.routing, RoutingSpec):

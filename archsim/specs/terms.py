@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("technology fab foundry transistors transistor_count chiplet chiplet_size stacked_dies 3d", _MADE),
     ("substrate bumps bond_pitch pitch bump bits_per_mm beachfront edge_density links_per_edge shoreline", "what has no room on the edge of a die is told by `archsim hardware cost`; write the rate of all links to a neighbour as d2d.bandwidth"),
     ("wafer_diameter wafer_size scribe scribe_line keep_out edge_exclusion", "a wafer has 300 mm and dies its whole area; what is lost to lines and edges is part of made.area"),
-    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "write dies_as_built: {speed: {sigma: 3 %}, dead: [7], harvest: {cores: 128, needed: 112}}, or drawn for samples, and spares: {rows: 1}"),
+    ("binning bins variation process_variation speed_bins harvesting spare_dies dead_dies", "write dies_as_built: {speed: {sigma: 3 %}, dead: [7], harvest: {cores: 128, needed: 112}}, or drawn: for samples, and spares: {rows: 1}"),
     ("stacked_dram v_cache cache l3 sram_mb memory_pool unified_memory pim process_in_memory", f"{_MEMORY}; the LLC is llc: {{capacity: 64 MiB}}, and nothing computes in memory"),
     ("clock f_max turbo vf_curve", f"the clock of arrays is in compute.peak; compute.clock is that of the vector units; {_VOLTAGE}"),
     ("board_power tdp_w power watts", _POWER),

@@ -226,16 +226,15 @@ def _verdict(rows: Sequence[BlockRun]) -> str:
     draws = min(row.draws for row in rows)
     ends = [end for row in rows for end in (row.gains if row.draws > 1 else (row.gain,))]
     of = f"over {draws} samples of the traffic" if draws > 1 else "in a single sample of the traffic"
-    gains = f"It changes throughput by {between(ends, signed_percent)} {of}."
+    gains = f"it changes throughput by {between(ends, signed_percent)} {of}."
     paid = {name: sum(name in row.pays for row in rows) for name in RESOURCES}
-    every = "the run" if len(rows) == 1 else f"all {len(rows)} runs"
+    several = f" {{}} {len(rows)} runs" if len(rows) > 1 else ""
     if not any(paid.values()):
-        none = "It is not worth it in the run" if len(rows) == 1 else f"It is worth it in none of {len(rows)} runs"
-        return f"is not worth it. {none}. {gains}"
+        return f"is not worth it{several.format('in any of')}: {gains}"
     if set(paid.values()) == {len(rows)}:
-        return f"is worth it. It is worth its {listing(WORDS.values())} in {every}. {gains}"
+        return f"is worth its {listing(WORDS.values())}{several.format('in each of')}: {gains}"
     each = listing(f"its {WORDS[name]} in {count or 'none'}" for name, count in paid.items())
-    return f"is worth it in part. Of {len(rows)} run{'s' * (len(rows) > 1)}, it is worth {each}. {gains}"
+    return f"is worth it in part (of {len(rows)} run{'s' * (len(rows) > 1)}, {each}): {gains}"
 
 
 def _reason(row: BlockRun, share: Mapping[str, float]) -> str:
@@ -330,7 +329,7 @@ def uses(block: str, policy: PolicySpec) -> bool:
 def cost_of(block: str, system: SystemSpec, policy: PolicySpec) -> BlockCost:
     """What the block adds to a system beside the rest of the policy. Raises SpecError where GPUs decide."""
     if system.decision.executor == "gpu":
-        raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to judge")
+        raise SpecError(f"{system.name} decides by {words(system.decision)}: it has no block of silicon to assess")
     if block == SPEEDS:
         added = decision_area.speeds_part(system).cost
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.engine import state, weight_moves
 from archsim.policies.placement import Placement, moves_between
-from archsim.report.units import signed_percent
+from archsim.report.units import less_or_more
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.specs.as_built import DiesAsBuiltSpec
@@ -43,13 +43,14 @@ class Death:
     @property
     def lines(self) -> list[str]:
         """What it says, a line each."""
-        change = [signed_percent(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
+        change = [less_or_more(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
         moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
         return [
-            f"If die {self.die} of {self.dies} fails, a decode iteration takes {self.after_ns / 1e6:.3f} instead of "
-            f"{self.before_ns / 1e6:.3f} ms ({change[0]}) with its experts on the dies with fewest, and "
-            f"{self.balanced_ns / 1e6:.3f} ms ({change[1]}) with the policy's placement for {self.dies - 1} dies.",
+            f"If die {self.die} of {self.dies} fails, a decode step takes {change[0]} time with its experts on the "
+            f"dies with fewest ({self.after_ns / 1e6:.3f} instead of {self.before_ns / 1e6:.3f} ms, by the MoE layers "
+            f"that ran), and {change[1]} ({self.balanced_ns / 1e6:.3f} ms) with the policy's placement for "
+            f"{self.dies - 1} dies.",
             f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
             f"placement: {moved}, so it is worth it after {self.steps} iteration{'s' * (self.steps != 1)} or more",
         ]

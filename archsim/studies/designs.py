@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from archsim.base import errors, fields, sums, tables
 from archsim.base.causes import CAUSES
 from archsim.base.tables import DataFrame, frame_of
+from archsim.report.answers import iteration_at
 from archsim.runs import energy, executor, plan, pool
 from archsim.runs.columns import BY_NAME
 from archsim.runs.notes import result_notes
@@ -16,8 +17,11 @@ from archsim.runs.packed_steps import unpack
 from archsim.runs.prices import build_costs, price_range
 from archsim.runs.run import Workspace
 from archsim.specs.experiment import ExperimentSpec
+from archsim.uncertainty.ranges import quick_worlds
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from archsim.runs.run import Record
 
 
@@ -95,6 +99,7 @@ class DesignComparison(tables.Shown):
     causes: tuple[DesignFigure, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
     quantities: tuple[DesignFigure, ...]  # results of both
     notes: tuple[str, ...]  # their caveats
+    rates: tuple[np.ndarray, np.ndarray] | None = None  # float64[sample] tokens/s of both; None: without samples
 
     def __repr__(self) -> str:
         return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"
@@ -111,9 +116,9 @@ class DesignComparison(tables.Shown):
         return frame_of((*self.causes, *self.quantities), ("group", "name", "unit", "a", "b", "ratio"))
 
 
-def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> DesignComparison:
-    """Simulate both; ``sides``: experiments of one run. Raises as `archsim.runs.plan.select`; ArchsimError for two
-    equal ones.
+def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec], samples: int = 0) -> DesignComparison:
+    """Simulate both; ``sides``: experiments of one run; ``samples``: in which the order is tried. Raises as
+    `archsim.runs.plan.select`; ArchsimError for two equal ones.
     """
     trees = [_flat(side.resolved()) for side in sides]
     differences = tuple(_differences(*trees))
@@ -121,7 +126,8 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
         raise errors.ArchsimError(
             f"{names[0]} and {names[1]} are the same design: no key of their specifications differs"
         )
-    runs, found = [replace(plan.select(side).runs()[0], details=True) for side in sides], {}
+    selections = [plan.select(side) for side in sides]
+    runs, found = [replace(each.runs()[0], details=True) for each in selections], {}
     for run, reply in executor.simulate_all(runs, 1, Workspace()):
         if isinstance(reply, pool.Failure):
             raise errors.ArchsimError(reply.message)
@@ -134,13 +140,27 @@ def compare_designs(names: tuple[str, str], sides: Sequence[ExperimentSpec]) -> 
     notes += [sentence for side in sides for sentence in side.unread]
     first, second = rows
     quantities = (*as_quantities(sides, first, second), *_a_unit(sides, rows), *_energies(sides, rows))
+    rates = None
+    if samples and all(row["tokens_per_s"] for row in rows):
+        traces = {name: trace for each in selections for name, trace in each.maker.traces.items()}
+        try:
+            sampled = quick_worlds(runs, rows, traces, samples, 1)
+        except errors.ArchsimError as error:
+            notes.append(f"The order has no range, as one of its samples cannot run: {error}")
+        else:
+            slower = [each.ns / each.value_ns for each in sampled]
+            whole = all(row.get("iteration_ns") for row in rows)
+            rates = tuple(
+                row["batch"] * 1e9 / iteration_at(row, each) if whole else row["tokens_per_s"] / each
+                for row, each in zip(rows, slower, strict=True)
+            )
     return DesignComparison(
-        *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes))
+        *names, (first, second), differences, tuple(_causes(records)), quantities, tuple(dict.fromkeys(notes)), rates
     )
 
 
 def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) -> Iterator[DesignFigure]:
-    """Throughput a device, a watt (of MoE layers), a square millimetre and a dollar."""
+    """Throughput per device, watt (of MoE layers), square millimetre and dollar."""
     rates = [row["tokens_per_s"] for row in rows]
     over = {
         "device": [side.systems[0].dies for side in sides], "W": [row["power_w"] for row in rows],
@@ -150,8 +170,8 @@ def _a_unit(sides: Sequence[ExperimentSpec], rows: Sequence[Mapping[str, Any]]) 
         a, b = (rate / amount if rate and amount else None for rate, amount in zip(rates, amounts, strict=True))
         if a or b:
             yield DesignFigure(
-                group="throughput a", name=unit, unit=f"tokens/s/{unit}", meaning=f"decode throughput a {unit}", a=a,
-                b=b, sense=1,
+                group="throughput per", name=unit, unit=f"tokens/s/{unit}", meaning=f"decode throughput per {unit}",
+                a=a, b=b, sense=1,
             )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from archsim.base import files, sums
 from archsim.report import figures, plots, rendering, tables, units
 from archsim.report.answer import Answer, Grid
 from archsim.studies.designs import SAME, DesignComparison, DesignFigure
+from archsim.uncertainty.estimate import interval, pair
+from archsim.uncertainty.ranges import tie
 
 _WORDS = {1: "better", -1: "worse", 0: ""}
 
@@ -41,10 +43,20 @@ def answer(found: DesignComparison) -> str:
         rate = replace(rate, a=whole[0], b=whole[1])
     if rate is None or not rate.ratio:
         return "Neither design has decode steps to compare"
-    if not rate.better:
+    second = rate.ratio >= 1  # whether B is the faster
+    faster, slower, by = (found.b, found.a, rate.ratio) if second else (found.a, found.b, 1 / rate.ratio)
+    ratio, tied = units.factor(by), not rate.better
+    if found.rates is not None:
+        first, other = found.rates[::-1] if second else found.rates
+        ends, samples = interval(first / other), len(first)
+        tied = tied or bool(tie(pair("first", "other", {"first": 1 / first, "other": 1 / other}), samples))
+        within = f" in {units.percent(0.9)} of {samples} samples{', a tie' if tied else ''}"
+        ratio = units.times_text(by, min(ends.p05, by), max(ends.p95, by), within)
+    elif tied:
         return f"{found.a} and {found.b} have the same throughput within {SAME:.1%}"
-    faster, slower, by = (found.b, found.a, rate.ratio) if rate.ratio >= 1 else (found.a, found.b, 1 / rate.ratio)
-    said = f"{faster} has {units.factor(by)} the throughput of {slower}"
+    said = f"{faster} has {ratio} the throughput of {slower}"
+    if tied:
+        return said
     gaps = {each.name: (each.a or 0.0) - (each.b or 0.0) for each in found.causes}
     sign = 1 if faster == found.b else -1
     saved = max(gaps, key=lambda name: sign * gaps[name], default=None)
@@ -66,10 +78,10 @@ def as_answer(found: DesignComparison) -> Answer:
         ]  # fmt: skip
     return Answer(
         (
+            f"{answer(found)}.",
             f"A: {found.a}, B: {found.b}; both: {found.same}",
             Grid(("specification", "A", "B"), [(each.key, each.a, each.b) for each in found.spec]),
             Grid(("",), rows, ("A", "B", "B over A"), more=("",), headings=True),
-            f"{answer(found)}.",
         ),
         found.notes, found,
     )  # fmt: skip

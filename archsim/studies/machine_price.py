@@ -104,7 +104,8 @@ class MachinePrice:
                 f"probability of {percent(SURE)}."
             )
         share = float((self.samples_watt <= self.limit_w).mean())
-        verdict = "under" if share >= SURE else "above" if share <= 1 - SURE else "at"
+        side, other = ("under", "above") if share > 0.5 else ("above", "under")
+        verdict = side if max(share, 1 - share) >= SURE else f"more likely {side} than {other}"
         return (
             f"{said}; that is {verdict} its limit of {self.limit_w / kilo:,.4g} {'kW' if kilo > 1 else 'W'}, which it "
             f"keeps with a probability of {percent(share)}."

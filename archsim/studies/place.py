@@ -123,7 +123,7 @@ def place_experts(
     if not last:
         notes.append(
             f"{history.source} is one matrix: nothing could be held out, and the gain is that on the loads for which "
-            "the placement was chosen; record passes or steps to judge it on later loads"
+            "the placement was chosen; record passes or steps to test it on later loads"
         )
     notes += odd_layers(history)
     missing = len(model.moe_layer_ids) - len(at)

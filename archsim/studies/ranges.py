@@ -17,7 +17,7 @@ from archsim.base.errors import ArchsimError
 from archsim.base.files import write_text
 from archsim.base.host import available_cores
 from archsim.base.tables import REAL, Table
-from archsim.report.answers import in_question
+from archsim.report.answers import in_question, iteration_at
 from archsim.report.own_answers import system_pairs
 from archsim.report.report import RANGES, Report
 from archsim.report.units import damage_text
@@ -71,6 +71,17 @@ def write_ranges(
     return left_out
 
 
+def range_of(selection: Selection, row: Row, samples: int) -> dict[str, float]:
+    """The ends of tokens/s of the one run of ``selection``, whose result is ``row``; {} where nothing is decoded.
+    Raises ArchsimError for a sample that cannot run.
+    """
+    if not samples or not row["tokens_per_s"]:
+        return {}
+    (found,) = quick_worlds(selection.runs(), [row], selection.maker.traces, samples, 1)
+    cells = _cells([row], {row["run"]: found.ns})[row["run"]]
+    return {name: cells[name] for name in COLUMNS if name in cells}
+
+
 def _damage(selection: Selection, runs: Sequence[Run], rows: Mapping[str, Row], samples: int) -> str:
     """What dead dies and other defects of a machine cost its fastest run at the largest batch, against the perfect
     machine; '' without any. Machines that are drawn have an axis (`archsim.studies.exploration.axes_answer`).
@@ -108,7 +119,17 @@ def _pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) 
         "ratio_p05": found.ratio.p05, "ratio_p50": found.ratio.p50,
         "ratio_p95": found.ratio.p95, "probability": found.probability, "reverse": found.reverse,
         "tie": tie(found, samples),
-    }  # fmt: skip
+    } | _whole_pair(faster, slower, ns, samples)  # fmt: skip
+
+
+def _whole_pair(faster: Row, slower: Row, ns: Mapping[str, np.ndarray], samples: int) -> dict[str, Any]:
+    """As of `_pair`, by whole iterations; {} of runs that have none."""
+    if not faster.get("iteration_ns") or not slower.get("iteration_ns"):
+        return {}
+    whole = {row["run"]: iteration_at(row, ns[row["run"]] / float(row["decode_ns"])) for row in (faster, slower)}
+    found, value = pair(faster["run"], slower["run"], whole), slower["iteration_ns"] / faster["iteration_ns"]
+    ends = {"ratio": value, "ratio_p05": found.ratio.p05, "ratio_p95": found.ratio.p95, "tie": tie(found, samples)}
+    return {f"whole_{name}": each for name, each in ends.items()}
 
 
 def _cells(group: Sequence[Row], ns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
@@ -118,7 +139,7 @@ def _cells(group: Sequence[Row], ns: Mapping[str, np.ndarray]) -> dict[str, dict
     for row in group:
         own = float(row["decode_ns"]) / ns[row["run"]]
         values = {"tokens_per_s": row["tokens_per_s"] * own} if row["tokens_per_s"] else {}
-        if ep is not None:
+        if ep is not None and len(group) > 1:
             values["speedup_vs_ep"] = row["speedup_vs_ep"] * own / (float(ep["decode_ns"]) / ns[ep["run"]])
         ends = {name: interval(value) for name, value in values.items()}
         found[row["run"]] = {

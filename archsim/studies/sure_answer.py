@@ -345,10 +345,10 @@ def advice_sentences(measured: Sequence[str], found: Sequence[Index]) -> tuple[s
 def _notes(runs: Sequence[Run], found: Sequence[InWorlds], worlds: Worlds) -> Iterable[str]:
     """What the intervals leave out, and what is in them beside numbers with a range."""
     if not worlds.traffics:
-        yield "The traffic is a single draw of generated or recorded requests. The intervals leave its spread out."
+        yield "The traffic is a single sample of generated or recorded requests. The intervals leave its spread out."
     elif isinstance(runs[0].workload.trace, str):
         yield (
-            "Samples draw other requests of the recorded trace. How the routing of requests on other topics would "
+            "Samples take other requests of the recorded trace. How the routing of requests on other topics would "
             "differ is not known."
         )
     layers, every = runs[0].workload.layers, len(runs[0].model.moe_layer_ids)

@@ -75,22 +75,23 @@ class Verified(tables.Shown):
         return frame_of(self.moved)
 
     def as_answer(self) -> Answer:
-        """What made the report, what was compared, and the columns that changed most; status 1 if any did."""
+        """Whether anything changed, what made the report, and the columns that changed most; status 1 if any did."""
         facts = [
             (name, printable(made), now if now != made else "the same") for name, made, now in self.facts()
         ]  # fmt: skip
-        parts: list[str | Grid] = [Grid(("", "made by", "run again by"), facts)]
+        count = len(self.moved)
+        changed = f"{count} column{' has' if count == 1 else 's have'} changed" if count else "Nothing has changed"
+        first = (
+            f"{changed} in {self.folder}, of {self.numbers:,} cells in {self.rows:,} rows of {len(self.files)} files "
+            "that were simulated again."
+        )
+        parts: list[str | Grid] = [first, Grid(("", "made by", "run again by"), facts)]
         for why in dict.fromkeys(self.not_compared.values()):
             names = [name for name, reason in self.not_compared.items() if reason == why]
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             parts.append(printable(f"Not compared: {', '.join(names[:_LISTED])}{more}: {why}."))
-        compared = (
-            f"{self.folder}: {self.numbers:,} cells in {self.rows:,} rows of {len(self.files)} files were compared"
-        )
         if not self.moved:
-            return Answer((*parts, f"{compared}. None has changed."), result=self)
-        count = len(self.moved)
-        parts.append(f"{compared}. {count} column{' has' if count == 1 else 's have'} changed.")
+            return Answer(parts, result=self)
         rows = []
         for each in sorted(self.moved, key=lambda each: -abs(each.change or 0))[:_SHOWN]:
             change = "–" if each.change is None else f"{each.change:+.2%}"

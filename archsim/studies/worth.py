@@ -129,7 +129,7 @@ class Worth(Shown):
         blocks = 1 - best.kv_blocks / before.kv_blocks
         charge = f" Its spare slots take {percent(blocks, 1)} of the KV blocks." if blocks > 0 else ""
         least = percent(PAYS)
-        return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every draw."
+        return f"{why}.{charge} It would be worth it if TPOT fell or goodput grew by {least} or more in every sample."
 
     def as_answer(self) -> Answer:
         """The verdict, what it rests on, and what moving to the placement takes."""
@@ -196,7 +196,7 @@ def worth(
     placed = _candidates(policy, history, serving, ranks, held_out)
     first = next(iter(placed.values()))
     if not first.held_out:
-        few = f"{history.source} is one matrix: nothing is left to judge on"
+        few = f"{history.source} is one matrix: nothing is left to test on"
         raise PlacementError(f"{few}. Record several passes or steps")
     later = history.counts[-first.held_out :][:MOST_STEPS]
     with shared_folder() as folder:

@@ -215,17 +215,18 @@ def test_in_a_terminal_one_line_is_written_over_and_erased(monkeypatch):
     assert shown == ["searching ...", "found 3", ""]
 
 
-def test_what_goes_on_is_told_in_place_of_the_last_line(monkeypatch):
+@pytest.mark.parametrize("counted", ["wafer: {} of 39 ways", "{} of 39 ways", "serving with sizes"])
+def test_what_goes_on_is_told_in_place_of_the_last_line(monkeypatch, counted):
     heard_, written, now = heard()
     monkeypatch.setattr(sys, "stderr", heard_)
     print("searching ...", file=heard_)
-    begins("serving with sizes 2 of 7")
+    begins(counted.format(2))
     now[0] = SILENT_S
     heard_.beat()
-    begins("serving with sizes 2 of 7")
+    begins(counted.format(3))
     now[0] += SILENT_S + 1
     heard_.beat()  # the same goes on
-    assert written.getvalue().splitlines() == ["searching ...", "  serving with sizes 2 of 7, 2 s so far"]
+    assert written.getvalue().splitlines() == ["searching ...", f"  {counted.format(2)}, 2 s so far"]
 
 
 def test_a_line_of_progress_is_not_said_again_at_once():

@@ -116,7 +116,7 @@ def test_an_own_policy_is_told_beside_the_best_of_the_others_with_range_tie_hits
     )  # fmt: skip
     (said,) = own_sentences(report, [SimpleNamespace(model="olmoe", system="dojo")])
     plain = said.replace("\N{NO-BREAK SPACE}", " ")
-    assert plain.startswith("mine decodes olmoe 0.80× (0.50× to 1.00× in 90 % of 32 samples, a tie) as fast as allo")
+    assert plain.startswith("mine decodes olmoe 0.80 × (0.50–1.00 in 90 % of 32 samples, a tie) as fast as allo")
     assert "hit rate is 25.0 %" in plain and "standard error of times is 2.0 %" in plain
     report.policies = ["ep", "allo"]
     assert not list(own_sentences(report, [SimpleNamespace(model="olmoe", system="dojo")]))

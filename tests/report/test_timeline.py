@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.html_page import Page
 
 from archsim.base.errors import ArchsimError
 from archsim.report.plots import Bars, Colours, PlotAxis
@@ -197,6 +198,12 @@ def test_a_report_has_the_figures_of_its_pages(tmp_path):
     }  # fmt: skip
 
 
+def test_the_table_of_a_figure_has_each_row_once_with_digits_that_are_read():
+    rows = [{"name": "ep", "value": 84.14581613067107, "kind": "ep"}] * 2 + [{"name": "mine", "kind": "mine"}]
+    page = Page(replace(_bars(), rows=rows, tips=(("name", "policy"), ("value", "gain"))).html())
+    assert page.rows == [["policy", "gain"], ["ep", "84.15"], ["mine", ""]]
+
+
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_figure_is_written_in_its_format_the_same_each_time(tmp_path, format_):
     """What the page shows and what a notebook has: the same bytes."""
@@ -216,6 +223,16 @@ def test_a_figure_for_print_is_as_wide_as_the_columns_of_a_paper(tmp_path, colum
     assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == width_pt
     wide_px = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
     assert "11px" in text and 11 * width_pt / wide_px == pytest.approx(6, rel=0.01)
+
+
+def test_a_long_title_stands_once_in_lines_beside_whiskers(tmp_path):
+    """A title of bars in lines and another of their whiskers were joined, twice as wide as the figure."""
+    pytest.importorskip("vl_convert", reason="figures for print need vl-convert-python: pip install 'archsim[figures]'")
+    title = "gain over the policy that was the fastest of those that are no function of yours, ×"
+    bars = replace(_bars(), x=PlotAxis("value", title), low="value", high="value")
+    text = draw(bars.vega(), tmp_path / "a.svg", 1).read_text(encoding="utf-8")
+    titles = re.findall(r"<text[^>]*>(?:(?!</text>).)*gain over(?:(?!</text>).)*", text)
+    assert len(titles) == 1 and titles[0].count("gain over") == 1 and "tspan" in titles[0]
 
 
 @pytest.mark.parametrize(

@@ -249,9 +249,18 @@ def test_two_systems_are_compared_at_every_batch_with_the_range_of_their_pair():
     found = {place(): rates("dojo", 1.0), place(V3, "mine"): rates("mine", 3.3)}
     (said,) = system_sentences(report, found)
     assert said.replace("\N{NO-BREAK SPACE}", " ") == (
-        "mine decodes deepseek-v3 3.3× (2.0× to 4.0× in 90 % of 32 samples) as fast as dojo at batch 64 and 3.30× as "
-        "fast as dojo at batch 512."
+        "mine decodes deepseek-v3 3.3 × (2.0–4.0 in 90 % of 32 samples) as fast as dojo at batch 64 and 3.30× as "
+        "fast as dojo at batch 512, in MoE layers."
     )
+    whole = {"whole_ratio": 0.9, "whole_ratio_p05": 0.8, "whole_ratio_p95": 1.0, "whole_tie": False}
+    report.ranges["pairs"] = [pair | whole | {"tie": False}]
+    for rows, ns in zip(found.values(), (90.0, 100.0), strict=True):
+        rows[:] = [row | {"iteration_ns": ns} for row in rows]
+    (said,) = system_sentences(report, found)
+    assert said.startswith("dojo decodes deepseek-v3 1.1") and "in whole iterations" in said  # though its layers lose
+    tied = pair | whole | {"tie": False, "whole_tie": True}
+    report.ranges["pairs"] = [tied, tied | {"faster_run": "mine-512", "slower_run": "dojo-512"}]
+    assert next(system_sentences(report, found)).startswith("dojo and mine are a tie for deepseek-v3: dojo is 1.1")
     assert list(system_sentences(report, {place(): found[place()]})) == []
 
 

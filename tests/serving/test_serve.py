@@ -199,7 +199,7 @@ def test_the_iteration_that_shows_a_first_token_is_told_by_the_measurement(tmp_p
 
 @pytest.mark.parametrize("kind", ["aiperf", "inferencex"])
 def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
-    """Means alone: nothing is left to judge on, which is said."""
+    """Means alone: nothing is left to test on, which is said."""
     bench = json.loads((outcome[1] / "bench.json").read_text(encoding="utf-8"))
     if kind == "aiperf":
         given = {
@@ -213,7 +213,7 @@ def test_measurements_of_other_tools_are_read(tmp_path, kind, outcome):
     rows = {row.key: row.error for row in ar.compare_serving(FILE, tmp_path / "other.json").rows}
     assert rows["mean_ttft_ms"] == pytest.approx(0, abs=1e-9) and rows["median_tpot_ms"] == pytest.approx(0, abs=1e-9)
     found = ar.calibrate_serving(FILE, tmp_path / "other.json")
-    assert "nothing is left to judge on" in found.halves[0]
+    assert "nothing is left to test on" in found.halves[0]
     assert repr(found).startswith("FittedConstants(") and found._repr_html_().count("<tr") > 5
     assert found.compared.outcome._repr_html_().count("<tr") == 5
 

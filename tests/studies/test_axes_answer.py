@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+from support.html_page import Page
 
 import archsim as ar
 from archsim.runs.plan import plan_of, select
@@ -49,10 +50,10 @@ def numbers_of(text):
 def test_the_best_value_of_a_key_is_held_against_the_first_with_its_range(answered):
     answer, page, rows = answered({"system.hbm.bandwidth": ["1 TB/s", "2 TB/s", "4 TB/s"]})
     first = answer.partition(". ")[0]
-    rates = [row["tokens_per_s"] for row in rows if row["policy"] == "ep"]
+    rates = [[row["batch"] / row["iteration_ns"], row["tokens_per_s"]] for row in rows if row["policy"] == "ep"]
     assert "hbm.bandwidth 4 TB/s" in first and "1 TB/s" in first and first in page.replace("&nbsp;", "\u00a0")
-    value, low, high = numbers_of(first)[0]
-    assert low <= value <= high and value == pytest.approx(rates[2] / rates[0], rel=0.01)
+    for (value, low, high), best, least in zip(numbers_of(first), rates[2], rates[0], strict=True):
+        assert low <= value <= high and value == pytest.approx(best / least, rel=0.01)
     assert "standard error of 2 of 16 layers" in first
 
 
@@ -60,6 +61,23 @@ def test_values_that_gain_nothing_are_a_tie_and_the_cheapest_is_named(answered):
     answer, _, _ = answered({"system.llc.capacity": ["256 MiB", "1 GiB", "64 MiB"]})
     first = answer.partition(". ")[0]
     assert "no effect" in first and "64 MiB is the cheapest" in first
+
+
+@pytest.mark.parametrize(
+    ("grid", "changes"),
+    [
+        ({"workload.context": [512, 1024]}, {}),
+        ({}, {}),
+        ({}, {"assumptions": "published"}),
+        ({}, {"workload": BASE["workload"] | {"batch": [64, 256]}}),
+    ],
+)
+def test_one_policy_alone_has_a_sentence_with_a_range(answered, grid, changes):
+    answer, page, _ = answered(grid, policies=["ep"], **changes)
+    first = re.split(r"\. (?=[A-Z])|\.$", answer)[0]
+    number = r"([\d.]+)\u00a0[\wµ ]+(?:/s)?"
+    value, low, high = map(float, re.search(rf"{number} \(([\d.]+)–{number} in 90", first).groups())
+    assert low <= value <= high and first in " ".join(Page(page).text.split(" ")), answer
 
 
 def test_a_part_of_a_policy_is_superfluous_from_a_value_on(answered):

@@ -107,6 +107,9 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     (tmp_path / "wide.yaml").write_text((tmp_path / "tiny.yaml").read_text().replace("1 TB/s", "2 TB/s"))
     assert main(["compare", "tiny.yaml", "wide.yaml", "--set", *FEW, "--policy", "base"]) == 0
     said = capsys.readouterr().out
+    assert re.match(
+        r"[\w.]+ has [\d.]+\u00a0× \([\d.]+–[\d.]+ in 90.% of 32 samples(, a tie)?\) the throughput of", said
+    )
     assert "systems.d2d.bandwidth" in said and "better" in said
     both = ("tiny.yaml", "wide.yaml", "small", "toy", "batch 12", "base", "published")
     assert all(each in said for each in both)

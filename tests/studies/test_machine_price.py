@@ -48,6 +48,8 @@ def test_a_limit_is_kept_with_the_share_of_samples_below_it():
     assert kept[0] == 0 < kept[1] < kept[2] == 1
     for each, share in zip(found, kept, strict=True):
         assert f"probability of {100 * share:.0f}" in each.power_sentence
+        side = "under" if share > 0.5 else "above"
+        assert (f"is {side} its limit" if share in (0, 1) else f"more likely {side} than") in each.power_sentence
     assert math.isclose(found[0].watt, found[2].watt)
 
 

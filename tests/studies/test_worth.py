@@ -194,9 +194,9 @@ def test_the_verdict_is_of_each_set_of_assumptions():
 @pytest.mark.parametrize(
     ("gains", "pays", "said"),
     [
-        ((0.1, 0.2), ("mm2", "w", "usd"), "is worth it. "),
-        ((-0.1, 0.0), (), "is not worth it. "),
-        ((0.1,), ("mm2",), "is worth it in part. Of 1 run, it is worth its area in 1, "),
+        ((0.1, 0.2), ("mm2", "w", "usd"), "is worth its area, power and price in each of 2 runs: it changes"),
+        ((-0.1, 0.0), (), "is not worth it in any of 2 runs: it changes"),
+        ((0.1,), ("mm2",), "is worth it in part (of 1 run, its area in 1, "),
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_the_runs(gains, pays, said):
@@ -222,7 +222,7 @@ def test_what_cannot_be_judged_is_refused_by_name(block, executor, policies, sai
 
 
 @pytest.mark.parametrize(("gains", "pays", "said"), [
-    ((0.00079, 0.0009, 0.0008), (), "is not worth it. It is not worth it in the run."),
+    ((0.00079, 0.0009, 0.0008), (), "is not worth it: it changes"),
     ((0.012, 0.03, 0.02), ("mm2", "usd"), ""),
     ((0.03, -0.02, 0.02), (), "by -2 % to 3 % over 3 samples"),
 ])  # fmt: skip

@@ -296,7 +296,7 @@ def _pairs(served: Served, lists: Lists, which: slice) -> list[tuple[np.ndarray,
 
 def _told(served: Served, measured: MeasuredRun, half: int | None) -> tuple[str, ...]:
     if half is None or measured.lists is None:
-        return ("fitted on the means of the whole run: nothing is left to judge on; save single requests "
+        return ("fitted on the means of the whole run: nothing is left to test on; save single requests "
                 "(`vllm bench serve --save-detailed`) to have a half that is not fitted",)  # fmt: skip
     found = []
     for what, which in (("fitted", slice(0, half)), ("not fitted", slice(half, None))):

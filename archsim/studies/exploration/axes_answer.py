@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.errors import ArchsimError, capital
-from archsim.report.units import damage_text, listing, percent, percents_text, significant, times_text
+from archsim.report.answers import iteration_at
+from archsim.report.units import (
+    RATE_UNITS,
+    damage_text,
+    listing,
+    percent,
+    percents_text,
+    range_text,
+    significant,
+    times_text,
+)
 from archsim.runs import executor, pool
 from archsim.runs.plan import Selection
 from archsim.runs.run import Workspace
@@ -81,6 +91,11 @@ def _rate(ran: Ran) -> float:
     return float(ran.row["tokens_per_s"] or 0.0)
 
 
+def _whole_rate(ran: Ran) -> float:
+    """Tokens/s by whole iterations, of a run that has them."""
+    return float(ran.row["batch"] * 1e9 / ran.row["iteration_ns"])
+
+
 class Axes(NamedTuple):
     """Positions of the groups of axes."""
 
@@ -126,10 +141,9 @@ def answer_axes(selection: Selection, rows: Sequence[Row], samples: int, jobs: i
         said = [each for case in cases[:MOST_CASES] if (each := _case_sentence(plan, axes, case, drawn, cases[0]))]
     else:
         said = _policy_sentences(cases[:MOST_CASES], drawn)
-    first = "; ".join(said)
     left = len(cases) - MOST_CASES
-    more = [f"The table has {left} more {'case' if left == 1 else 'cases'}."] if left > 0 else []
-    return AxesAnswer((f"{capital(first)}.", *more) if first else (), notes)
+    more = [f"The table has {left} more {'case' if left == 1 else 'cases'}."] if left > 0 and said else []
+    return AxesAnswer((*(f"{capital(each)}." for each in said), *more), notes)
 
 
 @dataclass(frozen=True)
@@ -150,10 +164,9 @@ class Drawn:
             slower = each.ns / each.value_ns
         if not whole:
             return _rate(ran) / slower
-        if not (ns := ran.row.get("iteration_ns")):
+        if not ran.row.get("iteration_ns"):
             return None
-        layers_ns = ran.row["iteration_experts_ns"] + ran.row["iteration_transfers_ns"]
-        found: np.ndarray = ran.row["batch"] * 1e9 / (ns + layers_ns * (slower - 1))
+        found: np.ndarray = ran.row["batch"] * 1e9 / iteration_at(ran.row, slower)
         return found
 
     def layers_error(self, one: Ran, other: Ran) -> float:
@@ -270,22 +283,20 @@ def _case_sentence(plan: SweepPlan, axes: Axes, case: Case, drawn: Drawn, of_fir
     error = drawn.layers_error(run, other)
     layers = run.row.get("layers"), len(plan.point(run.number).model.moe_layer_ids)
     plainly = _rate(run) / _rate(other)
-    if error:
-        samples += f", standard error of {layers[0]} of {layers[1]} layers ± {significant(error * plainly, 1)}"
-    gain = times_text(*_ends(ratio_of(rates, others), plainly), within=samples)
+    of_layers = f", standard error of {layers[0]} of {layers[1]} layers ± {significant(error * plainly, 1)}"
+    gain, of_layers = _ends(ratio_of(rates, others), plainly), of_layers if error else ""
     whole = drawn.rates(run, whole=True), drawn.rates(other, whole=True)
-    by_whole = ""
     if whole[0] is not None and whole[1] is not None:
-        nominal = Drawn({}, 0)
-        of_run, of_other = (nominal.rates(each, whole=True) for each in (run, other))
-        assert of_run is not None and of_other is not None
-        spread = _ends(ratio_of(whole[0], whole[1]), float(of_run[0] / of_other[0]))
-        by_whole = f" in MoE layers and {times_text(*spread)} in whole iterations"
+        spread = _ends(ratio_of(whole[0], whole[1]), _whole_rate(run) / _whole_rate(other))
+        ratio, layers_text = times_text(*spread, within=samples), f" (MoE layers: {times_text(*gain)}{of_layers})"
+    else:
+        ratio, layers_text = times_text(*gain, within=samples + of_layers), ""
     under = f" under {run.policy}" + (f" ({other.policy} with {label(over)})" if other.policy != run.policy else "")
-    begin = f"with {key}{label(chosen)}, {case.system} decodes {case.model} {gain} as fast"
-    if not first and (case.model, case.system) == (of_first.model, of_first.system):
-        begin = f"with {label(chosen)} {gain} as fast"
-    said = f"{begin}{by_whole} as with {label(over)} {case.where}{under}"
+    if first or (case.model, case.system) != (of_first.model, of_first.system):
+        begin = f"with {key}{label(chosen)}, {case.system} decodes {case.model} {ratio} as fast as with {label(over)}"
+        said = f"{begin} {case.where}{under}{layers_text}"
+    else:
+        said = f"{case.where}, it is {ratio} as fast with {label(chosen)} as with {label(over)}{under}{layers_text}"
     tied = _for_the_price(able, label, chosen, over)
     tied += _tied(label, designs, numbers, best.equal, best.cheapest, prices)
     end = f"; it is the {end_of} value that was tried, and beyond it more may be gained" if end_of else ""
@@ -472,7 +483,7 @@ def _policies_sentence(case: Case, drawn: Drawn) -> str:
     best = case.best(design)
     run = case.runs[design][best][0]
     if len(case.runs[design]) < 2:
-        return ""
+        return _alone_sentence(case, run, drawn)
     other = _beside(case, design)
     rates, others = drawn.rates(run), drawn.rates(other)
     if rates is None or others is None:
@@ -480,6 +491,18 @@ def _policies_sentence(case: Case, drawn: Drawn) -> str:
     ends = _ends(ratio_of(rates, others), _rate(run) / _rate(other))
     tie = ", a tie" if 1 in best_value([rates, others]).equal else ""
     return f"{best} decodes {case.model} on {case.system} {times_text(*ends)} as fast as {other.policy}{tie}"
+
+
+def _alone_sentence(case: Case, run: Ran, drawn: Drawn) -> str:
+    """``ep decodes 28 k tokens/s (26–30) of … on dojo in whole iterations``: of one policy, which nothing is beside."""
+    whole = drawn.rates(run, whole=True)
+    rates, value = (drawn.rates(run), _rate(run)) if whole is None else (whole, _whole_rate(run))
+    if rates is None:
+        return ""
+    ends = _ends(interval(rates), value)[1:] if drawn.samples else None
+    rate = range_text(value, ends, RATE_UNITS, f" in {percent(0.9)} of {drawn.samples} samples")
+    by = "MoE layers alone" if whole is None else "whole iterations"
+    return f"{run.policy} decodes {rate} of {case.model} on {case.system} in {by}"
 
 
 # Draws: a distribution, and no best one.
@@ -495,7 +518,7 @@ def _over_draws(selection: Selection, axes: Axes, cases: Sequence[Case]) -> Axes
         _damage_sentence(selection, axes, case) if damaged else _seeds_sentence(plan, axes, case) for case in cases
     )
     said = list(islice(filter(None, each_said), MOST_CASES))  # those of further cases are not simulated
-    return AxesAnswer((f"{capital('; '.join(said))}.",) if said else ())
+    return AxesAnswer(tuple(f"{capital(each)}." for each in said))
 
 
 def _damage_sentence(selection: Selection, axes: Axes, case: Case) -> str:
@@ -555,7 +578,7 @@ def _seeds_sentence(plan: SweepPlan, axes: Axes, case: Case) -> str:
     for name, runs in options.items():
         rates[name] = np.array([_rate(each) for each in runs if _draw_of(axes, each) in shared])
     names = list(rates)
-    over = f"over {count} draws of {listing(_draw_names(plan, axes))}"
+    over = f"over {count} samples of {listing(_draw_names(plan, axes))}"
     if len(names) < 2:
         found = interval(rates[names[0]] / float(np.median(rates[names[0]])) - 1)
         return f"{over}, the throughput of {case.model} on {case.system} {case.where} changes by {percents_text(found)}"

@@ -199,7 +199,7 @@ def _estimate_points(plan: SweepPlan, judge: Judge, folder: Path, jobs: int, wat
     if is_drawn(plan):
         raise errors.ArchsimError(
             f"{plan.combinations:,} points, those of sampled machines included, are more than explore.analytical_runs "
-            f"({spec.analytical_runs:,}), and all machines of a design are run. Raise it, or draw fewer wafers"
+            f"({spec.analytical_runs:,}), and all machines of a design are run. Raise it, or sample fewer wafers"
         )
     runs = EngineRuns(ANALYTICAL, plan, folder, jobs, watcher)
     notes: tuple[str, ...] = ()

@@ -63,7 +63,7 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     kinds = kinds_of(asked)
     requests = requests_of(kinds[0].serving)
     if requests.rejected:  # else the shorter ones alone would decide
-        raise TraceError(f"{next(rejected_told(requests))} Draw shorter ones (--input, --output), or leave them out")
+        raise TraceError(f"{next(rejected_told(requests))} Take shorter ones (--input, --output), or leave them out")
     if not requests.offered_per_s:
         raise SpecError("a recommendation needs requests that arrive over time: this trace has them all at once")
     race = Race(asked, kinds, requests)

@@ -161,8 +161,8 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
     if serving.spec.requests.arrivals is not None and near > len(group.choices) and best.within_slo >= NEAR:
         yield (
             f"{near} of {len(served)} configurations are within 1% of the best goodput, because requests come at a "
-            "fixed rate. The first of them are ordered by their highest rates. Raise requests.arrivals.rate to tell "
-            "all of them apart."
+            "fixed rate. The first of them are ordered by their highest rates. Raise requests.arrivals.rate to rank "
+            "all of them."
         )
 
 

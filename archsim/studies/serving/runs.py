@@ -484,7 +484,7 @@ class Server:
 
     def serve(self, run: ServeRun) -> Outcome:
         """The outcome of a run. Raises ArchsimError."""
-        self._workspace.tell(f"{run.name}: drawing the requests", 0.0)
+        self._workspace.tell(f"{run.name}: sampling the requests", 0.0)
         deployment = self.deployment(run)
         requests = requests_on(run.serving, deployment)
         progress = Progress(self._workspace.tell).of(run.name)

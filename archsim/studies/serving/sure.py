@@ -492,7 +492,7 @@ def _option(name: str, own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def _notes(every: Mapping[str, Quantity], cut: int) -> tuple[str, ...]:
-    found = ["Requests are a single draw of their generator, or those of a file. The intervals leave their spread out."]
+    found = ["Requests are one sample of their generator, or those of a file. The intervals leave their spread out."]
     if cut:
         found.append(
             f"The ranges are relative changes of the first {cut:,} requests, as all of them would take long (--samples "
