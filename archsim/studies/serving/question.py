@@ -44,6 +44,7 @@ PRECISIONS = (BF16, FP8, NVFP4, MXFP4)
 FP8_GPUS = ("h100", "h200", "h800", "h20")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 MOST_RANKS = 64  # of one engine
+MOST_DEVICES = 4096  # of an offer without a number, where a rate says how many are needed
 MACHINES = ("node", "cluster", "nvl72")  # ends of the names of shipped systems of a GPU, the smallest first
 SEQS, TOKENS = (32, 64, 128, 256, 512), (2048, 4096, 8192, 16384)
 USUAL_SEQS, USUAL_TOKENS = 256, 8192
@@ -142,14 +143,15 @@ def asked_of(
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
         raise SpecError(f"{caller_name('context')} {max(context)}: {told}")
-    offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     bought = usd_per_hour is not None or watts is not None
+    is_open = bool(rate) and not bought and not pools  # as many GPUs as the rate needs
+    offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
-             if ":" not in text and not bought]  # fmt: skip
+             if ":" not in text and not bought and not is_open]  # fmt: skip
     if objective is None:
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
-        if objective == PRICE and offer.rent is None:
+        if objective == PRICE and offer.rent is None and (not rate or len({each.gpu for each in offers}) > 1):
             raise SpecError(f"the price of {offer.gpu} is not known: give {_price(offer.gpu)}")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
@@ -223,14 +225,18 @@ def _model_of(source: Any) -> ModelSpec:
     return ModelSpec.model_validate(source)
 
 
-def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float]) -> Offer:
-    """``h200:32``; without a number, as many as a budget of USD an hour or W allows, or one machine has."""
+def _offer(
+    text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float], most_open: int | None
+) -> Offer:
+    """``h200:32``; without a number, ``most_open``, or as many as a budget of USD an hour or W allows, or one machine
+    has.
+    """
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
         raise SpecError(
             f"{caller_name('on')} {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs"
         )
-    devices = int(number) if colon else None
+    devices = int(number) if colon else most_open
     source = _system_named(name, devices or 1)
     system = library.load_system(source)
     if system.launch != expert_groups.WITH_KERNELS:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
-from archsim.report.units import percent
+from archsim.report.units import interval, percent
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
@@ -154,7 +155,8 @@ def answer(found: Recommendation) -> str:
         ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
     return (
         f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
+        f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)}"
+        f"{_users(found)} with "
         f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them, and with {percent(best.probability)} "
         f"probability {end} of {found.configurations} configurations.{_describe_fewer(best, asked)} Let each rank run "
         f"up to {best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
@@ -174,6 +176,15 @@ def _describe_rate(each: Recommended, asked: Asked) -> str:
         f"{_rate(asked.rate)} requests per second in {percent(each.meets)} of samples (it could answer "
         f"{_rate(each.rate_per_s)}, {spread})"
     )
+
+
+def _users(found: Recommendation) -> str:
+    """``, from 310 (260 to 390) users at a time``: its rate times the time of a request (Little's law)."""
+    best, seconds = found.best, found.measures.e2e.mean * NS_PER_MS / NS_PER_S
+    if found.asked.rate or not 0 < seconds < inf:
+        return ""
+    each, low, high = interval(best.rate_per_s * seconds, best.low * seconds, best.high * seconds)
+    return f", from {each} ({low} to {high}) users at a time,"
 
 
 def _describe_fewer(best: Recommended, asked: Asked) -> str:
@@ -271,7 +282,7 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
     serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
-    if asked.objective == PRICE:
+    if asked.objective == PRICE and best.kind.offer.rent is not None:
         serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 
