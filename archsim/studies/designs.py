@@ -19,6 +19,7 @@ from archsim.specs.experiment import ExperimentSpec
 
 if TYPE_CHECKING:
     from archsim.runs.run import Record
+    from archsim.studies.sure_answer import Sure
 
 
 STEP = "a decode step"  # through all MoE layers
@@ -95,6 +96,7 @@ class DesignComparison(tables.Shown):
     causes: tuple[DesignFigure, ...]  # ns by what the critical path waited for; ``group``: STEP or RUN
     quantities: tuple[DesignFigure, ...]  # results of both
     notes: tuple[str, ...]  # their caveats
+    sure: Sure | None = None  # how sure their order is, where samples were asked for
 
     def __repr__(self) -> str:
         return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"

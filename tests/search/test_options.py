@@ -15,7 +15,7 @@ from archsim.search.beside import deployment_on
 from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
-from archsim.search.options import Side, side_of, vary_of
+from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
@@ -177,6 +177,12 @@ def test_experiments_without_a_common_model_are_refused(files):
     other["models"][0]["name"] = "other"
     with pytest.raises(SpecError, match="toy.*other"):
         ar.compare(EXAMPLE, other, limits={"tpot": "1 s"}, samples=0)
+
+
+def test_machines_without_a_model_serve_the_largest_that_fits_on_all():
+    small = load_system("dojo", ["hbm.capacity=2GB"])
+    assert largest_model([load_system("dojo")]) == "deepseek-v3"
+    assert largest_model([load_system("dojo"), small]) == largest_model([small]) != "deepseek-v3"
 
 
 def test_values_of_a_key_may_share_a_unit():
