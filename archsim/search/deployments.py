@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from archsim.base import errors, tables
+from archsim.base.errors import capital
 from archsim.report.units import listing
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
@@ -41,6 +42,7 @@ class DeploymentComparison(tables.Shown):
     devices: Mapping[str, float]  # name → how many it takes
     is_closed_loop: bool  # whether clients wait for an answer before they ask again
     moved: Mapping[float, float]  # of two: factor on all limits → ratio of their goodputs; {} where no limit is near
+    idle: str = ""  # a sentence on varied keys that have no effect here, and why
 
     def option(self, name: str) -> ServedOption:
         """One of them."""
@@ -59,7 +61,8 @@ class DeploymentComparison(tables.Shown):
             said = pair_sentence(
                 self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
             )
-        return f"{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
+        begin = f"{self.idle}. " if self.idle else ""
+        return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
         """How many requests are too long; where deployments differ in that, for which of them."""
@@ -123,7 +126,11 @@ def compare_deployments(
     models = {point.model.name for point in points}
     if len(models) > 1:
         raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
-    return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+    found = compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+    ends = {key.split(".")[-1] for key in vary}
+    unread = set.intersection(*(set(point.unread) for point in points))
+    idle = [each for each in points[0].unread if each in unread and each.split(" ")[0].split(".")[-1] in ends]
+    return replace(found, idle=". ".join(capital(short(each)) for each in idle))
 
 
 def _limits_ms(slo: SloSpec) -> dict[str, float]:

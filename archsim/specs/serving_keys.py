@@ -19,7 +19,9 @@ CHECKPOINT = "checkpoint"  # of `precision`: what the name of a checkpoint says
 REDUNDANT, DRAFTS, OFFLOAD = "redundant_experts", "speculation.draft_tokens", "kv_store"
 # SGLang's --eplb-rebalance-num-iterations, after a placement by loads that were recorded before (its default is 1000).
 EPLB: Mapping[str, Any] = MappingProxyType({"name": "eplb", "every_steps": 1000, "first_steps": 1})
-EPLB_LAYERS = 2  # MoE layers that are simulated for it, so that a comparison of three numbers takes less than a minute
+# MoE layers that are simulated for it, and iterations after which tokens are sampled again, so that a comparison of
+# three numbers takes less than a minute.
+SAMPLED: Mapping[str, Any] = MappingProxyType({"layers": 2, "every": 2048})
 # Other names of keys: of flags of vLLM, SGLang and TensorRT-LLM, and what people call them.
 NAMES: Mapping[str, str] = MappingProxyType({
     "rate": "requests.arrivals.rate", "request_rate": "requests.arrivals.rate", "load": "requests.arrivals.rate",
@@ -102,7 +104,7 @@ def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[s
         fits = ", ".join(str(each * ranks) for each in range(4))
         raise SpecError(f"{head}: {ranks} ranks share redundant experts equally: expected a number such as {fits}")
     if not isinstance(tree.data.get("routing"), dict):
-        yield ("routing",), {"like": "model", "layers": EPLB_LAYERS}
+        yield ("routing",), {"like": "model"} | dict(SAMPLED)
     slots = {"name": "redundant", "slots": value // ranks}
     eplb = {"name": "eplb", "placement": slots, "allocation": "even", "rebalancing": dict(EPLB)}
     yield ("policies",), [eplb if value else "ep"]

@@ -271,3 +271,13 @@ def test_positions_follow_from_embeddings_and_scaling(scaling, positions):
     from archsim.models.config_json import ConfigKeys, _positions
 
     assert _positions(ConfigKeys(Path("c"), {"max_position_embeddings": 4096} | scaling)) == positions
+
+
+def test_layers_that_draft_are_those_of_the_configuration(tmp_path):
+    folder, _ = truth()
+    for file, name, layers in (("DeepSeek-V3", "deepseek-v3", 1), ("MiniMax-M2.5", "minimax-m2.5", 3)):
+        found = import_config(folder / f"{file}.json")
+        write_model(found, tmp_path / "model.yaml")
+        for model in (found, load_model(name), load_model(tmp_path / "model.yaml")):
+            assert model.mtp_layers == layers
+    assert import_config(folder / "Qwen3-30B-A3B.json").mtp_layers is None

@@ -154,7 +154,6 @@ def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys)
 
 REFUSED = {
     "a limit that nothing keeps": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "1us"}}, "nearest is"),
-    "machines without a model": (("die4.yaml", "twice.yaml"), {"model": None}, "--model"),
     "an unknown budget": (("die4.yaml", "twice.yaml"), {"equal": "usdd"}, "did you mean 'usd'"),
     "a name that is nothing": (("die4.yaml", "nvl7"), {}, "gb300_nvl72"),
     "a name of two": (("die4.yaml", "nvl72"), {}, "gb300_nvl72"),
@@ -220,10 +219,16 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     first = found.sentence
     assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
-    assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "rate 4/s"
+    assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "4 requests per second"
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
         "2,048 requests per rank and 512 tokens per step"
     )
+
+
+def test_a_key_that_has_no_effect_is_said_to_have_none():
+    given = load_serving(SERVED).given | {"requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}}
+    found = ar.compare(given, vary={"prefix_caching": [True, False]}, samples=16, jobs=1)
+    assert found.sentence.startswith("Prefix caching has no effect: ")
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():

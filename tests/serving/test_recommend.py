@@ -248,6 +248,14 @@ def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
     assert own.offers[0].devices >= 1000 and own.objective == "price"
 
 
+def test_drafts_need_a_checkpoint_that_drafts():
+    given = {"tpot": "50ms", "drafts": [1], "acceptance": 0.8}
+    assert not asked_of("deepseek-v3", ["h200:8"], **given).notes
+    assert "no MTP layer" in asked_of("qwen3-235b-a22b", ["h200:8"], **given).notes[-1]
+    with pytest.raises(SpecError, match="drafts 1: kimi-k2 has no MTP layer"):
+        asked_of("kimi-k2", ["h200:16"], **given)
+
+
 def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
     kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
     choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 1, 64, 4096)

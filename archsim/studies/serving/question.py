@@ -159,6 +159,9 @@ def asked_of(
         if precision not in PRECISIONS:
             raise SpecError(f"{model}: {precision} is not compared (known: {', '.join(PRECISIONS)})")
         precisions = (precision,)
+    if any(drafts) and whose.mtp_layers == 0:
+        raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
+    heads = f"The configuration of {whose.name} names no MTP layer: drafts need a checkpoint that has one."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
@@ -167,7 +170,10 @@ def asked_of(
     return Asked(
         whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
-        notes=(*([note] if note and requests is None else []), *taken), assumed=assumed,
+        notes=(
+            *([note] if note and requests is None else []), *taken,
+            *([heads] if any(drafts) and whose.mtp_layers is None else []),
+        ), assumed=assumed,
         stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
         drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
     )  # fmt: skip
