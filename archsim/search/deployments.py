@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan,
 from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
 SAMPLES = 16  # each is served
+MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 10 to 40 s of one core
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,7 @@ class DeploymentComparison(tables.Shown):
 
 def compare_deployments(
     sides: Sequence[Side], vary: Mapping[str, Sequence[Any]], overrides: Sequence[str] = (), equal: str = "machines",
-    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
     """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
@@ -152,16 +154,18 @@ def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] =
 
 def compare_points(
     points: Sequence[serving_files.Serving], names: Sequence[str], equal: str = "machines",
-    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Deployments of one policy each, in the same worlds. Raises SpecError for a price that is not known."""
+    """Deployments of one policy each, in the same worlds. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
+    SpecError for a price that is not known.
+    """
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
-        ServePlan(tuple(points), ({},) * len(points)), samples, folder, watcher, jobs, names=names,
-        refused=lambda name, why: refused.append((name, why)),
+        ServePlan(tuple(points), ({},) * len(points)), samples or SAMPLES, folder, watcher, jobs, names=names,
+        refused=lambda name, why: refused.append((name, why)), most_tokens=inf if samples else MOST_TOKENS,
     )  # fmt: skip
     slo = points[0].spec.slo
     limits = _limits_ms(slo)

@@ -281,3 +281,9 @@ def test_layers_that_draft_are_those_of_the_configuration(tmp_path):
         for model in (found, load_model(name), load_model(tmp_path / "model.yaml")):
             assert model.mtp_layers == layers
     assert import_config(folder / "Qwen3-30B-A3B.json").mtp_layers is None
+
+
+def test_a_name_that_one_model_alone_continues_is_that_model():
+    assert load_model("qwen3-235b").name == load_model("Qwen/Qwen3-235B").name == "qwen3-235b-a22b"
+    with pytest.raises(SpecError, match="unknown model 'qwen3'"):
+        load_model("qwen3")
