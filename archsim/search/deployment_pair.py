@@ -105,7 +105,10 @@ def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mappi
     times = interval(np.where(values[0] == values[1], 1.0, values[0] / np.maximum(values[1], 1e-12)))
     a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
     name = "output" if what == "output" else what
-    return f"{name}{per} is {a} instead of {b} {unit.replace('/s', ' per second')} ({_ratio(times, *values)})"
+    rate = unit.replace("/s", " per second")
+    if np.array_equal(*values):
+        return f"{name}{per} stays at {a} {rate}"
+    return f"{name}{per} is {a} instead of {b} {rate} ({_ratio(times, *values)})"
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:

@@ -52,7 +52,7 @@ def load_sentence(
     name = f"{serving.model.name} on {devices} of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)
     one = "client" if is_loop else "request"
-    number = f"{float(f'{offered:.4g}'):,}".removesuffix(".0")
+    number = f"{offered:,.0f}" if offered == int(offered) else significant(offered)
     load = f"{number} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
     limits = limits_text(serving)
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
