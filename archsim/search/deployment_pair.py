@@ -106,7 +106,7 @@ def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mappi
     a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
     name = "output" if what == "output" else what
     rate = unit.replace("/s", " per second")
-    if np.array_equal(*values):
+    if np.array_equal(values[0], values[1]):
         return f"{name}{per} stays at {a} {rate}"
     return f"{name}{per} is {a} instead of {b} {rate} ({_ratio(times, *values)})"
 
