@@ -30,8 +30,6 @@ _POSITIONS = (
 # model_executor/layers/rotary_embedding).
 _MULTIPLY = ("linear", "dynamic", "yarn")
 _WITHIN = ("default", "llama3", "longrope", "su", "mrope", "proportional", "deepseek_yarn", "xdrope")
-# Layers of multi-token prediction: DeepSeek, GLM and Kimi; MiniMax; Qwen3.5; LongCat.
-_MTP = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "num_nextn_layers")
 _GO_ON = "--accept-approximate goes on without, and every page says so"
 
 
@@ -53,10 +51,7 @@ def import_config(
             raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(config_families.KNOWN)}); {_GO_ON}")
         keys.guessed = []
     _refuse_odd_text(keys)
-    drafting = keys.whole(*_MTP, least=0)
-    fields = (
-        {"positions": _positions(keys), "mtp_layers": drafting} | (reader or config_families.as_others)(keys) | asked
-    )
+    fields = {"positions": _positions(keys)} | (reader or config_families.as_others)(keys) | asked
     unknown += [f"{each} is not supported" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)
@@ -116,6 +111,5 @@ def _model(keys: ConfigKeys, name: str | None, fields: Mapping[str, Any]) -> Mod
 
 
 def write_model(model: ModelSpec, path: Path) -> None:
-    given = model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True)
-    given |= {} if model.mtp_layers is None else {"mtp_layers": model.mtp_layers}
-    write_text(path, schema_line("model", path) + dump_yaml(given))
+    written = dump_yaml(model.model_dump(mode="json", by_alias=True, exclude={"aliases"}, exclude_none=True))
+    write_text(path, schema_line("model", path) + written)

@@ -72,9 +72,6 @@ class ModelSpec(fields.Spec):
     positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
     # Up to so many with a scaling that its authors describe and an engine has to be told of, such as YaRN.
     extended_positions: Annotated[int | None, quantities.count(1, 1_000_000_000, none=True)] = None
-    # Layers that predict further tokens (MTP), beside `layers`: with them the checkpoint drafts by itself; null: its
-    # configuration does not say.
-    mtp_layers: Annotated[int | None, quantities.count(0, 64, none=True)] = Field(None, exclude=True)
     # What the model has and nothing here reads, as `archsim new --from --accept-approximate` found it.
     approximate: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.specs import config_files, library, serving_files
-from archsim.specs.checkpoints import dtypes_in, precision_named
+from archsim.specs.checkpoints import MTP_LAYERS, dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
@@ -159,7 +159,8 @@ def asked_of(
         if precision not in PRECISIONS:
             raise SpecError(f"{model}: {precision} is not compared (known: {', '.join(PRECISIONS)})")
         precisions = (precision,)
-    if any(drafts) and whose.mtp_layers == 0:
+    drafting = MTP_LAYERS.get(whose.name)
+    if any(drafts) and drafting == 0:
         raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
     heads = f"The configuration of {whose.name} names no MTP layer: drafts need a checkpoint that has one."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
@@ -172,7 +173,7 @@ def asked_of(
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
         notes=(
             *([note] if note and requests is None else []), *taken,
-            *([heads] if any(drafts) and whose.mtp_layers is None else []),
+            *([heads] if any(drafts) and drafting is None else []),
         ), assumed=assumed,
         stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
         drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
