@@ -35,6 +35,7 @@ from archsim.studies.serving.engines import RateEstimate
 from archsim.studies.serving.highest_rate import WITHIN
 from archsim.studies.serving.question import (
     BF16,
+    MOST_DEVICES,
     MOST_RANKS,
     NAMES,
     PRICE,
@@ -69,7 +70,7 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     race = Race(asked, kinds, requests)
     every = [
         (kind, parallel) for kind, each in enumerate(kinds)
-        for parallel in sizes_of(each.serving, _most_ranks(each.offer))
+        for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     race.warm_up(every)  # here, so that no process compiles or loads what another one does
@@ -115,8 +116,10 @@ class _Rounds:
             self.report("ended: what was found so far is compared")
 
 
-def _most_ranks(offer: Offer) -> int:
-    most = min(offer.devices, offer.system.dies, MOST_RANKS)
+def _most_ranks(offer: Offer, offers: int) -> int:
+    """Of one engine: of several offers without a number two nodes, so that an answer takes a minute."""
+    many = offers > 1 and offer.devices == MOST_DEVICES
+    most = min(offer.devices, offer.system.dies, MOST_RANKS // 4 if many else MOST_RANKS)
     return 1 << (most.bit_length() - 1)
 
 
