@@ -89,7 +89,8 @@ def verb(options: Options) -> Callable[[_F], _F]:
         is_open = any(each.kind is each.VAR_KEYWORD for each in named.values())  # takes the others, too
         own = {name for name in options if name in named or (is_open and name not in ("force", "scheduler"))}
         shown = {name: each for name, each in options.items() if name in own}
-        said = " ".join(f"{name}: {_meaning(each)}" for name, each in shown.items())
+        has = {name for name, each in named.items() if each.default not in (None, each.empty)}
+        said = " ".join(f"{name}: {_meaning(each, name not in has)}" for name, each in shown.items())
         for name, each in sorted(options.items(), key=lambda item: -len(flag_of(*item))):
             said = said.replace(flag_of(name, each), name) if flag_of(name, each) != PLACE else said
         text = fill(said, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
@@ -99,10 +100,11 @@ def verb(options: Options) -> Callable[[_F], _F]:
     return document
 
 
-def _meaning(option: Option) -> str:
-    """Its help without the default, which the signature has."""
+def _meaning(option: Option, with_default: bool) -> str:
+    """Its help; without the default where the signature has it."""
     before, default, after = option.help.partition(" (default: ")
-    text = f"{before}{after.partition(')')[2]}" if default else option.help
+    is_of_command = "reports/" in after  # Python writes no page by itself
+    text = f"{before}{after.partition(')')[2]}" if default and (is_of_command or not with_default) else option.help
     return text.replace("May be repeated", "Several may be given")
 
 
@@ -252,7 +254,8 @@ RECOMMEND: Options = {
     ),
     "on": Option(
         "GPUs that may be used, such as h200:32, or a system by name or file. Without a number: one node, or as many "
-        "GPUs as --usd or --watts allow. May be repeated, to compare GPUs.", "GPU:N", many="append", is_required=True,
+        "GPUs as --rate needs, or --usd or --watts allow. May be repeated, to compare GPUs.", "GPU:N", many="append",
+        is_required=True,
     ),
     "ttft": Option("Limit of the time to first token, such as 2s.", "TIME"),
     "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME"),
@@ -319,13 +322,18 @@ COMPARE: Options = {
     ),
     "vary": Option(
         "Compare values of a key of each side, such as d2d.bandwidth=[1,2,4]TB/s, or "
-        "scheduler.chunked_prefill=[true,false] of a deployment. May be repeated: of one machine, it says which of the "
-        "keys is worth more for the same budget.", "KEY=[VALUES]", many="append", group=SIDES,
+        "chunked_prefill=[true,false], precision=[fp8,nvfp4] or redundant_experts=[0,32] of a deployment. May be "
+        "repeated: of one machine, it says which of the keys is worth more for the same budget.", "KEY=[VALUES]",
+        many="append", group=SIDES,
     ),
     "input_tokens": Option("Number of prompt tokens of a request.", "N", "--input", read=positive, group=SIDES),
     "output_tokens": Option("Number of output tokens of a request.", "N", "--output", read=positive, group=SIDES),
     "prices": PRICES.of(group=SIDES),
     **choice_options(),
+    "model": Option(
+        "Which model is served, or taken of the experiment (default: its first; of machines, the largest that fits).",
+        "NAME", group=COMBINATION,
+    ),
     "overrides": OVERRIDES.of(help="Override a key of all sides. May be repeated."),
     **out("Folder to write the page to (default: reports/A-B-…)."),
     **samples("default: 32 of machines, 32 quick ones of two designs, 16 of deployments, which need some; 0: none"),
@@ -345,6 +353,11 @@ SWEEP: Options = {
 }  # fmt: skip
 SERVE: Options = {
     **file("The deployment and its requests"),
+    "requests": Option("A trace of requests, in place of those of the file.", "FILE"),
+    "rate": Option("Requests per second, in place of those of the file.", "N", read=_number_from(1e-6, "/s")),
+    "users": Option("Users who wait for one answer before they ask again, in place of a rate.", "N", read=positive),
+    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME"),
+    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME"),
     **out(default="reports/NAME, or reports/NAME-search with --search"), **jobs(),
     **samples("default: 16, of a file with `sweep:` of at most 8 runs that are near the best; 0: none"),
     "timeline": Option(

@@ -140,16 +140,17 @@ def compare(
     samples: int | None = None,
     jobs: int | None = None,
     report: Callable[[str], None] = lambda text: None,
+    watcher: Watcher | None = None,
     **chosen: Any,
 ) -> DesignComparison | OptionComparison | DeploymentComparison:
     """Options side by side, each as well as it can be used; two designs at one batch; or deployments.
 
     sides: two experiments, or with ``inside`` two of its policies or systems, and nothing else asked: a
     `DesignComparison` of the first combination of each: what differs in its specification, and in time by cause,
-    traffic, energy and price. Systems (``"gb200_nvl72:8"`` is eight), or experiments with limits: an
-    `OptionComparison`, by whole iterations; replicas, sizes, policy and batch of a system are chosen. Files of
-    ``ar.serve``: a `DeploymentComparison`, with the same requests, which a system beside one serves in sizes that are
-    chosen. All have ``.sentence`` but the first, and ``.to_pandas()``.
+    traffic, energy and price; with ``samples``, ``.sure`` as of ``ar.sure``. Systems (``"gb200_nvl72:8"`` is eight),
+    or experiments with limits: an `OptionComparison`, by whole iterations; replicas, sizes, policy and batch of a
+    system are chosen. Files of ``ar.serve``: a `DeploymentComparison`, with the same requests, which a system beside
+    one serves in sizes that are chosen. All have ``.sentence`` but the first, and ``.to_pandas()``.
 
     vary: key of the sides → values; prices: GPU → USD an hour. limits: tpot, ttft and rate in a mapping.
 
@@ -177,7 +178,7 @@ def compare(
         raise SpecError("--in: policies and systems of an experiment are compared two at a time, at its own batch")
     read = [] if inside is not None else [read_side(each, bool(question.model or vary)) for each in sides]
     if inside is None and (question.asks or len(sides) != 2 or any(each.kind != OF_EXPERIMENT for each in read)):
-        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where)
+        found = compare_options(read, question, chosen, overrides, jobs or available_cores(), report, where, watcher)
         if where is not None:
             _write_options(found, where)
         return found
@@ -192,7 +193,16 @@ def compare(
     compared = designs.compare_designs((name_of(a), name_of(b)), both, WORLDS if samples is None else samples)
     if where is not None:
         write_comparison_page(compared, where)
-    return compared
+    if not samples:
+        return compared
+    from dataclasses import replace
+
+    from archsim.runs.executor import shared_folder
+    from archsim.studies.sure import sure_of_sides
+
+    named = {f"{letter}: {name_of(each)}": side for letter, each, side in zip("AB", sides, both, strict=True)}
+    with shared_folder() as folder:
+        return replace(compared, sure=sure_of_sides(named, samples, where or Path(folder), jobs, watcher))
 
 
 def _write_options(found: OptionComparison | DeploymentComparison, folder: Path) -> None:

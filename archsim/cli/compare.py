@@ -13,13 +13,13 @@ from archsim.cli import arguments, heartbeat
 
 if TYPE_CHECKING:
     from archsim.report.answer import Answer
-    from archsim.studies.designs import DesignComparison
 
 
 def run_compare(args: argparse.Namespace) -> Answer:
     """What differs, or which option serves more; write the page."""
     import archsim as ar
     from archsim.cli.printing import print_compiling, print_notes
+    from archsim.cli.progress import study
     from archsim.report.answer import Answer
     from archsim.runs.results import damage_told
     from archsim.search.compare import OptionComparison
@@ -33,10 +33,13 @@ def run_compare(args: argparse.Namespace) -> Answer:
         print_notes(damage_told(Path(each)))
     print("comparing ...", file=sys.stderr, flush=True)
     asked = arguments.options_from(args, verbs.COMPARE, "sides", "vary", "out")
-    found = ar.compare(*args.sides, vary=vary_of(args.vary), out=folder, report=heartbeat.begins, **asked)
+    with study(folder) as watching:
+        found = ar.compare(
+            *args.sides, vary=vary_of(args.vary), out=folder, report=heartbeat.begins, watcher=watching, **asked
+        )
     if isinstance(found, DesignComparison):
         answer = as_answer(found)
-        sure = _sure(args, found, folder) if args.samples else Answer(())
+        sure = found.sure.as_answer() if found.sure is not None else Answer(())
     else:
         answer = Answer((found.sentence,), result=found.as_json())
         if isinstance(found, OptionComparison):
@@ -45,20 +48,6 @@ def run_compare(args: argparse.Namespace) -> Answer:
             sure = found.sure.as_answer()
     parts = (*answer.parts, *sure.parts, f"report: {folder / 'index.html'}")
     return Answer(parts, (*answer.notes, *sure.notes), answer.result)
-
-
-def _sure(args: argparse.Namespace, found: DesignComparison, folder: Path) -> Answer:
-    """How sure the order of two designs is."""
-    from archsim.cli.progress import study
-    from archsim.studies.sides import load_side, side_of
-    from archsim.studies.sure import sure_of_sides
-
-    chosen = {name: getattr(args, name) for name in verbs.CHOSEN}
-    inside = None if args.inside is None else load_side(args.inside, args.overrides)
-    sides = {name: side_of(each, inside, args.overrides, chosen) for name, each in zip("AB", args.sides, strict=True)}
-    named = {f"{name}: {of}": side for (name, side), of in zip(sides.items(), (found.a, found.b), strict=True)}
-    with study(folder) as watching:
-        return sure_of_sides(named, args.samples, folder, args.jobs, watching).as_answer()
 
 
 def _folder_name(args: argparse.Namespace) -> str:

@@ -22,6 +22,9 @@ def run_serve(args: argparse.Namespace) -> Answer:
     from archsim.cli.printing import print_compiling
 
     _refuse_unwritten(args)
+    keys = {"requests": "requests.trace", "rate": "rate", "users": "users", "ttft": "slo.ttft", "tpot": "slo.tpot"}
+    given = {key: value for name, key in keys.items() if (value := getattr(args, name)) is not None}
+    args.overrides = [*args.overrides, *(f"{key}={value}" for key, value in given.items())]
     print_compiling("serving")
     if args.search:
         return _search(args)

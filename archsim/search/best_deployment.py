@@ -8,7 +8,8 @@ import numpy as np
 
 from archsim.base.errors import capital
 from archsim.base.quantities import as_written
-from archsim.report.units import listing, percent, significant
+from archsim.report.units import interval as written_interval
+from archsim.report.units import listing, percent
 from archsim.search.deployment_pair import TIMES, short
 from archsim.studies.serving.sure import HEADLINES, ServedSure
 from archsim.uncertainty.estimate import SURE, Interval, interval
@@ -34,25 +35,32 @@ def best_sentence(
     )
     best, base = names[found.cheapest], 0 if 0 not in found.equal else found.worst  # a tie is no gain
     ends = interval(values[found.cheapest])
-    begin = (
-        f"{capital(what)}{per} is {significant(ends.p50)} {unit}".rstrip() + f" ({_spread(ends)}) with {short(best)}"
-    )
+    number, low, high = written_interval(ends.p50, ends.p05, ends.p95)
+    begin = f"{capital(what)}{per} is {number} {unit.replace('/s', ' per second')}".rstrip()
+    begin += f" ({low}–{high}) with {short(best)}"
     if found.flat:
+        gain = _over(values, found.cheapest, 0 if found.cheapest else found.worst, names)
         return (
-            f"{begin}. All {len(names)} are a tie, as none is better than another in {percent(SURE)} of "
+            f"{begin}{gain}: all {len(names)} are a tie, as none is better than another in {percent(SURE)} of "
             f"samples.{_edges(sure, best, limits_ms)}"
         )
-    over = ""
-    if float(np.median(values[base])) > 0 and base not in found.equal:
-        times = ratio_of(values[found.cheapest], values[base])
-        over = f", {significant(times.p50)} × ({_spread(times)}) that with {short(names[base])}"
+    over = "" if base in found.equal else _over(values, found.cheapest, base, names)
     said = "".join(_others(names, found, devices))
     most = "the most" if higher else "the least"
     return f"{begin}, {most} of {len(names)}{over}.{said}{_edges(sure, best, limits_ms)}"
 
 
+def _over(values: Sequence[np.ndarray], at: int, base: int, names: Sequence[str]) -> str:
+    """``, 1.1 × (0.9–1.3) that with 8 requests per rank``; '' over nothing, and over itself."""
+    if at == base or float(np.median(values[base])) <= 0:
+        return ""
+    times = ratio_of(values[at], values[base])
+    middle, low, high = written_interval(times.p50, times.p05, times.p95)
+    return f", {middle} × ({f'{low}–{high}' if low != high else 'in all samples'}) that with {short(names[base])}"
+
+
 def _spread(ends: Interval) -> str:
-    low, _, high = (significant(each) for each in ends)
+    _, low, high = written_interval(ends.p50, ends.p05, ends.p95)
     return f"{low}–{high}" if low != high else "in all samples"
 
 
@@ -91,7 +99,7 @@ def _edges(sure: ServedSure, name: str, limits_ms: Mapping[str, float]) -> str:
         found, (unit, what) = option.intervals.get(column), HEADLINES[column]
         if found is None:
             continue
-        low, middle, high = (significant(each) for each in found)
+        middle, low, high = written_interval(found.p50, found.p05, found.p95)
         limit = limits_ms.get(column.partition("_")[0])
         edge = f", at the limit of {limit:g} {unit}" if limit and found.p05 <= limit <= found.p95 else ""
         said.append(f"{what} is {middle} {unit} ({low}–{high}){edge}")

@@ -19,11 +19,12 @@ from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
 from archsim.search.limits import Limits
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
-from archsim.search.options import EQUALS, Requests, Side
+from archsim.search.options import EQUALS, Requests, Side, largest_model
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
 from archsim.studies.machine_price import price_machine
 from archsim.uncertainty.estimate import OptionPair, pair
+from archsim.verbs import caller_name
 
 if TYPE_CHECKING:
     import pandas
@@ -173,7 +174,8 @@ def compare_machines(
     """``designs``: of each side the system of which it is a variant, where it is one; ``varied``: what varies. Raises
     SpecError for sides without a common model, and for limits that no side keeps.
     """
-    bases = [machines.base_of(side, _common_model(sides, model)) for side in sides]
+    shared = _common_model(sides, model)
+    bases = [machines.base_of(side, shared) for side in sides]
     of = bases[0].models[0]
     found: list[Machine] = []
     for at, (side, base) in enumerate(zip(sides, bases, strict=True)):
@@ -191,8 +193,18 @@ def compare_machines(
         compared.append(_compare_side(machine, frontier, limits, requests, samples))
     return OptionComparison(
         sides=tuple(compared), model=of, limits=limits, requests=requests, equal=equal, samples=samples,
-        notes=tuple(_notes(compared, requests, of, varied is not None)), grid=grid, varied=varied,
+        notes=(*_chosen_model(sides, model, of.name), *_notes(compared, requests, of, varied is not None)),
+        grid=grid, varied=varied,
     )  # fmt: skip
+
+
+def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ...]:
+    """How the model was chosen, where neither the question nor a side names one."""
+    if asked is not None or any(side.experiment is not None for side in sides):
+        return ()
+    return (
+        f"No model was named, so {name} is served, which fits on every side ({caller_name('model')} takes another)",
+    )
 
 
 def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str | ModelSpec:
@@ -206,7 +218,7 @@ def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str |
     own = {f"{'ABCDEFGH'[at % 8]} ({side.name})": [each.name for each in side.experiment.models]
            for at, side in enumerate(sides) if side.experiment is not None}  # fmt: skip
     if not own:
-        raise errors.SpecError("machines serve a model: give --model NAME, such as --model deepseek-v3")
+        return largest_model([side.system for side in sides if side.system is not None])
     common = set.intersection(*map(set, own.values()))
     if not common:
         models_of = "; ".join(f"{name} has {', '.join(models)}" for name, models in own.items())

@@ -19,8 +19,12 @@ TIMES = ("ttft_mean_ms", "tpot_mean_ms")
 MOVED = (0.9, 1.1)  # factors on the limits, where one is within the range of a time
 MOVES = 0.02  # relative: what moved limits change less is not said
 NOTHING = 0.001  # relative: smaller changes are none
+_MANY = 5.0  # ratios above it are written as such, not as a change in percent
 _ENDLESS = 100.0  # ratios above it are of next to nothing, and have no end that is said
-_WORDS = MappingProxyType({"max_num_seqs": "requests per rank", "max_num_batched_tokens": "tokens per step"})
+_WORDS = MappingProxyType({
+    "max_num_seqs": "requests per rank", "max_num_batched_tokens": "tokens per step", "rate": "requests per second",
+    "users": "users", "concurrency": "clients", "redundant_experts": "redundant experts", "drafts": "draft tokens",
+})  # fmt: skip
 _KEY = re.compile(r"(?<![\w.])[A-Za-z_][\w]*(?:\.\w+)*\.(?=[A-Za-z_]\w* )")  # of ``scheduler.name ``, all but the last
 
 
@@ -59,7 +63,7 @@ def short(name: str) -> str:
     found = re.sub(r"\b(True|False)\b", lambda value: "on" if value[0] == "True" else "off", _KEY.sub("", name))
     found = re.sub(r"(?<=\s)\d{4,}(?![\d.\w])", lambda value: f"{int(value[0]):,}", found)
     for key, words in _WORDS.items():
-        found = re.sub(rf"\b{key} ([\d,]*\d)", rf"\1 {words}", found)
+        found = re.sub(rf"\b{key} ([\d,.]*\d)(?:/s)?(?![\w/])", rf"\1 {words}", found)
     found = re.sub(r"\{([^{}]*)\}", lambda each: f"({each[1].replace(': ', ' ')})", found)
     if "(" not in found and ", " in found:
         found = " and ".join(found.rsplit(", ", 1))
@@ -98,10 +102,13 @@ def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mappi
     """``goodput is 0.89 instead of 0.74 requests per second (1.06 ×, 0.75–2.1, a tie: more in 81 % of samples)``."""
     unit, what = HEADLINES[column]
     values = [each.samples[column] / amounts[each.name] for each in (second, first)]
-    times = interval(values[0] / np.maximum(values[1], 1e-12))
+    times = interval(np.where(values[0] == values[1], 1.0, values[0] / np.maximum(values[1], 1e-12)))
     a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
     name = "output" if what == "output" else what
-    return f"{name}{per} is {a} instead of {b} {unit.replace('/s', ' per second')} ({_ratio(times, *values)})"
+    rate = unit.replace("/s", " per second")
+    if np.array_equal(values[0], values[1]):
+        return f"{name}{per} stays at {a} {rate}"
+    return f"{name}{per} is {a} instead of {b} {rate} ({_ratio(times, *values)})"
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
@@ -130,6 +137,8 @@ def _change(first: ServedOption, second: ServedOption, column: str) -> str:
     change = interval(second.samples[column] / first.samples[column])
     a, b = (significant(each.intervals[column].p50, 2) for each in (second, first))
     ends = [f"{100 * (each - 1):+.0f}\u00a0%".replace("-", "−") for each in (change.p05, change.p95)]
+    if change.p95 > _MANY:
+        ends = [f"{significant(each, 2)}\u00a0×" for each in (change.p05, change.p95)]
     if ends == ["+0\u00a0%"] * 2 or ends == ["−0\u00a0%"] * 2:
         return f"{what} stays at {a} {unit}"
     return f"{what} is {a} instead of {b} {unit} ({ends[0]} to {ends[1]})"

@@ -8,11 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from archsim.base import errors, tables
+from archsim.base.errors import capital
 from archsim.report.units import listing
 from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import at_limits, moved_limits, pair_sentence, short
@@ -24,6 +26,7 @@ from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan,
 from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
 SAMPLES = 16  # each is served
+MOST_TOKENS = 110e6  # of all of these together, where nobody asks for samples: 10 to 40 s of one core
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,7 @@ class DeploymentComparison(tables.Shown):
     devices: Mapping[str, float]  # name → how many it takes
     is_closed_loop: bool  # whether clients wait for an answer before they ask again
     moved: Mapping[float, float]  # of two: factor on all limits → ratio of their goodputs; {} where no limit is near
+    idle: str = ""  # a sentence on varied keys that have no effect here, and why
 
     def option(self, name: str) -> ServedOption:
         """One of them."""
@@ -59,7 +63,8 @@ class DeploymentComparison(tables.Shown):
             said = pair_sentence(
                 self.sure, first, others[0], self.amounts, per, self.limits_ms, self.moved, self.is_closed_loop
             )
-        return f"{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
+        begin = f"{self.idle}. " if self.idle else ""
+        return f"{begin}{said.removesuffix('.')}{self._rejected_text()}.{self._refused_text()}"
 
     def _rejected_text(self) -> str:
         """How many requests are too long; where deployments differ in that, for which of them."""
@@ -97,7 +102,7 @@ class DeploymentComparison(tables.Shown):
 
 def compare_deployments(
     sides: Sequence[Side], vary: Mapping[str, Sequence[Any]], overrides: Sequence[str] = (), equal: str = "machines",
-    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
     """Files, each with every combination of ``vary``, or else of its own ``sweep:``. Raises SpecError for less than
@@ -123,7 +128,11 @@ def compare_deployments(
     models = {point.model.name for point in points}
     if len(models) > 1:
         raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
-    return compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+    found = compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
+    ends = {key.split(".")[-1] for key in vary}
+    unread = set.intersection(*(set(point.unread) for point in points))
+    idle = [each for each in points[0].unread if each in unread and each.split(" ")[0].split(".")[-1] in ends]
+    return replace(found, idle=". ".join(capital(short(each)) for each in idle))
 
 
 def _limits_ms(slo: SloSpec) -> dict[str, float]:
@@ -145,16 +154,18 @@ def policies_sentence(plan: ServePlan, found: ServedSure, names: Sequence[str] =
 
 def compare_points(
     points: Sequence[serving_files.Serving], names: Sequence[str], equal: str = "machines",
-    rents: Mapping[str, float] = MappingProxyType({}), samples: int = SAMPLES, folder: Path | None = None,
+    rents: Mapping[str, float] = MappingProxyType({}), samples: int | None = None, folder: Path | None = None,
     jobs: int | None = None, watcher: Any = None,
 ) -> DeploymentComparison:  # fmt: skip
-    """Deployments of one policy each, in the same worlds. Raises SpecError for a price that is not known."""
+    """Deployments of one policy each, in the same worlds. ``samples``: None for SAMPLES, of MOST_TOKENS. Raises
+    SpecError for a price that is not known.
+    """
     amounts = {name: _amount(point, equal, rents) for name, point in zip(names, points, strict=True)}
     devices = {name: _amount(point, "devices", rents) for name, point in zip(names, points, strict=True)}
     refused: list[tuple[str, str]] = []
     found = find_sure(
-        ServePlan(tuple(points), ({},) * len(points)), samples, folder, watcher, jobs, names=names,
-        refused=lambda name, why: refused.append((name, why)),
+        ServePlan(tuple(points), ({},) * len(points)), samples or SAMPLES, folder, watcher, jobs, names=names,
+        refused=lambda name, why: refused.append((name, why)), most_tokens=inf if samples else MOST_TOKENS,
     )  # fmt: skip
     slo = points[0].spec.slo
     limits = _limits_ms(slo)

@@ -56,7 +56,7 @@ def compare_options(
             "system, which serves the requests of the deployment"
         )
     if served:
-        from archsim.search.deployments import SAMPLES, compare_deployments
+        from archsim.search.deployments import compare_deployments
 
         if question.samples == 0:
             said = "a comparison of deployments rests on samples. Give 16 or more"
@@ -72,7 +72,7 @@ def compare_options(
 
             sides = [side if side.kind == SERVE else deployment_on(side, served[0], changes, say) for side in sides]
         return compare_deployments(
-            sides, vary, changes, equal, question.prices or {}, question.samples or SAMPLES, folder, jobs, watcher
+            sides, vary, changes, equal, question.prices or {}, question.samples, folder, jobs, watcher
         )
     from archsim.search.answer import answer
     from archsim.search.compare import SAMPLES as WORLDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,32 +161,49 @@ def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> tuple[E
     if not is_system(source):
         return library.load_experiment(source, overrides), ""
     system = load_system(source, [each.removeprefix("systems.0.") for each in overrides])
+    free = " No dispatch or combine of its GPU was measured, so these take links alone." * _lacks_transfers(system)
+    begin = f"{system.name} is a machine alone, so "
+    for model, way in _fitting(system, _models_by_size()):
+        how = f"{way[0]} requests per die and attention {way[1]}"
+        why = "" if model == FIRST else f": {FIRST} does not fit, and it is the largest that ships and does"
+        return _decoding(system, [model], way), f"{begin}{model} decodes on it, with {how}{why}.{free}"
+    model = _models_by_size()[-1]
+    why = "no model that ships fits on its dies without a pipeline, so memory is left out"
+    return _decoding(system, [model], capacity="unbounded"), f"{begin}{model} decodes on it: {why}.{free}"
+
+
+def largest_model(systems: Sequence[SystemSpec]) -> str:
+    """FIRST where it fits on each of the machines, else the largest that ships and does; FIRST where none does."""
+    models = _models_by_size()
+    return next((each for each in models if all(any(_fitting(system, [each])) for system in systems)), FIRST)
+
+
+def _fitting(system: SystemSpec, models: Sequence[str]) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Models that fit on a machine, each with the way of WAYS; the first way first."""
     from archsim.runs.plan import RunMaker, plan_of
     from archsim.runs.point_measures import PartMeasures
     from archsim.specs.plan import Dropped
 
-    def found(models: Sequence[str], way: tuple[int, str] = WAYS[0], **assumed: str) -> ExperimentSpec:
-        if _lacks_transfers(system):
-            assumed["transfer_software"] = "free"
-        given = {
-            "trace": {"synthetic": {"like": "model", "prompt_tokens": 0, "decode_steps": 1}},
-            "batch": way[0] * system.dies, "context": round(PROMPT), "attention_weights": way[1],
-        }  # fmt: skip
-        assumptions = {"set": "physical", **assumed} if assumed else "physical"
-        made = experiment_with(models=list(models), workload=given, assumptions=assumptions)
-        return made.model_copy(update={"name": system.name, "systems": (system,)})
-
-    free = " No dispatch or combine of its GPU was measured, so these take links alone." * _lacks_transfers(system)
-    begin, measures = f"{system.name} is a machine alone, so ", PartMeasures(RunMaker().contexts)
+    measures = PartMeasures(RunMaker().contexts)
     for way in WAYS:
-        for point in plan_of(found(_models_by_size(), way)).points({}, Dropped()):
+        for point in plan_of(_decoding(system, models, way)).points({}, Dropped()):
             if measures.fits(point):
-                model, how = point.model.name, f"{way[0]} requests per die and attention {way[1]}"
-                why = "" if model == FIRST else f": {FIRST} does not fit, and it is the largest that ships and does"
-                return found([model], way), f"{begin}{model} decodes on it, with {how}{why}.{free}"
-    model = _models_by_size()[-1]
-    why = "no model that ships fits on its dies without a pipeline, so memory is left out"
-    return found([model], capacity="unbounded"), f"{begin}{model} decodes on it: {why}.{free}"
+                yield point.model.name, way
+
+
+def _decoding(
+    system: SystemSpec, models: Sequence[str], way: tuple[int, str] = WAYS[0], **assumed: str
+) -> ExperimentSpec:
+    """A decode step of models on a machine alone."""
+    if _lacks_transfers(system):
+        assumed["transfer_software"] = "free"
+    given = {
+        "trace": {"synthetic": {"like": "model", "prompt_tokens": 0, "decode_steps": 1}},
+        "batch": way[0] * system.dies, "context": round(PROMPT), "attention_weights": way[1],
+    }  # fmt: skip
+    assumptions = {"set": "physical", **assumed} if assumed else "physical"
+    made = experiment_with(models=list(models), workload=given, assumptions=assumptions)
+    return made.model_copy(update={"name": system.name, "systems": (system,)})
 
 
 def _lacks_transfers(system: SystemSpec) -> bool:

@@ -40,7 +40,7 @@ def serve_axes(
         return served
     points = [runs[at].serving._replace(policies=(runs[at].serving.policy,), axes=MappingProxyType({})) for at in asked]
     found = deployments.compare_points(
-        points, [names[at] for at in asked], samples=samples or deployments.SAMPLES, folder=folder, jobs=jobs,
+        points, [names[at] for at in asked], samples=samples, folder=folder, jobs=jobs,
         watcher=watcher,
     )  # fmt: skip
     why = [(names[at], row["refused"]) for at, row in enumerate(rows) if row["refused"]]

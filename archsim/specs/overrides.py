@@ -5,9 +5,13 @@ from typing import Any
 
 from archsim.base import errors, quantities, yaml
 
+Put = Callable[[yaml.Tree, tuple[str, ...], Any, str, Callable[[yaml.Keys], None]], None]
 
-def apply_overrides(tree: yaml.Tree, overrides: Sequence[str], expand: Callable[[yaml.Keys], None]) -> None:
-    """Apply ``key.path=value`` texts in order; list items are addressed by number.
+
+def apply_overrides(
+    tree: yaml.Tree, overrides: Sequence[str], expand: Callable[[yaml.Keys], None], put_at: Put | None = None
+) -> None:
+    """Apply ``key.path=value`` texts in order; list items are addressed by number. ``put_at``: in place of `put`.
 
     ``expand(keys)`` replaces a reference at ``keys``, if there is one, by the mapping that it names, so that a path
     can lead into it. Values are YAML. Raises SpecError for text that is not an override and for paths that do not
@@ -19,7 +23,7 @@ def apply_overrides(tree: yaml.Tree, overrides: Sequence[str], expand: Callable[
         names = tuple(name.strip() for name in path.split("."))
         if not equals or not value.strip() or not all(names):
             raise errors.SpecError(f"{head}: expected key.path=value, such as workload.batch=[64]")
-        put(tree, names, yaml.parse_value(value, head), head, expand)
+        (put_at or put)(tree, names, yaml.parse_value(value, head), head, expand)
 
 
 def put(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Callable[[yaml.Keys], None]) -> None:

@@ -180,13 +180,17 @@ class References:
         return is_hub_id(name) and not any(os.path.exists(each) for each in here)
 
     def _checkpoint(self, name: str, keys: yaml.Keys, files: Mapping[str, Path]) -> dict[str, Path]:
-        """Name → file of the model of a checkpoint; empty for an unknown one."""
+        """Name → file of the model of a checkpoint, or of the one whose name goes on after a hyphen (``qwen3-235b``);
+        empty for an unknown one.
+        """
         try:
             models, precision = checkpoint_of(name)
         except ValueError as error:
             raise self._tree.error(keys, f"{name!r}: {error}") from None
         known = [(each, file) for own, file in files.items() for each in (own.lower(), *_aliases(file))]
-        for model in (name.lower(), *models):
+        asked = (name.lower(), *models)
+        begun = {file for own, file in files.items() for each in asked if own.lower().startswith(f"{each}-")}
+        for model in (*asked, *(next(iter(begun)).stem for _ in range(len(begun) == 1))):
             if found := next((file for each, file in known if each == model), None):
                 if precision is not None:
                     self._checkpoints.append((self._tree.place(keys), name, precision))

@@ -13,12 +13,13 @@ from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.file_kinds import SERVE, refuse_other_kinds
 from archsim.specs.library import MANIFEST_KEY, Source, folder_of, label_of, manifest_blamed, tree_of
 from archsim.specs.model import ModelSpec
-from archsim.specs.overrides import apply_overrides, put
+from archsim.specs.overrides import apply_overrides
 from archsim.specs.policies import PolicySpec, RuleSpec
 from archsim.specs.policy_axes import spread_policies
 from archsim.specs.recipes import with_recipe
 from archsim.specs.references import DEFAULT_ASSUMPTIONS, find_traffic, folders_around, resolve
 from archsim.specs.serving import AxesSpec, RoutingSpec, ServeSpec
+from archsim.specs.serving_keys import precision_word, put_key
 from archsim.specs.system import SystemSpec
 from archsim.specs.unread import WrittenKeys, recorded_unread, unread_of_serving
 
@@ -84,23 +85,24 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     tree, folder = tree_of(source), folder_of(source)
     made = tree.data.pop(MANIFEST_KEY, None)
     refuse_other_kinds(label_of(source), tree.data, SERVE)
-    apply_overrides(tree, overrides, lambda keys: None)
+    apply_overrides(tree, overrides, lambda keys: None, put_key)
     spread_policies(tree)
     _find_traffic(tree, folder)
     given = deepcopy(tree.data)
     axes = validation.validate(AxesSpec, tree, ("sweep",)).axes if tree.data.get("sweep") is not None else {}
     for path, value in (cell or {path: values[0] for path, values in axes.items()}).items():
         head = f"{tree.place(('sweep',))}: {path}: {value}"
-        put(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
+        put_key(tree, tuple(path.split(".")), deepcopy(value), head, lambda keys: None)
+    word = precision_word(tree)
     written = WrittenKeys.of(tree, made is not None)
     _find_traffic(tree, folder)
     spec = validation.validate(ServeSpec, tree)
     machine = resolve("systems", spec.system, tree.place(("system",)), folder)
     system = validation.validate(SystemSpec, machine, ("systems", 0))
     model = validation.validate(ModelSpec, resolve("models", spec.model, tree.place(("model",)), folder), ("models", 0))
-    if precision := _named_precision(spec, model):
+    if precision := _named_precision(spec, model, word):
         spec = spec.model_copy(update={"precision": precision})
-        if "model" not in axes:
+        if not {"model", "precision"} & set(axes):
             given["precision"] = precision.model_dump(exclude_none=True)
     policies = tuple(
         validation.validate(PolicySpec, resolve("policies", each, tree.place(("policies",)), folder), ("policies", 0))
@@ -169,9 +171,9 @@ def _load_serving(source: Source, overrides: Sequence[str], cell: Mapping[str, A
     )  # fmt: skip
 
 
-def _named_precision(spec: ServeSpec, model: ModelSpec) -> PrecisionSpec | None:
-    """What the name of the checkpoint says, where the file does not say it."""
-    precision, own = precision_named(spec.model, model.name), spec.precision
+def _named_precision(spec: ServeSpec, model: ModelSpec, word: str) -> PrecisionSpec | None:
+    """What ``precision: WORD`` says, or the name of the checkpoint where the file does not say it."""
+    precision, own = word or precision_named(spec.model, model.name), spec.precision
     if precision is None or own.products is not None or own.experts is not None:
         return None
     products, experts = dtypes_in(precision, model.experts > 1)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from archsim.runs.run import Record
+    from archsim.studies.sure_answer import Sure
 
 
 STEP = "a decode step"  # through all MoE layers
@@ -100,6 +101,7 @@ class DesignComparison(tables.Shown):
     quantities: tuple[DesignFigure, ...]  # results of both
     notes: tuple[str, ...]  # their caveats
     rates: tuple[np.ndarray, np.ndarray] | None = None  # float64[sample] tokens/s of both; None: without samples
+    sure: Sure | None = None  # how sure their order is, where samples were asked for
 
     def __repr__(self) -> str:
         return f"DesignComparison({self.a!r}, {self.b!r}: {len(self.spec)} keys differ; {self.same})"

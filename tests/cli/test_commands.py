@@ -452,7 +452,10 @@ def test_options_are_parameters_with_the_same_defaults(name):
         default = parameters[option].default
         assert about.default is None or about.default == default, option
         if name != "worth":
-            assert f"{option}: " in " ".join(function.__doc__.split()), option
+            said = " ".join(function.__doc__.split())
+            assert f"{option}: " in said, option
+            if default is None and "reports/" not in about.help:  # what happens without it
+                assert about.help.partition(" (default: ")[2].partition("--")[0].strip(". ") in said, option
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from archsim.search.beside import deployment_on
 from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
-from archsim.search.options import Side, side_of, vary_of
+from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
 from archsim.search.worlds import off_of
 from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
@@ -154,7 +154,6 @@ def test_the_first_line_has_range_price_and_where_the_order_turns(files, capsys)
 
 REFUSED = {
     "a limit that nothing keeps": (("die4.yaml", "twice.yaml"), {"limits": {"tpot": "1us"}}, "nearest is"),
-    "machines without a model": (("die4.yaml", "twice.yaml"), {"model": None}, "--model"),
     "an unknown budget": (("die4.yaml", "twice.yaml"), {"equal": "usdd"}, "did you mean 'usd'"),
     "a name that is nothing": (("die4.yaml", "nvl7"), {}, "gb300_nvl72"),
     "a name of two": (("die4.yaml", "nvl72"), {}, "gb300_nvl72"),
@@ -177,6 +176,12 @@ def test_experiments_without_a_common_model_are_refused(files):
     other["models"][0]["name"] = "other"
     with pytest.raises(SpecError, match="toy.*other"):
         ar.compare(EXAMPLE, other, limits={"tpot": "1 s"}, samples=0)
+
+
+def test_machines_without_a_model_serve_the_largest_that_fits_on_all():
+    small = load_system("dojo", ["hbm.capacity=2GB"])
+    assert largest_model([load_system("dojo")]) == "deepseek-v3"
+    assert largest_model([load_system("dojo"), small]) == largest_model([small]) != "deepseek-v3"
 
 
 def test_values_of_a_key_may_share_a_unit():
@@ -214,10 +219,16 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     first = found.sentence
     assert first.startswith("With 8 requests per rank instead of 4 requests per rank, output is ")
     assert "scheduler." not in first and " ×, " in first and "TTFT" in first and "TPOT" in first
-    assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "rate 4/s"
+    assert short("a.b False, c.d.e 1.5") == "b off and e 1.5" and short("rate 4/s") == "4 requests per second"
     assert short("scheduler.max_num_seqs 2048, x.max_num_batched_tokens 512") == (
         "2,048 requests per rank and 512 tokens per step"
     )
+
+
+def test_a_key_that_has_no_effect_is_said_to_have_none():
+    given = load_serving(SERVED).given | {"requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}}
+    found = ar.compare(given, vary={"prefix_caching": [True, False]}, samples=16, jobs=1)
+    assert found.sentence.startswith("Prefix caching has no effect: ")
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():

@@ -240,6 +240,32 @@ def test_a_gpu_without_a_number_is_one_node_and_a_checkpoint_has_its_precision()
         asked_of("Qwen/Qwen3-32B-INT4", ["h200"], tpot="50ms")
 
 
+def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
+    asked = asked_of("qwen3-235b-a22b", ["h200"], rate=20)
+    assert not asked.notes and asked.offers[0].devices >= 1000 and asked.offers[0].system.name == "h200_cluster"
+    assert asked_of("qwen3-235b-a22b", ["h200"], rate=20, usd_per_hour=100).offers[0].devices < 100
+    assert [studied._most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
+    own = asked_of("qwen3-235b-a22b", ["rtx_pro_6000_pair"], rate=1)
+    assert own.offers[0].devices >= 1000 and own.objective == "price"
+
+
+def test_drafts_need_a_checkpoint_that_drafts():
+    given = {"tpot": "50ms", "drafts": [1], "acceptance": 0.8}
+    assert not asked_of("deepseek-v3", ["h200:8"], **given).notes
+    assert "no MTP layer" in asked_of("qwen3-235b-a22b", ["h200:8"], **given).notes[-1]
+    with pytest.raises(SpecError, match="drafts 1: kimi-k2 has no MTP layer"):
+        asked_of("kimi-k2", ["h200:16"], **given)
+
+
+def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
+    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
+    choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 1, 64, 4096)
+    row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=5.0)
+    asked = SimpleNamespace(rate=100.0)
+    rates = np.repeat([2.0, 4.0], 50)[None]  # one engine answers 2/s in nine tenths of the samples
+    assert "on h200:400" in studied._too_few(asked, [row], rates)
+
+
 def test_default_lengths_fit_the_positions_of_the_model():
     usual = asked_of("llama-3.1-8b", ["h200:8"], tpot="50ms")
     assert (usual.requests["input"]["mean"], usual.requests["output"]["mean"], usual.notes) == (1024, 512, ())

@@ -11,7 +11,7 @@ from support.tiny import archsim
 from support.toy import SERVED as FILE
 
 import archsim as ar
-from archsim.base.errors import ArchsimError
+from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
@@ -55,7 +55,11 @@ def test_points_have_ranges_and_the_best_is_told_as_compare_tells_it(tmp_path, m
     (tmp_path / "axes.yaml").write_text(json.dumps(FILE | {"sweep": {"grid": grid}}))
     assert main(["serve", "axes.yaml", "--json", "--out", "out"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "4/s" in found["answer"] and "tp 3 does not divide" in found["answer"] and "2.00 ×" in found["answer"]
+    assert (
+        "4 requests per second" in found["answer"]
+        and "tp 3 does not divide" in found["answer"]
+        and "2.00 ×" in found["answer"]
+    )
     assert len(found["sure"]["options"]) == 2 and found["answer"] in (tmp_path / "out" / "index.html").read_text()
     assert main(["compare", "axes.yaml", "--json", "--out", "compared"]) == 0
     compared = json.loads(capsys.readouterr().out)
@@ -327,3 +331,51 @@ def test_times_that_fall_and_goodput_that_zigzags_are_explained_by_prompts_that_
 )
 def test_monotone_curves_are_not_explained(around):
     assert loads_told(around, "clients", ranks=1) == []
+
+
+# ---- Keys by other names, and requests in another way than that of the file.
+
+BY_NAME = {
+    "rate=8": ("requests.arrivals.rate", 8.0),
+    "requests.rate=8/s": ("requests.arrivals.rate", 8.0),
+    "users=64": ("requests.concurrency", 64),
+    "max_num_seqs=3": ("scheduler.max_num_seqs", 3),
+    "enable-prefix-caching=false": ("scheduler.prefix_caching", False),
+    "gpu_memory_utilization=0.5": ("utilisation", 0.5),
+    "precision=nvfp4": ("precision.experts", "nvfp4"),
+    "tpot=20ms": ("slo.tpot_ns", 20e6),
+    "num_speculative_tokens=0": ("speculation", "none"),
+    "ep_num_redundant_experts=16": ("policies.0.placement.slots", 2),
+}
+
+
+@pytest.mark.parametrize("text", BY_NAME)
+def test_a_key_goes_by_its_last_part_and_by_the_flag_of_an_engine(text):
+    path, value = BY_NAME[text]
+    found = load_serving("serve_h200", [text]).spec
+    for key in path.split("."):
+        found = found[int(key)] if key.isdecimal() else found[key] if isinstance(found, dict) else getattr(found, key)
+    assert found == value
+
+
+def test_requests_come_as_they_are_given_last(tmp_path):
+    trace = tmp_path / "mine.csv"
+    trace.write_text("timestamp,input_length,output_length\n0.5,10,5\n1.25,20,5\n")
+    for given in (f"requests={trace}", f"requests.trace={trace}"):
+        assert load_serving("serve_h200", [given]).spec.requests.model_dump(exclude_defaults=True) == {
+            "trace": str(trace)
+        }
+    assert load_serving("serve_h200", ["users=8", "rate=3"]).spec.requests.concurrency is None
+    assert load_serving("serve_h200", ["precision=fp8"]).spec.precision.kv == "bf16"  # as the file says
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("redundant_experts=12", "8 ranks .* 0, 8, 16, 24"), ("seed=3", "requests.seed or speculation.seed"),
+        ("max_num_sequences=3", "did you mean 'max_num_seqs'"), ("kv_offload=true", "its capacity"),
+    ],
+)  # fmt: skip
+def test_a_name_of_no_key_or_of_several_is_refused(text, words):
+    with pytest.raises(SpecError, match=words):
+        load_serving("serve_h200", [text])

@@ -116,6 +116,12 @@ def test_the_command_compares_experiments(tmp_path, monkeypatch, capsys):
     assert "report: reports/tiny-wide-base-workload.decode_steps=1/index.html" in said
 
 
+def test_two_designs_have_an_order_in_samples_that_are_asked_for(tmp_path):
+    inside = tiny(tmp_path, *FEW)
+    found = ar.compare("base", "ep", inside=inside, batch=40, samples=16, jobs=1)
+    assert found.sure.samples == 16 and ar.compare("base", "ep", inside=inside, batch=40).sure is None
+
+
 def test_another_comparison_has_another_folder():
     parser = argparse.ArgumentParser()
     arguments.add_options(parser, verbs.COMPARE)

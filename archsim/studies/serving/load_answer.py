@@ -44,15 +44,15 @@ def load_sentence(
     serving: Serving, row: Mapping[str, Any], offered: float, intervals: Mapping[str, Interval], samples: int,
     rate: SustainedRate | None = None,
 ) -> str:  # fmt: skip
-    """p99 of TTFT and TPOT under the load, and the share of requests within the limits, with their ranges; or that the
-    load is not sustained, and the ``rate`` that is. ``row``: of `archsim.studies.serving.runs.table_of`; ``intervals``:
-    of its columns, {} without samples.
+    """p99 of TTFT and TPOT under the load, goodput, and the share of requests within the limits, with their ranges; or
+    that the load is not sustained, and the ``rate`` that is. ``row``: of `archsim.studies.serving.runs.table_of`;
+    ``intervals``: of its columns, {} without samples.
     """
     devices = f"{row['devices']} device{'' if row['devices'] == 1 else 's'}"
     name = f"{serving.model.name} on {devices} of {serving.system.name}"
     is_loop = bool(serving.spec.requests.concurrency)
     one = "client" if is_loop else "request"
-    number = f"{float(f'{offered:.4g}'):,}".removesuffix(".0")
+    number = f"{offered:,.0f}" if offered == int(offered) else significant(offered)
     load = f"{number} {one}{'' if offered == 1 else 's'}{'' if is_loop else ' per second'}"
     limits = limits_text(serving)
     said = [_value(row, column, intervals, what, "ms") for column, what in zip(P99, P99_NAMES, strict=True)]
@@ -60,6 +60,7 @@ def load_sentence(
         said.append(_value(row, "output_tokens_per_s", intervals, "output", "tokens per second"))
     is_kept = rate is None and sustains(serving, row, offered)
     if limits:
+        said += [] if is_loop else [_value(row, "goodput_per_s", intervals, "goodput", "requests per second")]
         said.append(f"{_share(row, intervals)} of requests are within {limits if is_kept else 'these limits'}")
     times = listing(filter(None, said))
     if samples:

@@ -18,7 +18,7 @@ from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.specs import config_files, library, serving_files
-from archsim.specs.checkpoints import dtypes_in, precision_named
+from archsim.specs.checkpoints import MTP_LAYERS, dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
@@ -44,6 +44,7 @@ PRECISIONS = (BF16, FP8, NVFP4, MXFP4)
 FP8_GPUS = ("h100", "h200", "h800", "h20")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 MOST_RANKS = 64  # of one engine
+MOST_DEVICES = 4096  # of an offer without a number, where a rate says how many are needed
 MACHINES = ("node", "cluster", "nvl72")  # ends of the names of shipped systems of a GPU, the smallest first
 SEQS, TOKENS = (32, 64, 128, 256, 512), (2048, 4096, 8192, 16384)
 USUAL_SEQS, USUAL_TOKENS = 256, 8192
@@ -142,14 +143,15 @@ def asked_of(
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
         raise SpecError(f"{caller_name('context')} {max(context)}: {told}")
-    offers = tuple(_offer(each, usd_per_hour, watts, prices or {}) for each in on)
     bought = usd_per_hour is not None or watts is not None
+    is_open = bool(rate) and not bought and not pools  # as many GPUs as the rate needs
+    offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
-             if ":" not in text and not bought]  # fmt: skip
+             if ":" not in text and not bought and not is_open]  # fmt: skip
     if objective is None:
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
-        if objective == PRICE and offer.rent is None:
+        if objective == PRICE and offer.rent is None and (not rate or len({each.gpu for each in offers}) > 1):
             raise SpecError(f"the price of {offer.gpu} is not known: give {_price(offer.gpu)}")
     slo = {name: given for name, given in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) if given is not None}
     whose = library.load_model(model) if isinstance(model, str | Path) else _model_of(model)
@@ -157,6 +159,10 @@ def asked_of(
         if precision not in PRECISIONS:
             raise SpecError(f"{model}: {precision} is not compared (known: {', '.join(PRECISIONS)})")
         precisions = (precision,)
+    drafting = MTP_LAYERS.get(whose.name)
+    if any(drafts) and drafting == 0:
+        raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
+    heads = f"The configuration of {whose.name} names no MTP layer: drafts need a checkpoint that has one."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
@@ -165,7 +171,10 @@ def asked_of(
     return Asked(
         whose, str(model) if isinstance(model, Path) else model, offers, slo=slo, requests=traffic,
         engines=tuple(engines), precisions=tuple(precisions), objective=objective, rate=rate, pools=pools,
-        notes=(*([note] if note and requests is None else []), *taken), assumed=assumed,
+        notes=(
+            *([note] if note and requests is None else []), *taken,
+            *([heads] if any(drafts) and drafting is None else []),
+        ), assumed=assumed,
         stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
         drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
     )  # fmt: skip
@@ -223,14 +232,18 @@ def _model_of(source: Any) -> ModelSpec:
     return ModelSpec.model_validate(source)
 
 
-def _offer(text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float]) -> Offer:
-    """``h200:32``; without a number, as many as a budget of USD an hour or W allows, or one machine has."""
+def _offer(
+    text: str, usd_per_hour: float | None, watts: float | None, prices: Mapping[str, float], most_open: int | None
+) -> Offer:
+    """``h200:32``; without a number, ``most_open``, or as many as a budget of USD an hour or W allows, or one machine
+    has.
+    """
     name, colon, number = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and not (number.isascii() and number.isdecimal() and int(number) > 0):
         raise SpecError(
             f"{caller_name('on')} {text}: expected GPU:NUMBER, such as h200:32; {number!r} is no number of GPUs"
         )
-    devices = int(number) if colon else None
+    devices = int(number) if colon else most_open
     source = _system_named(name, devices or 1)
     system = library.load_system(source)
     if system.launch != expert_groups.WITH_KERNELS:

@@ -35,6 +35,7 @@ from archsim.studies.serving.engines import RateEstimate
 from archsim.studies.serving.highest_rate import WITHIN
 from archsim.studies.serving.question import (
     BF16,
+    MOST_DEVICES,
     MOST_RANKS,
     NAMES,
     PRICE,
@@ -69,7 +70,7 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     race = Race(asked, kinds, requests)
     every = [
         (kind, parallel) for kind, each in enumerate(kinds)
-        for parallel in sizes_of(each.serving, _most_ranks(each.offer))
+        for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     race.warm_up(every)  # here, so that no process compiles or loads what another one does
@@ -115,8 +116,10 @@ class _Rounds:
             self.report("ended: what was found so far is compared")
 
 
-def _most_ranks(offer: Offer) -> int:
-    most = min(offer.devices, offer.system.dies, MOST_RANKS)
+def _most_ranks(offer: Offer, offers: int) -> int:
+    """Of one engine: of several offers without a number two nodes, so that an answer takes a minute."""
+    many = offers > 1 and offer.devices == MOST_DEVICES
+    most = min(offer.devices, offer.system.dies, MOST_RANKS // 4 if many else MOST_RANKS)
     return 1 << (most.bit_length() - 1)
 
 
@@ -193,6 +196,7 @@ def _finalists(race: Race, served: Sequence[Tried], most: int) -> list[Tried]:
 
 
 ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate that is asked
+MOST_NEEDED = 10**9  # GPUs
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 
@@ -277,14 +281,8 @@ def _compare(
             ),
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
-    if asked.rate and not any(rows[at].rate_per_s >= asked.rate for at in order):
-        most = max(rows, key=lambda row: row.rate_per_s)
-        needed = most.choice.devices * math.ceil(asked.rate / most.rate_per_s)
-        raise SpecError(
-            f"{caller_name('rate')} {asked.rate:g}: at most {most.rate_per_s:.1f} requests/s are within the limits on "
-            f"these GPUs; offer more, such as {caller_name('on')} {most.kind.offer.gpu}:{2 * needed} (about {needed} "
-            "are needed), or raise the limits"
-        )
+    if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
+        raise SpecError(_too_few(asked, rows, drawn))
     best = rows[order[0]]
     measures = _serve_best(race, finalists[order[0]], best)
     refused = tuple(
@@ -296,6 +294,26 @@ def _compare(
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
         notes=tuple(_notes(race, best, measures)),
     )  # fmt: skip
+
+
+def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> str:
+    """What the GPUs that are offered answer, and how many answer the rate in `ENOUGH_WORLDS` of all draws. ``drawn``:
+    float64[row, draw], requests a second of one engine, or of all where it has pools.
+    """
+    needed: dict[str, int] = {}
+    for row, rates in zip(rows, drawn, strict=True):
+        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS)) or row.rate_per_s
+        one = row.choice.devices if row.choice.prefill else row.choice.parallel.devices
+        gpu = row.kind.offer.gpu
+        needed[gpu] = min(needed.get(gpu, MOST_NEEDED), one * math.ceil(asked.rate / low))
+    most = max(rows, key=lambda row: row.rate_per_s)
+    gpu, on = most.kind.offer.gpu, caller_name("on")
+    number = f"{needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+    return (
+        f"{caller_name('rate')} {asked.rate:g}: {most.choice.devices:,} {gpu.upper()} answer at most "
+        f"{most.rate_per_s:.1f} requests per second within the limits; {asked.rate:g} take about {number}. Give "
+        f"{on} {gpu}:{needed[gpu]}, {on} {gpu} for as many as are needed, or raise the limits"
+    )
 
 
 def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:

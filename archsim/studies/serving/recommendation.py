@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
+from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
-from archsim.report.units import percent
+from archsim.report.units import interval, percent
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
@@ -152,39 +153,43 @@ def answer(found: Recommendation) -> str:
         decode = best.choice.instances - best.choice.prefill
         part = gcd(best.choice.prefill, decode)
         ratio = f", {best.choice.prefill // part} to prefill for {decode // part} to decode"
+    limits = f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them"
+    gpus, engine = f"{best.devices:,} {best.kind.offer.gpu.upper()}", NAMES[best.kind.engine]
+    sizes = f"({best.sizes}{ratio}, {_describe_precision(best)})"
+    chance = f"with {percent(best.probability)} probability {end} of {found.configurations} configurations."
+    said = (
+        f"{asked.model.name} takes {gpus} to answer {asked.rate:,g} requests per second in {percent(best.meets)} "
+        f"of samples{_describe_fewer(best)}, with {limits}. Serve it with {engine} {sizes}: it could answer "
+        f"{_describe_rate(best)}, and {chance}"
+        if asked.rate
+        else f"Serve {asked.model.name} with {engine} on {gpus} {sizes}: it answers {_describe_rate(best)}"
+        f"{_users(found)} with {limits}, and {chance}"
+    )
     return (
-        f"Serve {asked.model.name} with {NAMES[best.kind.engine]} on {best.devices} {best.kind.offer.gpu.upper()} "
-        f"({best.sizes}{ratio}, {_describe_precision(best)}): it answers {_describe_rate(best, asked)} with "
-        f"{describe_limits(asked)}{assumed} for {percent(WITHIN)} of them, and with {percent(best.probability)} "
-        f"probability {end} of {found.configurations} configurations.{_describe_fewer(best, asked)} Let each rank run "
-        f"up to {best.choice.max_num_seqs} requests and {best.choice.max_num_batched_tokens:,} tokens per step."
-        f"{_best_pools(found)}"
+        f"{said} Let each rank run up to {best.choice.max_num_seqs} requests and "
+        f"{best.choice.max_num_batched_tokens:,} tokens per step.{_best_pools(found)}"
     )
 
 
-def _describe_rate(each: Recommended, asked: Asked) -> str:
-    """``42 requests per second (36 to 50 in 80 % of samples)``; where a rate is asked, in how many samples it is
-    answered.
-    """
-    highest = f"{_rate(each.rate_per_s)} requests per second"
-    spread = f"{_rate(each.low)} to {_rate(each.high)} in {percent(0.8)} of samples"
-    if not asked.rate:
-        return f"{highest} ({spread})"
-    return (
-        f"{_rate(asked.rate)} requests per second in {percent(each.meets)} of samples (it could answer "
-        f"{_rate(each.rate_per_s)}, {spread})"
-    )
+def _describe_rate(each: Recommended) -> str:
+    """``42 requests per second (36 to 50 in 80 % of samples)``."""
+    rate, low, high = interval(each.rate_per_s, each.low, each.high)
+    return f"{rate} requests per second ({low} to {high} in {percent(0.8)} of samples)"
 
 
-def _describe_fewer(best: Recommended, asked: Asked) -> str:
-    """``In half of the samples, 184 H200 answer that rate; as simulated, 160 do.``; '' without a rate."""
-    half, plain = best.fewer
-    if not asked.rate or half == plain == best.devices:
+def _users(found: Recommendation) -> str:
+    """``, from 310 (260 to 390) users at a time``: its rate times the time of a request (Little's law)."""
+    best, seconds = found.best, found.measures.e2e.mean * NS_PER_MS / NS_PER_S
+    if found.asked.rate or not 0 < seconds < inf:
         return ""
-    return (
-        f" In half of the samples, {half} {best.kind.offer.gpu.upper()} answer that rate; as simulated, without the "
-        f"errors that were measured, {plain} do."
-    )
+    each, low, high = interval(best.rate_per_s * seconds, best.low * seconds, best.high * seconds)
+    return f", from {each} ({low} to {high}) users at a time,"
+
+
+def _describe_fewer(best: Recommended) -> str:
+    """`` (184 in half of them)``: devices that answer the asked rate there; '' where they are as many."""
+    half, _ = best.fewer
+    return "" if half == best.devices else f" ({half:,} in half of them)"
 
 
 def _best_pools(found: Recommendation) -> str:
@@ -194,7 +199,7 @@ def _best_pools(found: Recommendation) -> str:
         return ""
     best = max(pools, key=lambda each: (each.probability, each.rate_per_s / each.devices))
     return (
-        f" Pools are not better: the best ratio is {best.sizes}, which answers {_describe_rate(best, found.asked)} on "
+        f" Pools are not better: the best ratio is {best.sizes}, which answers {_describe_rate(best)} on "
         f"{best.devices} {best.kind.offer.gpu.upper()}."
     )
 
@@ -271,7 +276,7 @@ def _beside(best: Recommended, other: Recommended, asked: Asked) -> str:
     here, there = best.rate_per_s / best.devices, other.rate_per_s / other.devices
     change = there / here - 1
     serves = f"serves {abs(change):.0%} {'fewer' if change < 0 else 'more'} requests per GPU in the simulation"
-    if asked.objective == PRICE:
+    if asked.objective == PRICE and best.kind.offer.rent is not None:
         serves += f" at {other.usd_per_million:.2f} USD per million tokens"
     return f"{what} {serves}. It is the best with a probability of {other.probability:.0%}"
 

@@ -360,10 +360,10 @@ def quantities_of_sides(off: Iterable[Mapping[str, Off]]) -> dict[str, Quantity]
 
 def shorten(run: ServeRun, most_tokens: float) -> ServeRun:
     """The run with its first requests alone, of at most so many tokens; itself where it has no more, and where its
-    requests depend on each other: those of clients, of a batch, and of classes. Sessions are cut.
+    requests depend on each other: those of clients and of a batch. Sessions are cut, and classes sampled again.
     """
     given = run.serving.spec.requests
-    if most_tokens == np.inf or given.concurrency or given.classes or run.serving.spec.static_batch is not None:
+    if most_tokens == np.inf or given.concurrency or run.serving.spec.static_batch is not None:
         return run
     try:
         requests = requests_of(run.serving)

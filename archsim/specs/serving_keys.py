@@ -1,0 +1,167 @@
+"""Keys of a deployment as they are typed after ``--set`` and ``--vary``: in full, by their last part alone, by the name
+of an engine's flag, or a word that stands for several keys.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, get_args
+
+from archsim.base import yaml
+from archsim.base.errors import SpecError, did_you_mean
+from archsim.base.fields import Spec
+from archsim.specs.checkpoints import PRECISIONS
+from archsim.specs.deployment import ParallelSpec
+from archsim.specs.overrides import put
+from archsim.specs.serving import ServeSpec
+
+CHECKPOINT = "checkpoint"  # of `precision`: what the name of a checkpoint says
+REDUNDANT, DRAFTS, OFFLOAD = "redundant_experts", "speculation.draft_tokens", "kv_store"
+# SGLang's --eplb-rebalance-num-iterations, after a placement by loads that were recorded before (its default is 1000).
+EPLB: Mapping[str, Any] = MappingProxyType({"name": "eplb", "every_steps": 1000, "first_steps": 1})
+# MoE layers that are simulated for it, and iterations after which tokens are sampled again, so that a comparison of
+# three numbers takes less than a minute.
+SAMPLED: Mapping[str, Any] = MappingProxyType({"layers": 2, "every": 2048})
+# Other names of keys: of flags of vLLM, SGLang and TensorRT-LLM, and what people call them.
+NAMES: Mapping[str, str] = MappingProxyType({
+    "rate": "requests.arrivals.rate", "request_rate": "requests.arrivals.rate", "load": "requests.arrivals.rate",
+    "users": "requests.concurrency", "clients": "requests.concurrency", "max_concurrency": "requests.concurrency",
+    "input_tokens": "requests.input.mean", "output_tokens": "requests.output.mean",
+    "tp": "parallel.attention.tp", "tensor_parallel_size": "parallel.attention.tp",
+    "dp": "parallel.attention.dp", "data_parallel_size": "parallel.attention.dp",
+    "ep": "parallel.experts.ep", "expert_parallel_size": "parallel.experts.ep",
+    "pipeline_parallel_size": "parallel.pp", "replicas": "instances",
+    "kv_cache_dtype": "precision.kv", "quantization": "precision",
+    "enable_prefix_caching": "scheduler.prefix_caching", "prefix_cache": "scheduler.prefix_caching",
+    "radix_cache": "scheduler.prefix_caching", "enable_chunked_prefill": "scheduler.chunked_prefill",
+    "chunked_prefill_size": "scheduler.max_num_batched_tokens", "max_num_tokens": "scheduler.max_num_batched_tokens",
+    "gpu_memory_utilization": "utilisation", "mem_fraction_static": "utilisation",
+    "num_speculative_tokens": DRAFTS, "drafts": DRAFTS, "mtp": DRAFTS, "speculative_decoding": "speculation",
+    "kv_offload": OFFLOAD, "kv_offloading": OFFLOAD, "hicache": OFFLOAD,
+    "num_redundant_experts": REDUNDANT, "ep_num_redundant_experts": REDUNDANT, "redundant": REDUNDANT,
+    "experts.redundant": REDUNDANT, "eplb.redundant_experts": REDUNDANT,
+})  # fmt: skip
+# Parts whose keys may be named by their last part alone.
+_PARTS = ("requests", "scheduler", "slo", "speculation", "parallel", "precision", "kv_store", "host")
+# Ways in which requests come → what a file says beside them alone, which gives way to another.
+_WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "trace": ("arrivals", "input", "output", "prefixes", "sessions", "count"),
+    "arrivals": ("concurrency", "start", "trace", "format", "time_unit", "hash_tokens", "speed"),
+    "concurrency": ("arrivals",),
+})  # fmt: skip
+
+
+def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expand: Any) -> None:
+    """`archsim.specs.overrides.put` for a file of ``archsim serve``: the key by any of its names; requests come in the
+    way that is put, and no longer in that of the file. Raises SpecError for a name of no key, and of several.
+    """
+    path = _path_of(names, head)
+    for keys, each in _parts_of(tree, path, value, head):
+        if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
+            for other in _WAYS[keys[1]]:
+                tree.data["requests"].pop(other, None)
+        for depth in range(1, len(keys)):  # a word in place of a mapping
+            word = tree.find(keys[:depth])
+            if isinstance(word, str) and (word == "none" or keys[:depth] == ("scheduler",)):
+                own = {} if word == "none" else {"name": word}
+                tree.graft(keys[:depth], yaml.Tree(own, {(): yaml.Place(head)}))
+        put(tree, keys, each, head, expand)
+
+
+def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Keys in full, with their values."""
+    if path == REDUNDANT:
+        yield from _redundant(tree, value, head)
+    elif path == DRAFTS and value == 0:
+        yield ("speculation",), "none"
+    elif path == OFFLOAD and not isinstance(value, dict):
+        if value is True:
+            raise SpecError(f"{head}: how much of the host's memory? Give its capacity, such as 1TB, or none")
+        yield (OFFLOAD,), "none" if value in (False, None, "none") else {"capacity": value}
+    elif path == "speculation" and value in ("mtp", "ngram"):
+        given = tree.data.get("speculation")
+        yield ("speculation",), {"draft_tokens": 1} | (given if isinstance(given, dict) else {}) | {"method": value}
+    elif path == "precision" and isinstance(value, str):
+        given = tree.data.get("precision")
+        yield ("precision",), {"kv": given["kv"]} if isinstance(given, dict) and "kv" in given else {}
+        yield ("precision", CHECKPOINT), value
+    elif path == "requests" and isinstance(value, str):
+        yield ("requests", "trace"), value
+    elif path == "requests.arrivals.rate" and isinstance(value, int | float) and not isinstance(value, bool):
+        yield tuple(path.split(".")), f"{value}/s"
+    elif path in ("requests.input.mean", "requests.output.mean"):
+        keys = tuple(path.split("."))
+        given = tree.find(keys[:-1])
+        yield keys[:-1], {key: each for key, each in (given or {}).items() if key == "cv"} | {"mean": value}
+    else:
+        yield tuple(path.split(".")), value
+
+
+def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """EPLB with so many slots beyond one for each expert, over all ranks, under routing from traffic; 0: as without."""
+    ranks = ParallelSpec.model_validate(tree.data.get("parallel") or {}).sizes().ep
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value % ranks:
+        fits = ", ".join(str(each * ranks) for each in range(4))
+        raise SpecError(f"{head}: {ranks} ranks share redundant experts equally: expected a number such as {fits}")
+    if not isinstance(tree.data.get("routing"), dict):
+        yield ("routing",), {"like": "model"} | dict(SAMPLED)
+    slots = {"name": "redundant", "slots": value // ranks}
+    eplb = {"name": "eplb", "placement": slots, "allocation": "even", "rebalancing": dict(EPLB)}
+    yield ("policies",), [eplb if value else "ep"]
+
+
+def _path_of(names: tuple[str, ...], head: str) -> str:
+    """The key in full. Raises SpecError."""
+    path, known = ".".join(names), _roots()
+    lower = path.replace("-", "_").lower()
+    if names[0] in known:
+        named = NAMES.get(names[-1], "")
+        return named if len(names) == 2 and path not in _paths() and named.startswith(f"{names[0]}.") else path
+    if lower in (REDUNDANT, *NAMES):
+        return NAMES.get(lower, lower)
+    found = [each for each in _paths() if each.split(".")[-1] == names[0].replace("-", "_")]
+    if len(found) > 1:
+        raise SpecError(f"{head}: {names[0]} may be {' or '.join(found)}. Give one of them")
+    if found:
+        return ".".join([*found, *names[1:]])
+    short = [*known, REDUNDANT, *NAMES, *(each.split(".")[-1] for each in _paths())]
+    raise SpecError(
+        f"{head}: a deployment has no key {path!r}{did_you_mean(names[-1], short) or did_you_mean(names[0], short)} "
+        f"(known: {', '.join(known)}; what they hold by its last part alone, such as max_num_seqs or prefix_caching; "
+        f"and {REDUNDANT}, rate, users, drafts)"
+    )
+
+
+@lru_cache(maxsize=1)
+def _roots() -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in ServeSpec.model_fields.items())
+
+
+@lru_cache(maxsize=1)
+def _paths() -> tuple[str, ...]:
+    """Keys below the parts, in full."""
+    return tuple(each for part in _PARTS for each in _below(ServeSpec.model_fields[part].annotation, part))
+
+
+def _below(annotation: Any, prefix: str) -> Iterator[str]:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        for name, field in annotation.model_fields.items():
+            path = f"{prefix}.{field.alias or name}"
+            yield path
+            yield from _below(field.annotation, path)
+    elif not str(annotation).startswith("tuple"):
+        for each in get_args(annotation):
+            yield from _below(each, prefix)
+
+
+def precision_word(tree: yaml.Tree) -> str:
+    """Takes the precision of a checkpoint out of ``precision: fp8``, from which dtypes follow; '' where there is none.
+    Beside ``kv`` it is at CHECKPOINT.
+    """
+    given = tree.data.get("precision")
+    word = given.get(CHECKPOINT) if isinstance(given, dict) else given
+    if not isinstance(word, str) or word not in PRECISIONS.values():
+        return ""
+    others = {key: each for key, each in given.items() if key != CHECKPOINT} if isinstance(given, dict) else {}
+    tree.graft(("precision",), yaml.Tree(others, {(): tree.place(("precision",))}))
+    return word
