@@ -31,7 +31,6 @@ from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
@@ -513,21 +512,31 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
             asked_of("qwen3-235b-a22b", ["h200:8"], **wrong)
 
 
-def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
+def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_path, monkeypatch):
+    """The same folder then has the answer of a race that nobody ended, and nothing is served twice."""
+    from archsim.studies.serving import race
+
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    real, calls = studied.do_all, []
+    monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
+    monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
+    done, simulate, ends = [], race.PartOfRace.simulate, [True]
 
-    def ending(work, tasks, jobs):
-        calls.append(work)
-        for at, each in enumerate(real(work, tasks, jobs)):
-            if len(calls) == 5 and at == 1:  # sizes, rates twice, limits, then the best at several rates
-                raise KeyboardInterrupt
-            yield each
+    def ending(part, workspace):
+        curves = [each for each in done if each.startswith("find_curve")]
+        if ends and part.find is race.find_curve and curves:
+            ends.pop()
+            raise KeyboardInterrupt
+        done.append(f"{part.find.__name__} {part.key}")
+        return simulate(part, workspace)
 
-    monkeypatch.setattr(studied, "do_all", ending)
-    found = studied.recommend(given)
-    assert found.ended and len(calls) == 5 and not found.others
+    monkeypatch.setattr(race.PartOfRace, "simulate", ending)
+    found = recommend(given, folder=tmp_path)
+    assert found.ended and not found.others and "ended" in found.notes[0]
+    whole = recommend(given, folder=tmp_path)
+    again = [each for each in done if not each.startswith("serve_few")]  # which every call begins with
+    assert not whole.ended and whole.others and len(set(again)) == len(again)
+    assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
 
 
 def small(monkeypatch, *words):

@@ -15,27 +15,24 @@ import numpy as np
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.report.units import significant
 from archsim.runs import store as cache
-from archsim.runs.run import Job, Record, Workspace
+from archsim.runs.run import Record, Workspace
 from archsim.runs.store import RecordStore
 from archsim.runs.sweep import Unwatched, complete, refuse_failed
-from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
-from archsim.serving.requests import Requests, first
+from archsim.serving.requests import first
 from archsim.serving.serving import ENOUGH, at_full_clock, serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.serving import RoutingSpec, SearchSpec
 from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of, with_choice
-from archsim.studies.serving.engines import Known, build_sides, deployment_of, estimate_rate
+from archsim.studies.serving.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
 from archsim.studies.serving.highest_rate import SUSTAINED, highest_rate
 from archsim.studies.serving.results import NEAR, ConfigurationResult
 from archsim.studies.serving.runs import (
     ServeRun,
-    code_of_serving,
     flat,
-    functions_of,
     key_of,
     measures_of,
     offered_rate,
@@ -47,40 +44,6 @@ RATED = 8  # configurations whose highest rate is found, of those whose goodput 
 SAMPLES = 16  # in which the highest rate of the best has a range
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
-_SOURCES = (
-    "archsim/studies/serving/search.py", "archsim/studies/serving/configuration.py",
-    "archsim/studies/serving/engines.py", "archsim/studies/serving/highest_rate.py",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class PartOfSearch(Job):
-    """A part of a search, under one policy and precision: ``serving``, whose ``search:`` says what varies."""
-
-    serving: serving_files.Serving
-    precision: PrecisionSpec | None
-    drafts: int | None  # of every decode; None: those of the file
-
-    @cached_property
-    def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
-        return code_of_serving(functions_of(self.serving), *_SOURCES)
-
-    @property
-    def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
-        return not functions_of(self.serving)
-
-    @cached_property
-    def group(self) -> str:
-        """Parts of one policy and precision share engines."""
-        return key_of(self.serving)
-
-    @property
-    def kernel(self) -> str:
-        """All share the loop over iterations."""
-        return "serving"
-
 
 @dataclass(frozen=True, eq=False)
 class OfLayout(PartOfSearch):
@@ -88,6 +51,8 @@ class OfLayout(PartOfSearch):
     estimated rate, and `MEASURES`.
     """
 
+    precision: PrecisionSpec | None
+    drafts: int | None  # of every decode; None: those of the file
     layout: EngineLayout
 
     @cached_property
@@ -131,13 +96,13 @@ class OfLayout(PartOfSearch):
     def simulate(self, workspace: Workspace) -> Record:
         """Serve the requests with every configuration."""
         began = perf_counter()
-        found = self._serve(workspace.of(_Engines))
+        found = self._serve(workspace.of(SharedEngines))
         row = {"found": [(each.refused, each.estimate, flat(each.measures)) for each in found]}
         return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
 
     def warm_up(self, workspace: Workspace) -> None:
         """Serve the first requests with the first configuration that has the smallest batches."""
-        engines, given, layout = workspace.of(_Engines), self.serving.spec.search, self.layout
+        engines, given, layout = workspace.of(SharedEngines), self.serving.spec.search, self.layout
         choice = self.choices[0]._replace(
             max_num_seqs=min(given.max_num_seqs), max_num_batched_tokens=min(given.max_num_batched_tokens)
         )
@@ -146,7 +111,7 @@ class OfLayout(PartOfSearch):
         estimate_rate(self.serving, *sides[0], requests)
         simulate_requests(self.serving, deployment_of(self.serving, sides, choice), first(requests, 8))
 
-    def _serve(self, engines: _Engines) -> list[ConfigurationResult]:
+    def _serve(self, engines: SharedEngines) -> list[ConfigurationResult]:
         serving, layout, choices = self.serving, self.layout, self.choices
         requests, known = engines.requests(serving), engines.known.setdefault(self.group, {})
         try:
@@ -205,25 +170,10 @@ class OfRate(PartOfSearch):
     def simulate(self, workspace: Workspace) -> Record:
         """Find the rate by serving the requests at many."""
         began, choice = perf_counter(), self.choice
-        requests = workspace.of(_Engines).requests(self.serving)
+        requests = workspace.of(SharedEngines).requests(self.serving)
         sides = build_sides(self.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
         rate = highest_rate(self.serving, deployment_of(self.serving, sides, choice), requests)
         return {"run": self.key, "row": {"highest_rate": float(rate)}, "host": {"wall_s": perf_counter() - began}}
-
-
-class _Engines:
-    """What parts of a search share in one process: engines by group and sizes, and the requests."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.known: dict[str, Known] = {}
-        self._requests: dict[str, Requests] = {}
-
-    def requests(self, serving: serving_files.Serving) -> Requests:
-        """The requests of a file."""
-        named = f"{serving.trace} {serving.spec.requests.model_dump_json()}"
-        if named not in self._requests:
-            self._requests[named] = requests_of(serving)
-        return self._requests[named]
 
 
 def search(
@@ -257,7 +207,7 @@ def search(
     if not parts:
         raise SpecError("search: no sizes divide the devices, heads and experts")
     store, workspace = None if folder is None else RecordStore(folder), Workspace()
-    requests = workspace.of(_Engines).requests(serving)  # copies of this process begin with them
+    requests = workspace.of(SharedEngines).requests(serving)  # copies of this process begin with them
     found: list[ConfigurationResult] = []
     done: list[PartOfSearch] = []
     failures: list[str] = []
@@ -286,7 +236,7 @@ def search(
     for choice in own:
         policy = choice.policy if serving.has_traffic else serving.policy.name
         kind = kinds[policy, choice.precision, choice.draft_tokens]
-        rates.append(OfRate(kind, choice.precision, choice.draft_tokens, choice, (ENOUGH, SUSTAINED)))
+        rates.append(OfRate(kind, choice, (ENOUGH, SUSTAINED)))
     complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
     refuse_failed(failures, len(rates), folder)
     cache.remove_oldest()
