@@ -33,9 +33,9 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
-from archsim.studies.serving.race import Curve
 from archsim.studies.serving.recommend import recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
@@ -331,9 +331,8 @@ SEARCHED = {
 
 def few(monkeypatch):
     """Highest rates are found with few requests."""
-    for module in ("archsim.studies.serving.search", "archsim.studies.serving.highest_rate"):
-        monkeypatch.setattr(f"{module}.SUSTAINED", 0)
-        monkeypatch.setattr(f"{module}.ENOUGH", 20)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 0)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
 
 
@@ -352,6 +351,7 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     from archsim.studies.serving import search as searching
 
     few(monkeypatch)
+    monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     serving, served, simulate = load_serving(SEARCHED), [], searching.serve_requests
 
@@ -364,7 +364,7 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     assert len(served) == 1
     whole = search(serving, folder=tmp_path)
     assert len(whole) == len(served) == 2
-    monkeypatch.setattr(searching, "highest_rate", lambda *given: pytest.fail("is kept"))
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.highest_rate", lambda *given: pytest.fail("is kept"))
     assert search(serving, folder=tmp_path, jobs=1) == whole and len(served) == 2
 
 
@@ -524,10 +524,10 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
 
     def ending(part, workspace):
         curves = [each for each in done if each.startswith("find_curve")]
-        if ends and part.find is race.find_curve and curves:
+        if ends and part.how is race.find_curve and curves:
             ends.pop()
             raise KeyboardInterrupt
-        done.append(f"{part.find.__name__} {part.key}")
+        done.append(f"{part.how.__name__} {part.key}")
         return simulate(part, workspace)
 
     monkeypatch.setattr(race.PartOfRace, "simulate", ending)

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.units import NS_PER_S
 from archsim.iteration.constants import DECODE, PREFILL
-from archsim.runs.run import Job, Workspace
+from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.clock import times_of
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
@@ -55,9 +56,21 @@ class SharedEngines:
 
 @dataclass(frozen=True, eq=False)
 class PartOfSearch(Job):
-    """A part of a search or a recommendation: ``serving``, whose ``search:`` says what varies."""
+    """A part of a search or a recommendation: ``serving``, whose ``search:`` says what varies. Its row is what
+    `find` finds.
+    """
 
     serving: Serving
+
+    def find(self, engines: SharedEngines) -> dict[str, Any]:
+        """The row. Raises ArchsimError."""
+        raise NotImplementedError
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """See `Job.simulate`."""
+        began = perf_counter()
+        row = self.find(workspace.of(SharedEngines))
+        return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
 
     @cached_property
     def code(self) -> str:

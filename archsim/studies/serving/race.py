@@ -1,30 +1,33 @@
-"""The race of a recommendation: the rate of an engine's sizes, batch limits and pools, as each job finds it."""
+"""The race of searches and recommendations: its rounds, and the rate of an engine's sizes, batch limits and pools, as
+each job finds it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import log
-from time import perf_counter
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from archsim.base import errors, units
+from archsim.base.files import own_folder
 from archsim.report.units import significant
+from archsim.runs import store, sweep
 from archsim.runs.run import Record, Workspace
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
-from archsim.serving.measures import saturation, times_ns
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
 from archsim.serving.serving import simulate_requests
-from archsim.specs.serving_files import Serving
 from archsim.studies.serving import configuration, highest_rate, question
 from archsim.studies.serving.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
+from archsim.studies.serving.highest_rate import WITHIN, Curve, curve_at, highest, limits_of, share_within
 from archsim.studies.serving.runs import key_of, pack_arrays, unpack_arrays
 
 RESIDENCES = 3.0  # of the requests that are in an engine at a time, a run has so many
@@ -34,6 +37,9 @@ LEFT_BELOW = 0.7  # of the best rate a GPU: sizes that serve no more are left af
 BETTER = 1.02  # batch limits are better by so much
 ROOM = 1.3  # of the requests that an engine has: a batch limit beyond that changes nothing
 GRID = (0.6, 0.8, 0.9, 1.0, 1.12, 1.3)  # of the rate found
+
+
+Row = Mapping[str, Any]
 
 
 class Tried(NamedTuple):
@@ -57,6 +63,56 @@ class Tried(NamedTuple):
         return self.rate / self.devices
 
 
+AnyPart = TypeVar("AnyPart", bound=PartOfSearch)
+
+
+@dataclass
+class Rounds:
+    """The rounds of a race, whose parts may depend on what was found before. ``folder``: keeps what was found, where a
+    later race finds it, also after Ctrl-C.
+    """
+
+    report: Callable[[str], None]  # gets what is done, of how many
+    jobs: int  # processes
+    folder: Path | None
+    compares: bool = False  # whether Ctrl-C ends a round alone, as what was found so far is compared
+    ended: bool = False  # whether it did
+    workspace: Workspace = field(default_factory=Workspace)
+
+    def rows(
+        self, parts: Sequence[AnyPart], what: str, found: Callable[[AnyPart, Row], None] = lambda part, row: None
+    ) -> list[tuple[AnyPart, Row]]:
+        """The parts that were done with their rows, in their order. ``what``: is done; ``found``: gets each as it ends.
+        Raises FailedRuns.
+        """
+        rows: dict[str, Row] = {}
+        failures: list[str] = []
+        kept = None if self.folder is None else store.RecordStore(own_folder(self.folder))
+
+        def end(part: AnyPart, record: Record) -> None:
+            rows[part.key] = record["row"]
+            found(part, record["row"])
+            self.report(f"{len(rows)} of the {len(parts)} {what}")
+
+        try:
+            sweep.complete(
+                parts, kept, sweep.Unwatched(), failures, self.jobs, workspace=self.workspace,
+                kept_from_s=sweep.KEPT_ALONE_S, found=end,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if not self.compares:
+                raise
+            self.ended = True
+            self.report("ended: what was found so far is compared")
+        sweep.refuse_failed(failures, len(parts), self.folder)
+        store.remove_oldest()
+        return [(part, rows[part.key]) for part in parts if part.key in rows]
+
+    def tried(self, parts: Sequence[PartOfRace], what: str) -> list[Tried]:
+        """What was found, in the order of the parts."""
+        return [part.found(row) for part, row in self.rows(parts, what)]
+
+
 class Race(NamedTuple):
     """What is asked, the kinds that may answer it, their requests."""
 
@@ -64,10 +120,10 @@ class Race(NamedTuple):
     kinds: Sequence[question.SearchedServing]
     requests: Requests
 
-    def part(self, find: Find, tried: Tried, best: float = 0.0) -> PartOfRace:
+    def part(self, how: Find, tried: Tried, best: float = 0.0) -> PartOfRace:
         """The job that finds more of what was tried."""
         kind = self.kinds[tried.kind]
-        return PartOfRace(kind.serving, find, tried, best, kind.offer.gpu)
+        return PartOfRace(kind.serving, how, tried, best, kind.offer.gpu)
 
     def deployment(self, tried: Tried, choice: configuration.Configuration, engines: SharedEngines) -> Deployment:
         """Raises ArchsimError."""
@@ -76,41 +132,40 @@ class Race(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartOfRace(PartOfSearch):
-    """What ``find`` finds of an engine whose sizes were ``tried``. Its row has what changes of `Tried`, or a `Curve`
-    and the `Upkeep`.
+    """What is found of an engine whose sizes were ``tried``. Its row has what changes of `Tried`, or a `Curve` and the
+    `Upkeep`.
     """
 
-    find: Find
+    how: Find
     tried: Tried
-    best: float  # requests a second that others serve: those far below it are left after a run
-    gpu: str  # of its board's limit
+    best: float = 0.0  # requests a second that others serve: those far below it are left after a run
+    gpu: str = ""  # of its board's limit
 
     @cached_property
     def key(self) -> str:
         """See `Job.key`."""
-        return key_of(self.serving, self.find.__name__, repr(self.tried._replace(kind=0)), self.best, self.gpu)
+        tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
+        return key_of(self.serving, self.how.__name__, tried, self.best, self.gpu, held_to)
 
     @property
     def name(self) -> str:
         """That of the configuration."""
         return self.tried.choice.name
 
-    def summary(self, row: Mapping[str, Any]) -> str:
+    def summary(self, row: Row) -> str:
         """See `Job.summary`."""
         return row.get("refused") or f"{significant(row.get('rate', self.tried.rate))} requests/s"
 
-    def simulate(self, workspace: Workspace) -> Record:
-        """See `Job.simulate`."""
-        began = perf_counter()
+    def find(self, engines: SharedEngines) -> dict[str, Any]:
+        """See `PartOfSearch.find`."""
         try:
-            row = self.find(self, workspace.of(SharedEngines))
+            return self.how(self, engines)
         except errors.ArchsimError as error:
-            if self.find is find_curve:  # it has been served before
+            if self.how in (find_sustained, find_curve):  # it has been served before
                 raise
-            row = _row(self.tried._replace(rate=0.0, refused=str(error)))
-        return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
+            return _row(self.tried._replace(rate=0.0, refused=str(error)))
 
-    def found(self, row: Mapping[str, Any]) -> Tried:
+    def found(self, row: Row) -> Tried:
         """What was found, but for curves."""
         limits = {name: row[name] for name in _LIMITS}
         residence_ns = np.inf if row["residence_ns"] is None else row["residence_ns"]
@@ -143,12 +198,12 @@ class PartOfRace(PartOfSearch):
             nonlocal runs
             runs += 1
             asked = self.requests_at(engines, rate)
-            return highest_rate.share_within(self.serving, deployment, asked) >= highest_rate.WITHIN
+            return share_within(self.serving, deployment, asked) >= WITHIN
 
         low = 0.0
         if not least or fits(least):
             start = max(guess, least * BETTER)
-            low = highest_rate.highest(fits, start, step=STEP, least=least, close=1 + QUICK_CLOSE)
+            low = highest(fits, start, step=STEP, least=least, close=1 + QUICK_CLOSE)
         return self.tried._replace(choice=choice, rate=low, simulated=runs, configurations=1)
 
 
@@ -223,17 +278,21 @@ def find_pool_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     return _row(part.rate(engines, tried.choice, max(0.5 * tried.rate, POOLS_LEFT_BELOW * part.best), tried.rate))
 
 
+def find_sustained(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
+    """The highest rate of a configuration, on a deployment that is built anew."""
+    choice, requests = part.tried.choice, engines.requests(part.serving)
+    sides = build_sides(part.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
+    rate = highest_rate.highest_rate(part.serving, deployment_of(part.serving, sides, choice), requests)
+    return _row(part.tried._replace(rate=float(rate)))
+
+
 def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """What is shown of one of the best: the times of the same requests at rates around that found, and its energy at
     its rate.
     """
-    serving, tried, times = part.serving, part.tried, []
+    serving, tried = part.serving, part.tried
     deployment, asked = part.deployment(engines, tried.choice), part.requests_at(engines, tried.rate)
-    for share in GRID:
-        served = simulate_requests(serving, deployment, scale_rate(asked, share))
-        found, lost = times_ns(served), bool(saturation(served))
-        times.append(np.stack([np.full_like(found[each], np.inf) if lost else found[each] for each in TIMES]))
-    curve = Curve(np.array(GRID) * tried.rate, np.stack(times))
+    curve = curve_at(np.array(GRID) * tried.rate, GRID, serving, deployment, asked)
     loaded = part.requests_at(engines, max(curve.highest(limits_of(serving)), 1e-3))
     served = simulate_requests(serving, deployment, loaded, logged=MOST_LOGGED)
     engine = part.sides(engines, tried.choice)[0][0]
@@ -242,7 +301,7 @@ def find_curve(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     return {"curve": pack_arrays(curve._asdict() | kept._asdict())}
 
 
-def curve_and_upkeep(row: Mapping[str, Any]) -> tuple[Curve, Upkeep]:
+def curve_and_upkeep(row: Row) -> tuple[Curve, Upkeep]:
     """What `find_curve` found."""
     found = unpack_arrays(row["curve"])
     watts, joules = (tuple(found[name].tolist()) for name in ("w_per_gpu", "j_per_token"))
@@ -250,42 +309,11 @@ def curve_and_upkeep(row: Mapping[str, Any]) -> tuple[Curve, Upkeep]:
 
 
 STEP = 1.3  # by which a rate is raised or lowered until it is bracketed
-TIMES = ("ttft", "tpot", "e2e")
 MOST_LOGGED = 500_000
-
-
-def limits_of(serving: Serving) -> np.ndarray:
-    """float64[3]: ns of TIMES, infinite where there is none."""
-    slo = serving.spec.slo
-    return np.array([np.inf if each is None else each for each in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)])
 
 
 def _nearest(values: Sequence[int], usual: int) -> int:
     return min(values, key=lambda each: abs(log(each / usual)))
-
-
-class Curve(NamedTuple):
-    """The times of the same requests at a grid of rates."""
-
-    rates: np.ndarray  # float64[rate] requests a second
-    times_ns: np.ndarray  # float64[rate, TIMES, request], infinite where requests pile up
-
-    def highest(self, limits: np.ndarray) -> float:
-        """The highest rate at which WITHIN of the requests are within limits in ns; interpolated."""
-        shares = (self.times_ns <= limits[None, :, None]).all(axis=1).mean(axis=1)
-        good = np.flatnonzero(shares >= highest_rate.WITHIN)
-        if not len(good):
-            return float(self.rates[0] * shares[0] / highest_rate.WITHIN)  # below the grid: in proportion
-        at = int(good[-1])
-        if at == len(self.rates) - 1:
-            return float(self.rates[at])
-        over, under = shares[at] - highest_rate.WITHIN, highest_rate.WITHIN - shares[at + 1]
-        return float(self.rates[at] + (self.rates[at + 1] - self.rates[at]) * over / max(over + under, 1e-9))
-
-    def shares_at(self, rate: float, limits: np.ndarray) -> np.ndarray:
-        """float64[TIMES]: of requests within each limit, at the next rate of the grid above ``rate``."""
-        at = min(int(np.searchsorted(self.rates, rate, side="right")), len(self.rates) - 1)
-        return (self.times_ns[at] <= limits[:, None]).mean(axis=1)
 
 
 POOLS_LEFT_BELOW = 0.9  # of the best pools of the same GPUs: those that serve no more are left after a run

@@ -10,8 +10,7 @@ requests that a queue which grows shows: RESIDENCES times those that are in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,10 @@ from typing import Any
 import numpy as np
 
 from archsim.base.errors import SpecError, TraceError
-from archsim.base.files import own_folder
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
-from archsim.runs import store, sweep
 from archsim.runs.calibration_notes import datasheet_note
-from archsim.runs.run import Workspace
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import Upkeep
@@ -34,7 +30,7 @@ from archsim.serving.serving import at_full_clock, serve_requests
 from archsim.studies.serving.chances import drawn_rates, factors_of
 from archsim.studies.serving.configuration import Configuration, sizes_of
 from archsim.studies.serving.engines import SharedEngines
-from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.highest_rate import TIMES, WITHIN, Curve, limits_of
 from archsim.studies.serving.question import (
     BF16,
     MOST_RANKS,
@@ -51,10 +47,8 @@ from archsim.studies.serving.question import (
 )
 from archsim.studies.serving.race import (
     GRID,
-    TIMES,
-    Curve,
-    PartOfRace,
     Race,
+    Rounds,
     Tried,
     curve_and_upkeep,
     estimate,
@@ -62,7 +56,6 @@ from archsim.studies.serving.race import (
     find_limits,
     find_pool_rate,
     find_rate,
-    limits_of,
     serve_few,
 )
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
@@ -81,8 +74,8 @@ def recommend(
     also after Ctrl-C. Raises SpecError where none serves within the limits, TraceError where an engine would reject
     requests.
     """
-    kinds, workspace = kinds_of(asked), Workspace()
-    engines = workspace.of(SharedEngines)
+    kinds, rounds = kinds_of(asked), Rounds(report, jobs, folder, compares=True)
+    engines = rounds.workspace.of(SharedEngines)
     requests = engines.requests(kinds[0].serving)
     if requests.rejected:  # else the shorter ones alone would decide
         raise TraceError(f"{next(rejected_told(requests))} Draw shorter ones (--input, --output), or leave them out")
@@ -97,9 +90,8 @@ def recommend(
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     for each in every:  # here, so that no process compiles or loads what another one does
-        if not race.part(serve_few, each).simulate(workspace)["row"]["refused"]:
+        if not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
             break
-    rounds = _Rounds(report, jobs, workspace, None if folder is None else store.RecordStore(own_folder(folder)))
     done = _race_sizes(race, every, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
     if not served and rounds.ended:
@@ -117,44 +109,8 @@ def recommend(
     rows = rounds.rows([race.part(find_curve, each) for each in finalists], "best served")
     if not rows:
         raise KeyboardInterrupt
-    store.remove_oldest()
     shown = [curve_and_upkeep(row) for _, row in rows]
     return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines)
-
-
-@dataclass
-class _Rounds:
-    """The rounds of a race. Ctrl-C ends one, and what it has found so far is compared."""
-
-    report: Callable[[str], None]
-    jobs: int
-    workspace: Workspace
-    store: store.RecordStore | None
-    ended: bool = False  # whether Ctrl-C ended one
-
-    def rows(self, parts: Sequence[PartOfRace], what: str) -> list[tuple[PartOfRace, Mapping[str, Any]]]:
-        """The parts that were done with their rows, in their order. ``what``: is done, of how many."""
-        rows: dict[str, Mapping[str, Any]] = {}
-        failures: list[str] = []
-
-        def found(part: PartOfRace, record: Mapping[str, Any]) -> None:
-            rows[part.key] = record["row"]
-            self.report(f"{len(rows)} of the {len(parts)} {what}")
-
-        try:
-            sweep.complete(
-                parts, self.store, sweep.Unwatched(), failures, self.jobs, workspace=self.workspace,
-                kept_from_s=sweep.KEPT_ALONE_S, found=found,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            self.ended = True
-            self.report("ended: what was found so far is compared")
-        sweep.refuse_failed(failures, len(parts))
-        return [(part, rows[part.key]) for part in parts if part.key in rows]
-
-    def tried(self, parts: Sequence[PartOfRace], what: str) -> list[Tried]:
-        """What was found, in the order of the parts."""
-        return [part.found(row) for part, row in self.rows(parts, what)]
 
 
 def _most_ranks(offer: Offer) -> int:
@@ -166,7 +122,7 @@ def _by_rate(tried: Tried) -> tuple:
     return -tried.per_gpu(), tried.kind, tried.choice.name
 
 
-def _race_sizes(race: Race, every: Sequence[Tried], rounds: _Rounds) -> list[Tried]:
+def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Tried]:
     """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
     that engines can be compared; of the others, those far below the best rate of a GPU are left.
     """
@@ -205,7 +161,7 @@ def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
     return kept
 
 
-def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
+def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
     """The best sizes with their best batch limits; adds what was tried to ``done``."""
     found = {(each.kind, each.choice.parallel): each for each in served}
     best = [race.part(find_limits, each) for each in _finalists(race, served, LIMITED)]
@@ -233,7 +189,7 @@ ENOUGH_WORLDS = 0.9  # of the draws, in which a recommended size meets the rate 
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 
-def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
+def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
     """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU. The
     first of each GPU is served to the end; of the others, those below it are left. Then the best with another limit of
     requests for engines that decode.
