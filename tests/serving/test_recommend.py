@@ -20,7 +20,7 @@ from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
@@ -304,21 +304,17 @@ def test_the_files_start_what_was_recommended(found):
     assert told.within_slo > 0.85  # at 95 % of the rate at which 90 % are within the limits
 
 
-def test_work_in_copies_is_that_of_this_process_and_is_drawn_late():
-    drawn = []
+def test_work_in_copies_is_that_of_this_process():
+    here = []  # what the work refers to is copied with the process
 
-    def tasks():
-        for at in range(6):
-            drawn.append(at)
-            yield at
+    def work(at):
+        here.append(at)
+        return 6 / at
 
-    found = {}
-    for task, result in in_copies(lambda at: at * at, tasks(), 2):
-        assert len(drawn) <= len(found) + 3
-        found[task] = result
-    assert found == {at: at * at for at in range(6)}
-    with pytest.raises(ZeroDivisionError):
-        list(in_copies(lambda at: 1 / at, [1, 0], 2))
+    assert dict(do_all(work, [1, 2, 3], 2)) == {at: 6 / at for at in (1, 2, 3)} and not here
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        list(do_all(work, [1, 0], 2))
+    assert dict(do_all(work, [1, 2], 1)) == {1: 6.0, 2: 3.0} and here == [1, 2]
 
 
 SEARCHED = {
