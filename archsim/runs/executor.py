@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -80,6 +80,10 @@ class _Task(Job):
     def name(self) -> str:
         """See `Job.name`."""
         return f"task {self.number}"
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """See `Job.summary`."""
+        return self.name
 
     def simulate(self, workspace: Workspace) -> Record:
         """See `Job.simulate`."""

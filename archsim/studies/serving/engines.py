@@ -4,7 +4,7 @@ rate that is estimated of them; and what the jobs of searches and recommendation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -91,6 +91,10 @@ class PartOfSearch(Job):
     def kernel(self) -> str:
         """All share the loop over iterations."""
         return "serving"
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """That of all parts is the answer."""
+        return self.name
 
 
 class RateEstimate(NamedTuple):

@@ -16,7 +16,6 @@ import numpy as np
 
 from archsim.base import errors, units
 from archsim.base.files import own_folder
-from archsim.report.units import significant
 from archsim.runs import store, sweep
 from archsim.runs.run import Record, Workspace
 from archsim.serving.deployment import Built
@@ -151,10 +150,6 @@ class PartOfRace(PartOfSearch):
     def name(self) -> str:
         """That of the configuration."""
         return self.tried.choice.name
-
-    def summary(self, row: Row) -> str:
-        """See `Job.summary`."""
-        return row.get("refused") or f"{significant(row.get('rate', self.tried.rate))} requests/s"
 
     def find(self, engines: SharedEngines) -> dict[str, Any]:
         """See `PartOfSearch.find`."""

@@ -76,11 +76,6 @@ class OfLayout(PartOfSearch):
             for seqs in given.max_num_seqs for decode_seqs in _limits_of_decodes(given, seqs if prefill else 0)
         ]  # fmt: skip
 
-    def summary(self, row: Mapping[str, Any]) -> str:
-        """See `Job.summary`."""
-        refused = sum(bool(why) for why, _, _ in row["found"])
-        return f"{len(row['found'])} configurations" + (f", {refused} of them refused" if refused else "")
-
     def found(self, row: Mapping[str, Any]) -> list[ConfigurationResult]:
         """What a row says of each of `choices`."""
         return [
