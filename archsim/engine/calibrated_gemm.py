@@ -39,8 +39,8 @@ class _Die(NamedTuple):
 
 
 class CalibratedGemm:
-    """``gemm: calibrated``: times fitted to measurements, scaled to the peak of the die and to its nominal bandwidth of
-    HBM, without ``hbm.efficiency``.
+    """``gemm: calibrated``: times fitted to measurements, scaled to the peak of the die and to the bandwidth of its HBM
+    (`SystemSpec.kernel_rates`).
 
     ``calibrated_ns``: total GEMM time; ``extrapolated_ns``: how much of it is at sizes that were not measured; ``law``:
     whose products these are.
@@ -55,7 +55,7 @@ class CalibratedGemm:
         self._machine, self._single = machine, system.compute.kernels.single
         widths = (model.expert_ffn, model.shared_ffn) if model.shared_experts else (model.expert_ffn,)
         compute = system.compute
-        die = _Die(compute.dtype, library, system.nominal_rates)
+        die = _Die(compute.dtype, library, system.kernel_rates)
         digest = calibration_digest(compute.calibration)
         self._nominal = [_expert(compute.calibration, digest, model.hidden, ffn, die) for ffn in widths]
         gpu, tables = calibration_named(compute.calibration).gpu, [each.table for each in self._nominal]
@@ -95,7 +95,7 @@ class CalibratedGemm:
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``archsim.engine.gemm.ShareOfPeak.side_by_side``."""
-        rates = system.nominal_rates
+        rates = system.kernel_rates
         shape = len(rates.peak_flop_per_s), len(tokens)
         alone_ns, compute_ns, multiply_ns = (np.empty(shape) for _ in range(3))
         kind = 1 - routed

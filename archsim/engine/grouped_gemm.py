@@ -65,7 +65,7 @@ class GroupedGemm:
         self._machine, self._gpu, self._clock_hz = machine, system.launch == "gpu", system.decision.local_clock_hz
         self._own_ns = KERNELS * (compute.kernel_latency_ns or 0.0)
         self._nominal = law_of_ranks(system, model, machine.dies, assumptions.receives)
-        self._peaks = system.nominal_rates
+        self._peaks = system.kernel_rates
         self.law = self._nominal.named
         self._flop_per_token = 2.0 * model.hidden * model.expert_ffn
         self.least_ns_per_token = self._flop_per_token / compute.peak_flop_per_s * NS_PER_S
@@ -93,7 +93,7 @@ class GroupedGemm:
 
     def side_by_side(self, system, tokens, routed, read_bytes, die, arrived) -> ManyTimes:
         """See ``archsim.engine.gemm.ShareOfPeak.side_by_side``."""
-        rates = system.nominal_rates
+        rates = system.kernel_rates
         machines, dies = len(rates.peak_flop_per_s), self._machine.dies
         columns = [np.zeros((machines, len(tokens))) for _ in range(4)]
         rows, others = np.flatnonzero(routed), np.flatnonzero(routed == 0)
@@ -199,7 +199,7 @@ def law_of_ranks(system, model, dies: int, dispatched: bool) -> GroupedLaw:
     compute = system.compute
     rank = _Rank(
         moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k),
-        None if dispatched else model.experts / dies, compute.dtype, system.nominal_rates, compute.library,
+        None if dispatched else model.experts / dies, compute.dtype, system.kernel_rates, compute.library,
         system.launch == "gpu", compute.kernel_factor,
         Kernels(*(getattr(compute.kernels, part) for part in Kernels._fields)),
     )  # fmt: skip

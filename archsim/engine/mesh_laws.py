@@ -6,8 +6,10 @@ from pathlib import Path
 
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S
 from archsim.laws.mesh import FULL, KERNELS, LINEAR, MESH, RING, TERMS, EndpointLaw
 from archsim.specs.fabric_calibrations import fabric_calibration
+from microarch.fabric.fabric import Fabric
 
 _GRIDS = ("mesh", "torus")
 JUDGED_VECTORS = 2240.0  # that a chip sends and returns: 640 tokens of four experts each, an eighth of them its own
@@ -58,6 +60,11 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
             f"({system.shape}) is {topology!r}: take a law of that topology"
         )
     return law
+
+
+def neighbour_bytes_per_s(system, fabric: Fabric) -> float:
+    """Nominal rate of the slowest link between neighbours, one direction, for which laws of meshes were fitted."""
+    return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / system.d2d.efficiency
 
 
 def name_endpoint(system) -> str:

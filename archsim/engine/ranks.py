@@ -54,14 +54,14 @@ class Ranks:
         self.named, factors = self._law.named, gemm_times.factors_of(machine)
         self._speeds = None if factors.equal else factors.array
         if not factors.equal:
-            self._law = self._law.on(factors.rates(system.nominal_rates))
+            self._law = self._law.on(factors.rates(system.kernel_rates))
         self.clock: float | np.ndarray = 1.0  # of the arrays, a share of the full one; or float64[die]
         self._shared: tuple[DenseProduct | _OnEveryDie, ...] = ()
         self._shared_ns_per_token = 0.0
         self._count = model.shared_experts if scenario.assumptions.weights == "all" else 0
         if self._count:
             compute = system.compute
-            rates = system.nominal_rates
+            rates = system.kernel_rates
             calibration = calibration_named(compute.calibration)
             shapes = (GATE_AND_UP * model.shared_ffn, model.hidden), (model.hidden, model.shared_ffn)
             self._shared = tuple(dense_product(calibration, n, k, compute.dtype, rates) for n, k in shapes)

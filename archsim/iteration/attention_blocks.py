@@ -85,6 +85,7 @@ def block_terms(
         "pairs": every / 1e3,
         "rows": tokens * heads,
         "steps": new,
+        "length": context,  # that a kernel scans one block of keys after the other, whatever the number of requests
     }
     return _together(seconds, counts, tokens.shape)
 

@@ -20,12 +20,13 @@ from archsim.specs.model import ModelSpec
 
 def engine_laws(
     library: str | None, model: ModelSpec, calibration: CalibrationSpec, parallel: Parallelism, precision: Precision,
-    **more: Any,
+    kernel: str = "", **more: Any,
 ) -> tuple[IterationLaws, tuple[str, ...]]:  # fmt: skip
     """The laws of one engine's iterations, and what stands in for what was not measured, in words. ``library``: the
-    engine, or None on a die with kernels of its own; ``more``: as of `iteration_laws`. Raises SpecError, LawMissing.
+    engine, or None on a die with kernels of its own; ``kernel``: of experts, as in `with_stand_ins`; ``more``: as of
+    `iteration_laws`. Raises SpecError, LawMissing.
     """
-    found = with_stand_ins(calibration, model, precision.products, precision.experts)
+    found = with_stand_ins(calibration, model, precision.products, precision.experts, kernel)
     precision = precision._replace(products=found.products, experts=found.experts)
     laws = iteration_laws(model, found.calibration, parallel, precision, library=library, **more)
     return laws, (*found.notes, *laws.notes)

@@ -109,6 +109,15 @@ def attentions(model: ModelSpec) -> list[tuple[attention.Kind, int]]:
     return [(_check_kind(model, kind), layers) for kind, layers in model.attention_layers]
 
 
+def kind_of_attention(model: ModelSpec) -> str:
+    """Kind of kernels of most of its attentions, as widths of measured laws have it (`archsim.specs.uncertainty`)."""
+    known = model.attention is not None and not model.missing_geometry
+    kind = max(model.attention_layers, key=lambda each: each[1])[0] if known else None
+    if not isinstance(kind, attention.Kind) or kind.measured_as is None:
+        return "attention"
+    return "sparse" if attention.attention_blocks.BLOCK in kind.measured_parts else "linear"
+
+
 def program(
     model: ModelSpec, parallel: Parallelism, apart: Collection[attention.Kind] = (), moves: str | None = None
 ) -> tuple[Layers, ...]:

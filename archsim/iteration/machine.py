@@ -11,11 +11,9 @@ from archsim.laws.tables import CalibrationSpec, ReferenceRates
 from archsim.specs.calibration_files import calibration_digest, calibration_named
 from archsim.specs.system import SystemSpec
 
-# Shares of the HBM bandwidth that reads reach, and the latency of a hop, of measured nodes where they are not those of
-# an H100 (configs/systems/rtx_pro_6000_pair.yaml; h100_node.yaml). Shares of measured GPUs are 0.81 to 0.85, and
-# latencies of parts of one kind differ by 0.7 to 1.5 (configs/uncertainty/widths.yaml). They decide where a machine's
-# own number is another: ranges are then those of scaled laws (`has_measured_links`).
-READ_SHARES, READ_SHARE = MappingProxyType({"rtx-pro-6000-server": 0.9}), 0.82
+# The latency of a hop of measured nodes where it is not that of an H100 (configs/systems/rtx_pro_6000_pair.yaml;
+# h100_node.yaml). Latencies of parts of one kind differ by 0.7 to 1.5 (configs/uncertainty/widths.yaml). It decides
+# where a machine's own number is another: ranges are then those of scaled laws (`has_measured_links`).
 HOPS_NS, HOP_NS = MappingProxyType({"rtx-pro-6000-server": 1000.0}), 300.0
 NIC_HOP_NS = 2000.0  # between measured nodes (h100_cluster.yaml)
 
@@ -42,7 +40,6 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
     """
     gpu, levels = calibration.gpu, system.fabric.levels if system.fabric is not None else ()
     peak = measured_peak(calibration.reference, system.compute.dtype)
-    share = round(transfers.hbm_reads(calibration).efficiency or READ_SHARES.get(gpu, READ_SHARE), 2)
     pair = (levels[0].bandwidth_bytes_per_s if levels else None) or system.d2d.bandwidth_bytes_per_s
     pair *= system.weakest_link(0)
     hop_ns = (levels[0].hop_latency_ns if levels else None) or system.d2d.hop_latency_ns
@@ -53,7 +50,7 @@ def rates_of(system: SystemSpec, calibration: CalibrationSpec) -> scaling.Machin
     return scaling.MachineRates(
         compute=system.compute.peak_flop_per_s / peak,
         memory=system.hbm.bandwidth_bytes_per_s / calibration.reference.hbm_bytes_per_s
-        * (system.hbm.efficiency / share),
+        * (system.hbm.efficiency / transfers.read_share(calibration)),
         link_bytes_per_s=pair * (members - 1) if linked else pair,
         pair_bytes_per_s=pair,
         nic_bytes_per_s=nic * (system.weakest_link(1) if len(levels) > 1 else 1.0),

@@ -78,7 +78,8 @@ def rates_of(system: SystemSpec) -> gemm.Rates:
     array, hbm = system.slowest
     compute, latency_ns = system.compute, system.compute.kernel_latency_ns
     own = None if latency_ns is None else gemm.OwnKernels(latency_ns, compute.efficiency, system.hbm.efficiency)
-    return gemm.Rates(compute.peak_flop_per_s * array, system.hbm.bandwidth_bytes_per_s * hbm, compute.dtype, own)
+    of_reads = system.hbm.bandwidth_bytes_per_s if own else system.kernel_rates.hbm_bytes_per_s
+    return gemm.Rates(compute.peak_flop_per_s * array, of_reads * hbm, compute.dtype, own)
 
 
 @lru_cache(maxsize=16)

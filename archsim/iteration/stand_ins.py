@@ -25,7 +25,8 @@ from archsim.laws.tables import CalibrationSpec, GemmLaw, MachineCalibration, Mo
 from archsim.specs.calibration_files import siblings_of
 from archsim.specs.model import SLICES, ModelSpec
 
-ATTENTION_STANDS_IN = "Attention on"  # how the note on attention of another GPU begins
+# How the notes on attention and on all-reduces of another GPU begin.
+ATTENTION_STANDS_IN, REDUCES_STAND_IN = "Attention on", "All-reduces on"
 
 
 class StandIns(NamedTuple):
@@ -43,15 +44,20 @@ NEAR = 1.0  # doublings of sizes within which a kernel's law holds for a shape t
 NOT_FUSED, ONE_SHOT = ("sglang-deepep", "trtllm-wideep"), ("trtllm", "vllm", "sglang")
 
 
-def with_stand_ins(calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str) -> StandIns:
-    """The calibration with tables for these dtypes and the model's expert layers."""
+def with_stand_ins(
+    calibration: CalibrationSpec, model: ModelSpec, products: str, experts: str, kernel: str = ""
+) -> StandIns:
+    """The calibration with tables for these dtypes and the model's expert layers. ``kernel``: of experts, in place of
+    those of fused layers where it was measured in the dtype.
+    """
     notes = []
+    own = tuple(table for table in calibration.moe if (table.kernel, table.dtype) == (kernel, experts))
     fused = tuple(table for table in calibration.moe if table.library not in NOT_FUSED)
-    calibration = calibration.model_copy(update={"moe": fused})
+    calibration = calibration.model_copy(update={"moe": own or fused})
     measured = any(table.library in ONE_SHOT for table in calibration.collectives)
     if calibration.gpu in transfers.NVLINK_BYTES_PER_S and not measured:
         calibration, whose = _with_one_shot(calibration)
-        notes.append(f"All-reduces on {calibration.gpu} take the times of {whose}'s one-shot kernels.")
+        notes.append(f"{REDUCES_STAND_IN} {calibration.gpu} take the times of {whose}'s one-shot kernels.")
     if _lacks_attention(calibration, model):
         base = next(each for each in siblings_of(calibration) if not _lacks_attention(each, model))
         sections = ScaledSections(gpu=base.gpu, sections=("attention",))

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
+from archsim.base.units import NS_PER_S
 
 ENDPOINT_TERMS = ("tokens", "sender", "experts")
 LINK = "link"
@@ -71,9 +72,17 @@ class EndpointLaw(NamedTuple):
     residuals: LawResiduals | None = None  # of the cases; None: not kept
     note: str = ""  # what was decided in the fit
 
-    def time_ns(self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None) -> float:
-        """The time of a kernel. ``vectors``: by term (`quantities`); ``links``: None: as many as measured."""
-        return self.fixed_ns + self.endpoint_ns(vectors, links) + self.link_ns(vectors, vector_bytes, links)
+    def time_ns(
+        self, vectors: Mapping[str, float], vector_bytes: float, links: int | None = None, rate: float | None = None
+    ) -> float:
+        """The time of a kernel. ``vectors``: by term (`quantities`); ``links``: None: as many as measured; ``rate``:
+        bytes/s of the machine between neighbours, one direction, whose busiest link no kernel beats; None: as measured.
+        """
+        passed_ns, busiest_ns = self.link_ns(vectors, vector_bytes, links), 0.0
+        if rate is not None:
+            passed_ns *= self.links * self.link_bytes_per_s / rate
+            busiest_ns = vectors[LINK] * vector_bytes / rate * NS_PER_S
+        return max(self.fixed_ns + self.endpoint_ns(vectors, links) + passed_ns, busiest_ns)
 
     def endpoint_ns(self, vectors: Mapping[str, float], links: int | None = None) -> float:
         """What the busiest chip is busy."""

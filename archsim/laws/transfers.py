@@ -322,6 +322,16 @@ class HbmReads(NamedTuple):
     efficiency: float | None
 
 
+# Of measured GPUs that have no such number: of an RTX PRO 6000 (configs/systems/rtx_pro_6000_pair.yaml), and of an
+# H100 (mt4g). Measured GPUs reach 0.81 to 0.85, and a Blackhole 0.977.
+READ_SHARES, READ_SHARE = MappingProxyType({"rtx-pro-6000-server": 0.9}), 0.82
+
+
+def read_share(calibration: CalibrationSpec) -> float:
+    """Share of its HBM bandwidth that reads of the measured GPU reach, in hundredths as machines give theirs."""
+    return round(hbm_reads(calibration).efficiency or READ_SHARES.get(calibration.gpu, READ_SHARE), 2)
+
+
 def hbm_reads(calibration: CalibrationSpec) -> HbmReads:
     tables = [table for table in calibration.hbm if isinstance(table, ScalarTable) and table.of.get("level") == "hbm"]
     latencies = [table for table in tables if table.of.get("quantity") == "latency_ns"]

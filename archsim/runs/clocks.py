@@ -134,6 +134,14 @@ class PowerState(NamedTuple):
         return np.sum([each.time_ns * each.die_w for each in self.classes.values()], axis=0) / self._time_ns
 
 
+def highest_clock(within: Callable[[int], bool], low: int, high: int) -> int:
+    """The highest clock from ``low`` to ``high`` that is within, as all below are; ``low``, not asked, if none is."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if within(middle) else (low, middle - 1)
+    return low
+
+
 def has_limits(system: SystemSpec) -> bool:
     """Whether a system has limits, so that its clock may fall."""
     return system.power is not None or system.cooling is not None
@@ -370,8 +378,8 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
     system, costs = limits.system, limits.costs
     links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
     read = bandwidths * system.hbm.bandwidth_bytes_per_s
-    found = None
-    for clock in range(STEPS, LOWEST - 1, -1):
+
+    def at(clock: int) -> ClassPower:
         flop = arrays * system.compute.peak_flop_per_s * clock / STEPS
         joule = run_energy(
             Activity(1.0, read, bandwidths * float(links), 2 * read, flop, 1.0, 1.0),
@@ -380,11 +388,12 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
             estimates=AS_PUBLISHED.of(system).energy, cached=system.hbm.kind != SRAM,
         )  # fmt: skip
         load = DieLoad(NS_PER_S, {name: np.full(system.dies, float(each)) for name, each in joule.items()})
-        above, found = found, limits.at(load, clock / STEPS)
-        if found.within:
-            return found._replace(held_by=above.exceeded[0][0] if above else ""), True
-    assert found is not None
-    return found, False
+        return limits.at(load, clock / STEPS)
+
+    clock = highest_clock(lambda clock: at(clock).within, LOWEST, STEPS)
+    found = at(clock)
+    held_by = at(clock + 1).exceeded[0][0] if found.within and clock < STEPS else ""
+    return found._replace(held_by=held_by), found.within
 
 
 def full_load_told(system: SystemSpec, estimates: HeatEstimates = NOMINAL) -> Iterator[str]:
@@ -513,15 +522,10 @@ class _Search:
         self.guess = self._next(limits) if not self.done else (self.best or LOWEST)
 
     def _next(self, limits: PowerLimits) -> int:
-        low, high = (self.best or LOWEST - 1) + 1, self._above - 1
-        while low < high:  # the highest that is predicted to be within
-            middle = (low + high + 1) // 2
-            found = limits.at(self._predict(middle), middle / STEPS)
-            if not found.within:
-                high = middle - 1
-            else:
-                low = middle
-        return low
+        def predicted(clock: int) -> bool:
+            return limits.at(self._predict(clock), clock / STEPS).within
+
+        return highest_clock(predicted, (self.best or LOWEST - 1) + 1, self._above - 1)
 
     def _predict(self, clock: int) -> DieLoad:
         """The load at a clock that was not simulated: as that of the nearest, in the time that two of them give."""
@@ -618,14 +622,11 @@ class _SearchEach(_Search):
                 return _told_apart(clocks)
             clocks = np.where(lower, np.maximum(clocks - steps, LOWEST), clocks)
         for die in np.argsort(found.die_exceeded, kind="stable") if ran_away else ():
-            low, high = int(clocks[die]), STEPS
-            while low < high:
-                clocks[die] = (low + high + 1) // 2
-                if not limits.at(load, clocks / STEPS).within:
-                    high = int(clocks[die]) - 1
-                else:
-                    low = int(clocks[die])
-            clocks[die] = low
+
+            def alone(clock: int, die: int = die) -> bool:
+                return limits.at(load, np.where(np.arange(len(clocks)) == die, clock, clocks) / STEPS).within
+
+            clocks[die] = highest_clock(alone, int(clocks[die]), STEPS)
         return _told_apart(clocks)
 
 

@@ -15,7 +15,7 @@ from archsim.base.errors import ArchsimError, SpecError, did_you_mean
 from archsim.base.tables import Shown
 from archsim.engine.flows.simulation import simulate_flows
 from archsim.engine.loop import Replay
-from archsim.engine.mesh_laws import measured_law, mesh_of
+from archsim.engine.mesh_laws import measured_law, mesh_of, neighbour_bytes_per_s
 from archsim.engine.moves import SENDS, Sizes, vector_bytes
 from archsim.laws.mesh import DISPATCH, KERNELS, EndpointLaw, quantities
 
@@ -73,7 +73,8 @@ class PhaseTimes(Shown):
 
 
 def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes:
-    """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``.
+    """Times of ``phase`` in every step of a run that has not started. ``law``: ``MACHINE/VERSION``; None: that of
+    the system's ``endpoint``, if it names one.
 
     Raises ArchsimError for an unknown phase or law, a law of another topology, and assumptions under which no hidden
     vectors move.
@@ -83,11 +84,12 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
     engine = replay.engine
     scenario, fabric = engine.scenario, engine.fabric
     assumptions, model, system = scenario.assumptions, scenario.model, scenario.system
-    if assumptions.activations == "ignored" or assumptions.dispatch not in SENDS:
+    if assumptions.activations != "dispatched" or assumptions.dispatch not in SENDS:
         raise SpecError(
             f"--phase {phase}: hidden vectors move alone under activations: dispatched and dispatch: "
             f"{' or '.join(SENDS)}, not activations: {assumptions.activations} and dispatch: {assumptions.dispatch}"
         )
+    law = law or system.endpoint
     known = None if law is None else measured_law(law, phase, system)
     sizes = Sizes(model.experts, model.top_k, model.expert_groups, model.top_groups)
     bytes_each = vector_bytes(model.hidden, system.compute.dtype, assumptions.combine)
@@ -101,7 +103,8 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
         sent = np.array(vectors, np.float64)
         law_ns = None
         if known is not None:
-            law_ns = known.time_ns(quantities(sent, *mesh_of(system)[1:], phase), size)
+            found_at, rate = quantities(sent, *mesh_of(system)[1:], phase), neighbour_bytes_per_s(system, fabric)
+            law_ns = known.time_ns(found_at, size, rate=rate)
         np.fill_diagonal(sent, 0.0)
         over = sent if phase == DISPATCH else sent.T
         pairs = np.argwhere(over > 0)

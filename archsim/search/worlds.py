@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base.sums import sum
+from archsim.iteration.layers import kind_of_attention
 from archsim.iteration.machine import has_measured_links, is_measured
 from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
@@ -28,8 +29,8 @@ from archsim.uncertainty.worlds import drawn, draws_of, value_of
 
 # Table of measured laws → parts of an iteration that it times beside MoE layers (`archsim.search.machines.PARTS`).
 _REST: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("projections", "dense", "head"), "attention": ("attention",), "collectives": ("all_reduce",),
-    "host": ("host",),
+    "gemm": ("projections", "dense", "head"), "attention": ("attention",), "sparse": ("attention",),
+    "linear": ("attention",), "all_reduce": ("all_reduce",), "host": ("host",),
 }  # fmt: skip
 
 
@@ -55,15 +56,16 @@ def off_of(scenario: Scenario, design: SystemSpec) -> Off:
     rest = [(table, each.quantity) for table in _REST for each in machine if table in known
             and each.quantity.key.startswith(f"measured.{table}.")]  # fmt: skip
     scaled = system.launch != WITH_KERNELS or not is_measured(system)
-    for table in ("gemm", "attention", *(("collectives",) if system.launch == WITH_KERNELS else ())):
+    reduced = ("all_reduce",) if system.launch == WITH_KERNELS else ()
+    for table in ("gemm", kind_of_attention(scenario.model), *reduced):
         if table in known:
             continue
-        ways = widths.measured[table]
-        other = scaled or (table == "collectives" and not has_measured_links(system))
-        way = "scaled" if other else "nearest_shape" if "nearest_shape" in ways else "fit"
+        other = scaled or (table == "all_reduce" and not has_measured_links(system))
+        way = "scaled" if other else "fit" if table == "all_reduce" else "nearest_shape"
+        levels = widths.levels(table, way)
         for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
-            quantity = Quantity(key, 1.0, "", ways[way].source, ways[way].level(level))
+            quantity = Quantity(key, 1.0, "", levels.source, levels.level(level))
             rest.append((table, _of_part(quantity, design)))
     host = widths.defaults["host"]
     rest.append(("host", _of_part(Quantity("system.decision.whole", 1.0, "", host.source, host.of(1.0)), design)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from archsim.base.errors import CapacityError
 from archsim.base.units import NS_PER_S
-from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits
+from archsim.runs.clocks import IDLE, LOWEST, STEPS, ClassPower, DieLoad, PowerLimits, highest_clock
 from archsim.specs.system import SystemSpec
 from microarch.silicon.energy import Activity
 
@@ -63,8 +63,6 @@ def run_within(
         return tried[STEPS][0], Clocked(1.0, float(at(STEPS).die_w[serves].mean()), "")
     if not at(LOWEST).within:
         raise CapacityError(limits.describe(at(LOWEST), "as it serves"))
-    low, high = LOWEST, STEPS  # within, and not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(middle).within else (low, middle)
-    return tried[low][0], Clocked(low / STEPS, float(at(low).die_w[serves].mean()), at(high).exceeded[0][0])
+    clock = highest_clock(lambda clock: at(clock).within, LOWEST, STEPS - 1)
+    held_by = at(clock + 1).exceeded[0][0]
+    return tried[clock][0], Clocked(clock / STEPS, float(at(clock).die_w[serves].mean()), held_by)

@@ -32,6 +32,9 @@ GATHERED, BY_RANK, LOW_LATENCY = "all_gather", "per_rank", "per_token_expert"  #
 # than a token takes (_torch/modules/fused_moe, enable_alltoall: moe_ep_size > top_k, 8 of DeepSeek's and Qwen3's);
 # recipes of SGLang name DeepEP for engines of more than a node.
 GATHERED_RANKS = NODE
+# Experts of SGLang behind DeepEP: DeepGEMM's masked grouped products of decodes, its contiguous ones of prompts
+# (python/sglang/srt/layers/moe/ep_moe).
+OF_DECODES, OF_PROMPTS = "deepepmoe-generation", "deepepmoe-context"
 
 
 def offloaded_ns(engine: ServingEngine, laws: IterationLaws) -> np.ndarray | float:
@@ -95,7 +98,8 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
         engine.library, model, engine.calibration, engine.parallel, precision,
         experts=experts_of(engine.routing, engine.library),
         moves=ELSEWHERE if (apart and engine.parallel.dp > 1) or wide else None,
-        rates=engine.rates, links=engine.links, most_tokens=min(most, 32768),
+        kernel=_behind_dispatch(engine) if wide else "", rates=engine.rates, links=engine.links,
+        most_tokens=min(most, 32768),
     )  # fmt: skip
     if not wide:
         return laws, notes
@@ -106,13 +110,19 @@ def laws_of(engine: ServingEngine, scheduler: Scheduler) -> tuple[IterationLaws,
 def dispatches_alike(engine: ServingEngine) -> bool:
     """Whether ranks send tokens to the experts that they take, and not to all ranks, and no traffic says where these
     are: beyond GATHERED_RANKS, with whole experts on every rank. SGLang's recipes of GB200 in FP8 name DeepEP for
-    decodes on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
+    both pools on any number of ranks (srt-slurm, recipes/gb200-fp8/1k1k/ultra-tpt.yaml).
     """
     parallel = engine.parallel
     several = parallel.dp > 1 and parallel.expert_tp == 1 and has_experts(engine.model)
-    named = engine.library == "sglang" and engine.decodes_alone and domain_of(engine.calibration) > NODE
+    named = _behind_dispatch(engine) and domain_of(engine.calibration) > NODE
     wide = parallel.ranks > GATHERED_RANKS or (named and engine.precision.experts == "fp8_block")
-    return engine.routing is not None and several and wide
+    return engine.routing is not None and several and bool(wide)
+
+
+def _behind_dispatch(engine: ServingEngine) -> str:
+    """The kernel of SGLang's experts behind DeepEP, of a pool; '' for others."""
+    of_pool = OF_DECODES if engine.decodes_alone else OF_PROMPTS if engine.prefills_alone else ""
+    return of_pool if engine.library == "sglang" else ""
 
 
 def dispatch_of(domain: int, ranks: int, decodes_alone: bool) -> str:
@@ -148,7 +158,10 @@ def experts_of(routing: str | None, library: str | None = None) -> Experts | Non
 def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
-    """A pool from laws that are known."""
+    """A pool from laws that are known. Each micro-batch of a pipeline is an iteration of the host (SGLang,
+    python/sglang/srt/managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
+    """
+    host = host._replace(iteration_ns=engine.parallel.stages * host.iteration_ns)
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         own = f"as none were measured on {engine.calibration.gpu}"

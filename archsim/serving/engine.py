@@ -96,8 +96,8 @@ class ServingEngine(NamedTuple):
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
     beside what. ``mtp_layers``: of multi-token prediction, which draft. ``static``: a static batch,
     None for requests that come one by one. ``offload``: of experts, None: all are in HBM. ``shares_prompts``: whether
-    its groups of data-parallel attention share the tokens of every prompt, and have no decodes. ``decodes_alone``:
-    whether other engines compute the prompts.
+    its groups of data-parallel attention share the tokens of every prompt, and have no decodes. ``decodes_alone``,
+    ``prefills_alone``: whether other engines compute the prompts, or decode.
     """
 
     model: ModelSpec
@@ -116,6 +116,7 @@ class ServingEngine(NamedTuple):
     offload: Offload | None = None
     shares_prompts: bool = False
     decodes_alone: bool = False
+    prefills_alone: bool = False
     utilised: bool = False
     links: Links | None = None
 

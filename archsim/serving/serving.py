@@ -208,11 +208,11 @@ def deploy(serving: Serving) -> Deployment:
         if sides.decode.experts_on is None:
             decodes = decodes_alone(decodes, sides.decode.parallel)
         alone = host_for(decodes, DECODE, sides.decode.parallel.attention.dp)
-        decode = _built(decodes, sides.decode, scheduler, alone, alone=True)
+        decode = _built(decodes, sides.decode, scheduler, alone, decodes_alone=True)
         if isinstance(prefilled, SideSpec):
             prefills = serving.on("prefill")
             host = host_for(prefills, PREFILL)
-            prefill = _built(prefills, prefilled, scheduler, host)
+            prefill = _built(prefills, prefilled, scheduler, host, prefills_alone=True)
             transfer = transfer_of(prefills, engine_of(prefills, prefilled.parallel), sides.transfer, host)
         else:
             host = alone
@@ -237,9 +237,9 @@ def deploy(serving: Serving) -> Deployment:
     )
 
 
-def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, alone: bool = False) -> Built:
-    """``alone``: prompts are computed by other engines."""
-    engine = engine_of(serving, side.parallel, side.experts_on)._replace(decodes_alone=alone)
+def _built(serving: Serving, side: SideSpec, scheduler: Scheduler, host: Host, **alone: bool) -> Built:
+    """``alone``: ``decodes_alone`` or ``prefills_alone`` of its engines."""
+    engine = engine_of(serving, side.parallel, side.experts_on)._replace(**alone)
     built = build(engine, scheduler, host, side.instances)
     built = built._replace(pool=built.pool._replace(most=side.max_num_seqs or 0))
     return with_experts(serving, engine, built, scheduler, host)

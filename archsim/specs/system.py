@@ -448,11 +448,20 @@ class SystemSpec(Spec):
         return None if perfect else as_built(self)
 
     @property
-    def nominal_rates(self) -> Rates:
-        """Peak and bandwidth of a die as designed, without ``efficiency``; fitted laws take these."""
-        from archsim.laws.gemm import Rates
+    def kernel_rates(self) -> Rates:
+        """Peak and bandwidth of a die as designed, for laws of kernels: on the measured GPU, reads reach a share of its
+        bandwidth. Those of a GPU with another ``efficiency`` are as much faster or slower; those of other dies, which
+        nobody measured, no faster.
+        """
+        import numpy as np
 
-        return Rates(self.compute.peak_flop_per_s, self.hbm.bandwidth_bytes_per_s)
+        from archsim.laws.gemm import Rates
+        from archsim.laws.transfers import read_share
+        from archsim.specs.calibration_files import calibration_named
+
+        share = self.hbm.efficiency / read_share(calibration_named(self.compute.calibration))
+        share = share if self.launch == "gpu" else np.minimum(share, 1.0)
+        return Rates(self.compute.peak_flop_per_s, self.hbm.bandwidth_bytes_per_s * share)
 
     @property
     def slowest(self) -> tuple[float, float]:

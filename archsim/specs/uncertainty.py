@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import log
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -13,7 +15,13 @@ from archsim.specs.config_files import display, search_folders
 from archsim.uncertainty.quantities import KNOTS, Distribution, Quantiles
 
 KINDS_OF_NUMBERS = ("peak", "bandwidth", "efficiency", "latency", "clock", "price", "energy", "host")
-TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches")
+# Kind of kernel with widths of its own → the table of all kinds together, for how its law was never had.
+KINDS_OF_KERNELS = MappingProxyType({
+    "sparse": "attention", "linear": "attention", "nccl": "collectives", "all_reduce": "collectives",
+    "dispatch": "collectives", "wide_ep": "moe",
+})  # fmt: skip
+WIDE_EP = 16  # ranks of experts from which curves of other shapes are further off (TensorRT-LLM on H100)
+TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches", *KINDS_OF_KERNELS)
 KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
 Factor = Annotated[float, quantities.number(0.001, 1000)]
@@ -60,6 +68,11 @@ class LevelsSpec(fields.Spec):
             _check_ends("lognormal", (given[0], given[-1]), key)
         return self
 
+    @property
+    def spread(self) -> float:
+        """Of both levels, ln of the upper over the lower end."""
+        return log(self.common[-1] / self.common[0]) + log(self.shape[-1] / self.shape[0])
+
     def level(self, name: str) -> Distribution:
         """The distribution of ``common`` or ``shape``, around 1."""
         given = getattr(self, name)
@@ -94,6 +107,22 @@ class UncertaintySpec(fields.Spec):
     # draws of the traffic that are run, of which each world has one; 0: its own
     traffic: Annotated[int, quantities.count(0, 64)] = 0
     commands: dict[str, CommandSpec] = Field(default_factory=dict)  # name → what measures it
+
+    def levels(self, table: str, way: str) -> LevelsSpec:
+        """How far a law that was had in a ``way`` is off: by its kind of kernel. Where that is not known, as all kinds
+        together, and no less than the kind itself in other ways.
+        """
+        own = self.measured.get(table, {})
+        if way in own:
+            return own[way]
+        all_kinds = self.measured[KINDS_OF_KERNELS.get(table, table)]
+        others = own.values() if table in KINDS_OF_KERNELS else ()
+        return max((all_kinds.get(way) or all_kinds["fit"], *others), key=lambda each: each.spread)
+
+    @staticmethod
+    def table_of_experts(way: str, ranks: int) -> str:
+        """The table that says how far a law of experts on so many ranks is off."""
+        return "wide_ep" if way == "nearest_shape" and ranks >= WIDE_EP else "moe"
 
     @model_validator(mode="after")
     def _known(self) -> UncertaintySpec:

@@ -83,7 +83,7 @@ def experts_ns(placed: PhysicalMap, loads: np.ndarray, experts: gemm.ExpertGemm)
 def law_of(system: SystemSpec, model: ModelSpec) -> tuple[gemm.ExpertGemm | None, str]:
     """The calibrated law of an expert's products on a die, and why there is none."""
     compute = system.compute
-    rates = system.nominal_rates
+    rates = system.kernel_rates
     try:
         laws = Laws(calibration_named(compute.calibration))
         found = laws.expert_gemm(

@@ -17,7 +17,7 @@ from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.specs.uncertainty import LevelsSpec, UncertaintySpec, load_widths
+from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen
 from archsim.uncertainty.quantities import Distribution, Quantity
 
@@ -34,7 +34,7 @@ _SAME_GPU = 0.01  # of rates: a die that differs by less is the GPU that was mea
 _MEASURED_BY = {
     "system.hbm.*": "memory", "system.llc.*": "memory", "system.d2d.*": "p2p", "system.fabric.*": "p2p",
     "system.decision.host.*": "hostpath", "system.decision.gpu.*": "launch", "kernels.*": "moe",
-    "system.compute.*": "gemm", "measured.moe.*": "moe", "measured.gemm.*": "gemm",
+    "system.compute.*": "gemm", "measured.moe.*": "moe", "measured.wide_ep.*": "moe", "measured.gemm.*": "gemm",
 }  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _of_laws(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuan
 def _of_own_kernels(scenario: Scenario, widths: UncertaintySpec) -> Iterator[SystemQuantity]:
     system, model = scenario.system, scenario.model
     compute, slowest = system.compute, widths.kernels
-    rates = system.nominal_rates
+    rates = system.kernel_rates
     sizes = moe.MoeSizes(model.hidden, model.expert_ffn, model.experts, model.top_k)
     vectors = die.Vectors(compute.lanes or 0, compute.clock_hz or 1.0)
     shares = slowest["vectors"].slowest, slowest["multiply"].slowest
@@ -223,13 +223,14 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
-        table, carried = "collectives", assumptions.dispatch not in GATHERING and _is_carried_over(scenario)
+        gathers = assumptions.dispatch in GATHERING
+        table, carried = "nccl" if gathers else "dispatch", not gathers and _is_carried_over(scenario)
         way = "sibling_gpu" if carried else "fit"
     elif system.d2d.copies is not None:
         table, way = "copies", "fit"
     else:
         return
-    levels = widths.measured[table][way]
+    levels = widths.levels(table, way)
     source = f"{levels.source} ({levels.points} points that no fit saw)"
     for level, of in (("common", ""), ("shape", f".{scenario.model.name}")):
         key = f"measured.{table}.{way}.{level}{of}"
@@ -247,12 +248,13 @@ def _off(
     scenario: Scenario, widths: UncertaintySpec, table: str, way: str, scaled_from: str | None, path: tuple[str, ...]
 ) -> Iterator[SystemQuantity]:
     """Two levels of a measured law: common to its table, and of the shape of the model."""
-    compute = scenario.system.compute
+    system, compute = scenario.system, scenario.system.compute
     reference = calibration_named(compute.calibration).reference
     peak = reference.peak_flop_per_s.get(compute.dtype)
     same = peak is not None and abs(compute.peak_flop_per_s / peak - 1) < _SAME_GPU
     way = "scaled" if scaled_from or not same else way
-    levels: LevelsSpec = widths.measured[table].get(way) or widths.measured[table]["fit"]
+    table = widths.table_of_experts(way, system.dies) if table == "moe" else table
+    levels = widths.levels(table, way)
     for level, name in (("common", f"measured.{table}.{way}.common"), ("shape", f"measured.{table}.{way}.shape")):
         of_shape = f".{scenario.model.name}" if level == "shape" else ""
         source = f"{levels.source} ({levels.points} points that no fit saw)"

@@ -102,15 +102,15 @@ class Case(NamedTuple):
     notes: tuple[str, ...]
 
 
-def case_of(rows: Sequence[Mapping[str, Any]], decodes_alone: bool = False) -> Case:
-    """``decodes_alone``: on engines whose prompts others compute. Raises ArchsimError for what cannot be simulated."""
+def case_of(rows: Sequence[Mapping[str, Any]], **alone: bool) -> Case:
+    """``alone``: of its engine, if it decodes or prefills alone. Raises ArchsimError for what cannot be simulated."""
     row = rows[0]
     gpu, hbm_bytes = SYSTEMS[row["system"]]
     sizes = (row["moe_ep"], row["moe_tp"]) if row["is_moe"] else (1, 1)
     parallel = Parallelism(*(int(each) for each in (row["tp"], row["attention_dp"], *sizes)))
     model, precision = load_model(MODELS[row["model"]]), precision_of(row)
     engine = ServingEngine(model, calibration_named(gpu), hbm_bytes, parallel, precision, library=row["backend"])
-    engine = engine._replace(decodes_alone=decodes_alone)
+    engine = engine._replace(**alone)
     schedulers = [scheduler_of(each) for each in rows]
     scheduler = schedulers[0]._replace(
         max_num_seqs=max(each.max_num_seqs for each in schedulers),

@@ -59,7 +59,7 @@ def _narrow_kv(row: Mapping[str, Any], products: str) -> bool:
         return False
     if row["model"] == "Llama-3.1-70B" or products == "nvfp4":
         return True
-    return system.startswith("B") and row["model"] not in KV_BF16
+    return not system.startswith("H") and row["model"] not in KV_BF16
 
 
 def scheduler_of(row: Mapping[str, Any]) -> Scheduler:

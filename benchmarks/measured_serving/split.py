@@ -80,7 +80,9 @@ def split_cases_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[SplitCase], 
     found, refused = [], {}
     for points in groups.values():
         try:
-            sides = [case_of([_side(row, side) for row in points], side == DECODE) for side in (PREFILL, DECODE)]
+            sides = [
+                case_of([_side(row, side) for row in points], **{f"{side}s_alone": True}) for side in (PREFILL, DECODE)
+            ]
             for case in sides:
                 kv_blocks(case.engine, case.scheduler)
             found.append(SplitCase(points, sides[0], sides[1], decode_batches(points)))

@@ -19,7 +19,7 @@ and what one shape has of its own. Both levels together have the quantiles of al
 that of the spread of the tables' medians. Tables count equally, however many points they have.
 
 Coverage is judged by cross-validation: the tables are divided into `FOLDS`, and the intervals that a part of them is
-judged by were learned from the others.
+judged by were learned from the others. Kinds of kernels with widths of their own leave out a whole GPU at a time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.host import use_one_blas_thread
+from archsim.specs.uncertainty import KINDS_OF_KERNELS
 from archsim.uncertainty.quantities import Quantiles
 from calibration.fit.residuals import KINDS, TableResiduals, residuals
 from calibration.fit.widths import DRAWS, bounds, levels_of, pool_residuals
@@ -64,7 +65,7 @@ def coverage_of(tables: list[TableResiduals]) -> Coverage:
     """Coverage of intervals by tables that they were not learned from."""
     parts = _folds_of(tables)
     within, widths, pits, weights = [[] for _ in LEVELS], [], [], []  # type: ignore[var-annotated]
-    for fold in range(FOLDS):
+    for fold in range(len(parts)):
         others = [each for at, part in enumerate(parts) if at != fold for each in part]
         if not others or not parts[fold]:
             continue
@@ -88,7 +89,10 @@ def coverage_of(tables: list[TableResiduals]) -> Coverage:
 
 
 def _folds_of(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
-    """The tables in `FOLDS` parts; the points of each, where they are few."""
+    """The tables in `FOLDS` parts, or by GPU; the points of each, where they are few."""
+    if tables[0].section in KINDS_OF_KERNELS:
+        gpus = dict.fromkeys(each.table.split()[0] for each in tables)
+        return [[each for each in tables if each.table.split()[0] == gpu] for gpu in gpus]
     if len(tables) >= LEAST_TABLES:
         order = sorted(tables, key=lambda each: zlib.crc32(each.table.encode()))
         return [order[fold::FOLDS] for fold in range(FOLDS)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from archsim.base.units import NS_PER_S, NS_PER_US, WEIGHT_BYTES
+from archsim.iteration.attention_blocks import BLOCK
 from archsim.laws.attention import AttentionSizes, work_of
 from archsim.laws.gemm import OUTPUT_BYTES
 from archsim.laws.laws import Laws
@@ -26,6 +28,7 @@ from archsim.laws.tables import (
     shape_of,
 )
 from archsim.specs.calibration_files import find_calibration, read_calibration
+from archsim.specs.uncertainty import WIDE_EP
 from calibration.fit import moe, segments, transfers
 from calibration.measurements.datasheets import DATASHEETS, peak_of
 from calibration.measurements.reading import Measurements
@@ -38,13 +41,14 @@ GENERATIONS: Mapping[str, str] = {
 THIRDS = 3  # of the shapes, of which one is left out at a time
 LEAST_ROOFLINE_NS = 10_000.0  # of attention: kernels that take less are launches, which a roofline does not have
 MOST_POINTS = 60  # of a table, drawn evenly: more say little, and take long
+LEAST_OF_BLOCK = 10  # points of a table of sparse or linear attention
 EXPERTS_ALONE = ("sglang-deepep", "trtllm-wideep")  # layers without routing: other kernels than fused ones
 
 
 class TableResiduals(NamedTuple):
     """Residuals of one table, predicted in one way."""
 
-    section: str  # of a calibration: gemm, moe, attention, collectives, copies
+    section: str  # of a calibration, or a kind of kernel, as widths have it
     how: str  # the way, see `calibration.fit.coverage`
     table: str  # GPU and configuration, in words
     of: np.ndarray  # float64[point], ln(measured / predicted)
@@ -212,7 +216,10 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
             for name, points in tables:
                 label = f"{gpu} {name}"
                 yield from _all(section, "fit", label, _left_out_points(own, section, points))
-                yield from _all(section, "nearest_shape", label, _left_out_shapes(own, section, points))
+                wide = points["ep"] >= WIDE_EP if section == "moe" else np.zeros(len(points), bool)
+                for kind, part in ((section, points[~wide]), ("wide_ep", points[wide])):
+                    found = _left_out_shapes(own, section, part) if len(part) else np.zeros(0)
+                    yield from _all(kind, "nearest_shape", label, found)
                 apart = [each for _, each in points.groupby(given.shape, sort=True)]  # of a shape each
                 of_shapes = [_residuals_at(partial(given.roofline_ns, each, gpu), each) for each in apart]
                 yield from _all(section, "roofline", label, np.concatenate(of_shapes))
@@ -227,9 +234,32 @@ def residuals(measurements: Measurements, said: Callable[[str], None] = lambda t
             for item in transfers.series_of(measurements.tables[kind], kind):
                 if len(np.unique(item.size_bytes)) >= 2 * THIRDS:
                     ratio = segments.held_out_ratios(item.size_bytes, item.time_ns, THIRDS)
-                    yield from _all(section, "fit", item.name, -np.log(ratio[np.isfinite(ratio)]))
+                    of = section if section == "copies" else kind_of_collective(item.library, item.of["op"])
+                    yield from _all(of, "fit", item.name, -np.log(ratio[np.isfinite(ratio)]))
     if "collective" in measurements.tables:
         yield from _collectives_of_others(measurements.tables["collective"])
+    yield from _of_blocks()
+
+
+def kind_of_collective(library: str, op: str) -> str:
+    """NCCL's, all-reduces of engines, and what moves hidden vectors."""
+    return "nccl" if library == "nccl" else "all_reduce" if op == "all_reduce" else "dispatch"
+
+
+def _of_blocks() -> Iterator[TableResiduals]:
+    """Of sparse and linear attention: each table keeps the quantiles of models and heads left out of its fit, between
+    which residuals are normal.
+    """
+    at = np.array([NormalDist().inv_cdf((point + 0.5) / MOST_POINTS) for point in range(MOST_POINTS)])
+    for gpu in GENERATIONS:
+        for table in read_calibration(find_calibration(gpu)).blocks if find_calibration(gpu).is_file() else ():
+            low, middle, high = np.log1p([table.unseen.p05, table.unseen.p50, table.unseen.p95])
+            if low < high and table.unseen.points >= LEAST_OF_BLOCK:
+                name = " ".join(
+                    (gpu, table.library, table.kind, table.phase, table.kernel, table.kv_dtype, table.reach)
+                )
+                own = middle + np.where(at < 0, middle - low, high - middle) * at / NormalDist().inv_cdf(0.95)
+                yield from _all("sparse" if table.part == BLOCK else "linear", "nearest_shape", name, own)
 
 
 def _prepare(section: str, rows: pd.DataFrame) -> pd.DataFrame:

@@ -160,6 +160,15 @@ def test_few_tokens_of_a_prompt_take_the_floor_of_their_library():
         assert (found > low).all() and (found < high).all()
 
 
+@pytest.mark.parametrize(("gpu", "context", "measured_ms"), [
+    ("h200", 524_288, 11.4), ("h200", 1_000_000, 21.8), ("b200", 262_144, 4.4), ("b200", 1_000_000, 17.4),
+])  # fmt: skip
+def test_few_tokens_after_many_wait_for_a_scan_of_them(gpu, context, measured_ms):
+    """SGLang's block-sparse kernel scans the keys of a request one after the other: as long for 1 as for 16 tokens."""
+    times = kind_of("block_sparse").times(Laws(calibration_named(gpu)), PREFILL, 6144, library="sglang")
+    assert times.ns(1, np.array([2, 16]), context) / 1e6 == pytest.approx(measured_ms, rel=0.2)
+
+
 def test_blocks_of_unseen_heads_are_within_twenty_percent():
     """Of most tables; prompts of SGLang's sparse blocks are bound by the host (the set's README) and miss it."""
     gpus = "h100", "h200", "b200", "gb200", "b300", "gb300"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from archsim.engine.cluster.transfer_times import send_equal
+from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.moves import Sizes, VectorBytes
 from archsim.iteration.machine import calibration_on, is_measured, rates_of
 from archsim.iteration.times import Batches, iteration_laws, iteration_times
@@ -123,3 +124,23 @@ def test_no_faster_rate_makes_an_iteration_slower_and_all_rates_make_it_as_much_
     assert (faster <= one * (1 + 1e-9)).all()
     every = total(**dict.fromkeys(RATES, 2.0))
     assert (every >= one / 2 * (1 - 1e-9)).all() and (every <= one).all()
+
+
+@pytest.mark.parametrize("like", ["h200_node", "rtx_pro_6000_pair", "mi355x_node", "dojo", "blackhole_ring8"])
+def test_experts_of_a_run_take_the_hbm_that_reads_reach(like):
+    """Half of what reads reach is half of the bandwidth, to the bit, in experts, too. Kernels of dies that are no GPUs
+    reach the share of the measured GPU, and no more than the file says; those of shipped machines are as they were.
+    """
+    system, model = load_system(like), load_model("qwen3-235b-a22b")
+    sizes, most = (np.array([64.0]), np.array([8.0]), np.array([60.0])), 1.0 if system.launch == "gpu" else 0.82
+    share = min(system.hbm.efficiency / 2 / (system.hbm.efficiency if most == 1 else most), 1.0)
+
+    def of(**hbm):
+        given = system.model_copy(update={"hbm": system.hbm.model_copy(update=hbm)})
+        rates = given.kernel_rates.hbm_bytes_per_s
+        return rates, law_of_ranks(given, model, 8, dispatched=True).times(*sizes).ns[0]
+
+    rate = system.hbm.bandwidth_bytes_per_s
+    assert of()[0] == rate and of(bandwidth_bytes_per_s=rate / 2)[0] == rate / 2
+    less, same = of(efficiency=system.hbm.efficiency / 2), of(bandwidth_bytes_per_s=rate * share)
+    assert less == pytest.approx(same, rel=1e-12) and less[1] > of()[1]

@@ -703,6 +703,15 @@ def test_a_token_passes_all_stages_with_its_micro_batch():
     assert outcome.measures.tpot.mean * 1e6 == pytest.approx(alone + 2 * hop, rel=0.01)
 
 
+def test_each_micro_batch_is_an_iteration_of_its_stage_s_host():
+    """While 2 micro-batches pass, the host of a stage begins 2 iterations, of half of the requests each."""
+    host = {"engine": "vllm", "host": {"iteration": "3 ms", "sequence": "0.1 ms"}}
+    free = {"engine": "vllm", "host": {"iteration": "0 ns", "sequence": "0 ns"}}
+    for pp, ms in ((1, 3 + 1.6), (2, 6 + 1.6)):
+        with_host, without = (tpot_ms(loaded({"attention": {"tp": 4}, "pp": pp}, **more)) for more in (host, free))
+        assert with_host - without == pytest.approx(ms, rel=1e-6)
+
+
 def test_more_stages_are_no_faster_for_one_request_and_bubbles_are_exact():
     """One request fills one stage of p: it takes the layers of all of them, and p copies."""
     one = {"requests": {"concurrency": 1, "input": {"fixed": 2000}, "output": {"fixed": 8}, "count": 1}}

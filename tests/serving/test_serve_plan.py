@@ -21,7 +21,7 @@ from archsim.specs.serving_files import load_serving
 from archsim.specs.uncertainty import load_widths
 from archsim.studies.serving.page import intervals_in, loads_told
 from archsim.studies.serving.runs import OfferedLoad, serve_plan
-from archsim.studies.serving.sure import FEWEST_REQUESTS, find_sure, off_of, shorten
+from archsim.studies.serving.sure import FEWEST_REQUESTS, factors_of_laws, find_sure, off_of, shorten
 
 GRID = {"requests.arrivals.rate": ["4/s", "8/s"], "parallel.attention.tp": [4, 3], "scheduler.name": ["sglang"]}
 AXES = FILE | {"sweep": {"grid": GRID}}
@@ -216,6 +216,23 @@ def test_policies_on_a_wafer_share_their_worlds():
     assert ("are a tie" in found.sentence) == (pair.probability < 0.9)
     widths = [interval.p95 / interval.p05 for interval in (each.intervals["tpot_mean_ms"] for each in found.options)]
     assert pair.ratio.p95 / pair.ratio.p05 < max(widths)
+
+
+@pytest.mark.parametrize(("model", "gpu", "attention", "tables"), [
+    ("qwen3-32b", "h200_node", {"tp": 4}, {"attention.nearest_shape", "all_reduce.fit"}),
+    ("deepseek-v3.2", "h200_node", {"dp": 8}, {"sparse.nearest_shape", "collectives.fit"}),
+    ("glm-4.5", "h100_cluster", {"dp": 16}, {"wide_ep.nearest_shape"}),
+    ("qwen3-next-80b-a3b", "a100_cluster", {"tp": 2}, {"linear.scaled", "all_reduce.fit"}),
+])  # fmt: skip
+def test_widths_are_of_the_kind_of_kernel(model, gpu, attention, tables):
+    """Those of a kind that was never had in a way are as of all kinds together, and no narrower than its own."""
+    given = LAWS | {"model": model, "system": gpu, "parallel": {"attention": attention}, "precision": {"kv": "bf16"}}
+    widths = load_widths()
+    found = {each.key.removeprefix("measured.") for _, each in factors_of_laws(load_serving(given), widths)}
+    assert tables <= {".".join(key.split(".")[:2]) for key in found}
+    for kind, way in (each.split(".") for each in tables):
+        levels, own = widths.levels(kind, way), widths.measured[kind]
+        assert levels == own[way] if way in own else levels.spread >= max(each.spread for each in own.values())
 
 
 @pytest.mark.nightly

@@ -424,6 +424,24 @@ def test_a_phase_alone_has_the_vectors_of_the_matrix_and_the_time_of_the_law(sto
     assert layer.vectors == SENT.sum() - np.trace(SENT)
     assert layer.law_ns == law.time_ns(quantities(SENT, (8,), (True,), phase), 8192)
     assert 0 < layer.ns < layer.law_ns and list(found.to_pandas()["bytes"]) == [layer.n_bytes]
+    assert ar.run_phase(experiment(store[0]), phase) == found  # the system names the law
+
+
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+@pytest.mark.parametrize("version", ["replay-2026-09-11", "column-g3-2026-07-29"])
+def test_a_law_of_a_mesh_takes_the_links_of_the_machine(store, phase, version):
+    """Half the rate adds what bytes take on the busiest link, and no link passes more than its rate."""
+    law = fabric_calibration("blackhole").law(phase, version)
+
+    def layer(gb_per_s):
+        system = {"like": "blackhole_ring8", "name": "own", "d2d": {"bandwidth": f"{gb_per_s} GB/s"}}
+        return ar.run_phase(experiment(store[0], systems=[system]), phase, law=f"blackhole/{version}").layers[0]
+
+    sent, (half, whole, least) = quantities(SENT, (8,), (True,), phase), map(layer, (25, 50, 1))
+    size = whole.n_bytes / whole.vectors
+    passed = law.link_ns(sent, size) * law.links * law.link_bytes_per_s / 1e9
+    assert half.law_ns - whole.law_ns == pytest.approx(passed * (1 / 25 - 1 / 50), rel=1e-9, abs=1e-6)
+    assert least.law_ns == pytest.approx(max(sent["link"] * size, whole.law_ns + passed * (1 - 1 / 50)), rel=1e-9)
 
 
 def test_at_the_command_line(store, tmp_path, capsys):
@@ -440,10 +458,14 @@ def test_at_the_command_line(store, tmp_path, capsys):
     ("combine", "blackhole/replay-2026", ["blackhole_ring8"], r"no combine kernel of version 'replay-2026'.*known: "),
     ("combine", "replay", ["blackhole_ring8"], r"expected MACHINE/VERSION"),
     ("gather", None, ["blackhole_ring8"], r"unknown phase 'gather' \(known: dispatch, combine\)"),
+    ("dispatch", None, ["blackhole_ring8"], r"under activations: dispatched .*, not activations: replicated"),
 ])  # fmt: skip
 def test_a_law_that_does_not_fit_is_refused(store, phase, law, systems, says):
+    given = experiment(store[0], systems=systems)
+    if "replicated" in says:
+        given["assumptions"] = ["published"]
     with pytest.raises(ArchsimError, match=says):
-        ar.run_phase(experiment(store[0], systems=systems), phase, law=law)
+        ar.run_phase(given, phase, law=law)
 
 
 def test_counts_that_do_not_fit_the_matrix_are_refused(tmp_path, store):

@@ -429,7 +429,7 @@ class MeshMoves(RouteMoves):
         super().__init__(scenario, machine, fabric)
         self._once, self._factor = False, system.d2d.measured_factor
         self._laws = [mesh_laws.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
-        self._mesh = mesh_laws.mesh_of(system)[1:]
+        self._mesh, self._rate = mesh_laws.mesh_of(system)[1:], mesh_laws.neighbour_bytes_per_s(system, fabric)
         self.named = mesh_laws.name_endpoint(system)
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
@@ -440,7 +440,9 @@ class MeshMoves(RouteMoves):
 
     def _kernel_ns(self, sent: Sent, phase: np.int64) -> float:
         found = quantities(sent.vectors, *self._mesh, MESH_KERNELS[phase])
-        return self._factor * self._laws[phase].time_ns(found, self.vector_bytes[phase]) if found["tokens"] else 0.0
+        if not found["tokens"]:
+            return 0.0
+        return self._factor * self._laws[phase].time_ns(found, self.vector_bytes[phase], rate=self._rate)
 
 
 def _selections(plan: Plan, demand: StepDemand, sizes: Sizes, hops) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 from archsim.base.units import NS_PER_S
 from archsim.iteration.constants import DECODE, PREFILL
 from archsim.runs.run import Job, Record, Workspace
-from archsim.serving.clock import times_of
+from archsim.serving.clock import HOST_ITERATION, HOST_REQUEST, times_of
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
@@ -31,8 +31,9 @@ from archsim.specs.serving_files import Serving
 from archsim.studies.serving.configuration import Configuration
 from archsim.studies.serving.runs import code_of_serving, functions_of, key_of
 
-# Engines by their sizes, and whether they decode alone.
-Known = dict[tuple[ParallelSpec, bool], tuple[ServingEngine, Built]]
+# Engines by their sizes, and what they do alone (`prefilling`, DECODES; '': both).
+Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
+DECODES = "decodes_alone"
 _SOURCES = tuple(
     f"archsim/studies/serving/{name}.py"
     for name in ("configuration", "engines", "highest_rate", "question", "race", "search")
@@ -113,7 +114,7 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     (TOGETHER of them). Served rates are 0.8 to 1.3 times this (docs/recommend.md).
     """
     prompt, output = float(requests.input.mean()), float(requests.output.mean())
-    table, host, dp = built.pool.table, host_for(serving), engine.parallel.dp
+    table, dp = built.pool.table, engine.parallel.dp
     chunk, seen = min(2048.0, max(prompt, 64.0)), prompt + output / 2
     kv = built.pool.kv_blocks * serving.spec.scheduler.block_tokens / (prompt + output / 2)
     limit = serving.spec.slo.tpot_ns or np.inf
@@ -122,7 +123,7 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     while batch <= min(max(serving.spec.search.max_num_seqs), kv):
         step = _ns(table, batch, seen, 0.0)
         added = max(_ns(table, batch, seen, chunk) - step, 0.0) / chunk
-        step += host.iteration_ns + batch * host.sequence_ns
+        step += table.host[HOST_ITERATION] + batch * table.host[HOST_REQUEST]
         per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
         token_ns = batch / (per_s * output) * NS_PER_S
         if token_ns > limit:
@@ -156,7 +157,8 @@ def build_sides(
     that were built before.
     """
     sizes_alone = decode or parallel
-    kinds = [(serving, parallel, False), (decodes_alone(serving, sizes_alone), sizes_alone, True)][: 1 + apart]
+    first = serving, parallel, prefilling(serving) if apart else ""
+    kinds = [first, (decodes_alone(serving, sizes_alone), sizes_alone, DECODES)][: 1 + apart]
     found = []
     for one, sizes, alone in kinds:
         key = sizes, alone
@@ -166,12 +168,20 @@ def build_sides(
     return tuple(found)
 
 
-def largest(serving: Serving, parallel: ParallelSpec, alone: bool = False) -> tuple[ServingEngine, Built]:
-    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
-    one group of experts that has rebalanced. ``alone``: that only decodes.
+def prefilling(serving: Serving) -> str:
+    """What engines that prefill do alone: with kernels of their own under SGLang; under others they are those that do
+    both.
     """
-    host = host_for(serving, DECODE if alone else "", parallel.attention.dp)
-    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(decodes_alone=alone)
+    return "prefills_alone" if serving.spec.engine == "sglang" else ""
+
+
+def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
+    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
+    one group of experts that has rebalanced. ``alone``: as of `Known`.
+    """
+    host = host_for(serving, DECODE if alone == DECODES else "", parallel.attention.dp)
+    changes: dict[str, Any] = {alone: True} if alone else {}
+    given, engine = serving.spec.search, engine_of(serving, parallel)._replace(**changes)
     seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
     scheduler = _scheduler(serving, seqs, max(given.max_num_batched_tokens))
     laws, notes = laws_of(engine, scheduler)

@@ -31,8 +31,10 @@ import numpy as np
 from archsim.base import errors, files, host
 from archsim.base.tables import REAL, TEXT, DataFrame, Shown, Table
 from archsim.iteration.constants import DECODE
+from archsim.iteration.layers import kind_of_attention
 from archsim.iteration.machine import calibration_on, has_measured_links
-from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, with_stand_ins
+from archsim.iteration.stand_ins import ATTENTION_STANDS_IN, REDUCES_STAND_IN, with_stand_ins
+from archsim.laws.transfers import domain_of
 from archsim.report.answer import Answer, Grid
 from archsim.report.plots import Bars
 from archsim.report.sample_figures import intervals
@@ -89,7 +91,11 @@ HEADLINES: Mapping[str, tuple[str, str]] = MappingProxyType({
 FEWEST_REQUESTS = 100  # that a shortened run has
 _Z80, _Z90 = 1.2815515655446004, 1.6448536269514722  # of a standard normal variable: 80 and 90 % lie within these
 # Table of measurements → the factor of `archsim.iteration.constants.Host` that is off with it.
-_FACTORS = MappingProxyType({"gemm": "products", "moe": "experts", "attention": "attention", "collectives": "moves"})
+_FACTORS = MappingProxyType({
+    "gemm": "products", "moe": "experts", "attention": "attention", "sparse": "attention", "linear": "attention",
+    "collectives": "moves", "all_reduce": "moves",
+})  # fmt: skip
+MOVES = ("collectives", "all_reduce")
 _HOST = ("iteration_ns", "sequence_ns", "prompt_ns", "request_ns", "front_end_ns", "handoff_ns")
 _WORKLOAD = workload.WorkloadSpec(
     trace=workload.SyntheticTrace(synthetic=workload.SyntheticSpec()), batch=(1,), context=0
@@ -241,16 +247,25 @@ def factors_of_laws(
     """What laws of an iteration and constants of the host are off, by name of a field of its host constants."""
     off = Quantity("served.host", 1.0, "", widths.defaults["host"].source, widths.defaults["host"].of(1.0))
     factors = [(name, off) for name in _HOST]
-    tables = ["gemm", "attention"] + ([] if serving.has_traffic else ["moe"])
-    tables += ["collectives"] if serving.system.launch == WITH_KERNELS else []
+    tables = ["gemm", kind_of_attention(serving.model)] + ([] if serving.has_traffic else ["moe"])
+    tables += [_collectives(serving)] if serving.system.launch == WITH_KERNELS else []
     for table in tables:
         way = _way(serving, table)
-        levels = widths.measured[table].get(way) or widths.measured[table]["fit"]
+        factor = _FACTORS[table]
+        table = widths.table_of_experts(way, serving.spec.parallel.sizes().ep) if table == "moe" else table
+        levels = widths.levels(table, way)
         text = f"{levels.source} ({levels.points} points that no fit saw)"
         for level, of in (("common", ""), ("shape", f".{serving.model.name}")):
             key = f"measured.{table}.{way}.{level}{of}"
-            factors.append((_FACTORS[table], measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
+            factors.append((factor, measurable(Quantity(key, 1.0, "", text, levels.level(level)))))
     return tuple(each for each in factors if not each[1].exact)
+
+
+def _collectives(serving: serving_files.Serving) -> str:
+    """The kind of kernels that move vectors: all-reduces of a node alone, or others, too."""
+    attention = serving.spec.parallel.attention
+    domain = domain_of(calibration_on(serving.system))
+    return "all_reduce" if attention.dp == attention.context == 1 and attention.tp <= domain else "collectives"
 
 
 def _of_machine(found: SystemQuantity, system: SystemSpec) -> bool:
@@ -271,21 +286,21 @@ def _way(serving: serving_files.Serving, table: str) -> str:
     if system.launch != WITH_KERNELS:
         return "scaled"
     calibration = calibration_on(system)
-    if calibration.reference != calibration.measured_rates or (
-        table == "collectives" and not has_measured_links(system)
-    ):
+    if calibration.reference != calibration.measured_rates or (table in MOVES and not has_measured_links(system)):
         return "scaled"
     precision = serving.spec.precision.dtypes(system.compute.dtype)
     stand = with_stand_ins(calibration, serving.model, precision.products, precision.experts)
-    if calibration.scaled is not None and table in calibration.scaled.sections:
+    scaled = calibration.scaled is not None and table in calibration.scaled.sections
+    if scaled or (table in ("sparse", "linear") and all(each.scaled_from for each in calibration.blocks)):
         return "scaled"
     if table == "moe":
         own = [each for each in calibration.moe if each.dtype == stand.experts]
         shape = serving.model.expert_width, serving.model.expert_ffn
         return "fit" if any((each.hidden, each.ffn) == shape for each in own) else "nearest_shape"
-    if table == "attention" and any(note.startswith(ATTENTION_STANDS_IN) for note in stand.notes):
+    stands_in = REDUCES_STAND_IN if table in MOVES else ATTENTION_STANDS_IN if table != "gemm" else None
+    if stands_in and any(note.startswith(stands_in) for note in stand.notes):
         return "sibling_gpu"
-    return "fit" if table == "collectives" else "nearest_shape"
+    return "fit" if table in MOVES else "nearest_shape"
 
 
 def find_sure(
