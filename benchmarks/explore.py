@@ -7,6 +7,7 @@ searches it with 15 % of those runs, and prints the ratio of both volumes, and h
 """
 
 import argparse
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,11 @@ from archsim.base.host import available_cores
 from archsim.runs.sweep import Unwatched
 from archsim.specs.library import load_exploration
 from archsim.studies.exploration.explore import explore
-from archsim.studies.exploration.pareto import as_costs, hypervolume, pareto
+from archsim.studies.exploration.pareto import as_costs, pareto
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.hypervolume import hypervolume
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "explore_dojo.yaml"
 # 486 machines of a model with DeepSeek-V3's experts and few layers: a run takes a tenth of a second.

@@ -176,7 +176,7 @@ def recommend(
     from archsim.studies.serving.recommendation import write_recommendation
 
     question = asked_of(model, [on] if isinstance(on, str) else on, **asked)
-    found = recommended(question, report, jobs or available_cores())
+    found = recommended(question, report, jobs or available_cores(), None if out is None else Path(out))
     if out is not None:
         write_recommendation(found, Path(out), [Path(each) for each in loads])
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,18 @@ def run_recommend(args: argparse.Namespace) -> Answer:
     import archsim as ar
     from archsim.base.errors import SpecError
     from archsim.cli.printing import print_compiling
+    from archsim.cli.progress import resumes
     from archsim.report.answer import Answer
     from archsim.studies.serving.recommendation import answer, start_script, why
 
     if args.loads and not args.out:
         raise SpecError("--loads: a placement is written to a file. Give --out DIR, too")
     print_compiling("serving")
-    found = ar.recommend(**arguments.options_from(args, verbs.RECOMMEND), report=heartbeat.begins)
+    with resumes(Path(args.out)) if args.out else nullcontext():
+        found = ar.recommend(**arguments.options_from(args, verbs.RECOMMEND), report=heartbeat.begins)
     if args.out:
-        files = [f"Written to {args.out}: {', '.join(sorted(each.name for each in Path(args.out).iterdir()))}"]
+        names = sorted(each.name for each in Path(args.out).iterdir() if each.name != "runs")  # of single simulations
+        files = [f"Written to {args.out}: {', '.join(names)}"]
     else:
         lines = [line for line in start_script(found.best).splitlines() if line and not line.startswith("#!")]
         files = ["Start it with these lines (--out DIR writes them, and a file for `archsim serve`):", *lines]

@@ -12,21 +12,19 @@ fault fails alone. Each thread of a worker has a workspace of its own; one threa
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Any
 
 from archsim.base.errors import ArchsimError
 from archsim.runs.pool import Failure, attempt
-from archsim.runs.run import Record, Workspace, code_of
+from archsim.runs.run import Record, Workspace
 from archsim.runs.run_queue import AnyJob
 
 PATIENCE_S = 6.0  # for the scheduler to answer
@@ -72,55 +70,12 @@ def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[
             client.cancel(list(futures))
 
 
-def work_on_cluster(work: Callable[[Any], Any], tasks: Iterable[Any], address: str) -> Iterator[tuple[Any, Any]]:
-    """As `archsim.runs.pool.in_copies`, with a task for each thread of the cluster at a time. ``work`` is sent once to
-    each worker, each of whose threads has one of its own. Raises ArchsimError as `simulate_on_cluster`, and where the
-    cluster gives up on a task.
-    """
-    distributed = _import_distributed()
+def pack(work: Any) -> bytes:
+    """A function and what it refers to. Raises ArchsimError as `simulate_on_cluster`."""
+    _import_distributed()
     import cloudpickle  # which Dask needs; functions within others are sent, too
 
-    with _client(distributed, address) as client, client.as_current():
-        left, here = iter(tasks), (os.getcwd(), tuple(each for each in sys.path if each))
-        client.wait_for_workers(1)  # as runs wait for one
-        sent = client.scatter([cloudpickle.dumps(work)], broadcast=True)[0]
-
-        def submit(most: int) -> dict[Any, Any]:
-            return {client.submit(_do, sent, task, code_of(()), *here, pure=False, retries=RETRIES): task
-                    for task in islice(left, most)}  # fmt: skip
-
-        futures = submit(max(1, sum(client.nthreads().values())))
-        ended = distributed.as_completed(futures)
-        try:
-            for future in ended:
-                task, result = futures.pop(future), _replies(future)
-                if isinstance(result, Failure):
-                    raise ArchsimError(result.message)
-                failed, found = result
-                if failed:
-                    raise found
-                yield task, found
-                following = submit(1)
-                futures |= following
-                ended.update(following)
-        finally:
-            client.cancel(list(futures))
-
-
-_OWN = threading.local()  # of a thread of a worker: the work that was sent to it last
-
-
-def _do(sent: bytes, task: Any, code: str, folder: str, path: Sequence[str]) -> tuple[bool, Any]:
-    """On a worker: whether an exception was raised, and it or the result."""
-    _settle(folder, path)
-    if code_of(()) != code:
-        return True, ArchsimError(OTHER.message)
-    try:
-        if getattr(_OWN, "sent", None) != sent:
-            _OWN.sent, _OWN.work = sent, pickle.loads(sent)
-        return False, _OWN.work(task)
-    except Exception as error:  # raised in the process that waits for it
-        return True, error
+    return bytes(cloudpickle.dumps(work))
 
 
 def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from archsim.base.errors import ArchsimError
 from archsim.runs import cluster, pool
-from archsim.runs.run import Record, Workspace
+from archsim.runs.run import KEY_DIGITS, Job, Record, Workspace, code_of
 
 _CLUSTER: ContextVar[str | None] = ContextVar("cluster", default=None)
 
@@ -40,14 +44,74 @@ def simulate_all(
     return cluster.simulate_on_cluster(jobs, address)
 
 
+class _Work:
+    """What the tasks of a process are done by; of a thread of a cluster, ``sent`` to it."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.do: Callable[[Any], Any] | None = None
+        self.sent = b""
+
+
+@dataclass(frozen=True, eq=False)
+class _Task(Job):
+    """One task of `do_all`. Its result is no record, and is kept nowhere."""
+
+    number: int
+    task: Any
+    sent: bytes  # the work, for threads of a cluster; b'': copies of this process have it
+    cacheable = True
+
+    @property
+    def key(self) -> str:
+        """See `Job.key`."""
+        return hashlib.sha256(self.sent + pickle.dumps(self.task)).hexdigest()[:KEY_DIGITS]
+
+    @property
+    def group(self) -> int:
+        """None is shared with other tasks."""
+        return self.number
+
+    @property
+    def code(self) -> str:
+        """See `Job.code`."""
+        return code_of(())
+
+    @property
+    def name(self) -> str:
+        """See `Job.name`."""
+        return f"task {self.number}"
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """See `Job.summary`."""
+        return self.name
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """See `Job.simulate`."""
+        work = workspace.of(_Work)
+        if work.sent != self.sent:
+            work.sent, work.do = self.sent, pickle.loads(self.sent)
+        assert work.do is not None
+        return {"result": work.do(self.task)}
+
+
 def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time, or as many as a
-    cluster has threads. An exception of ``work`` is raised here. All ends with the iterator.
+    cluster has threads; here, where a process cannot be copied. Tasks and results are sent as pickles. Raises
+    ArchsimError as ``work`` does, RuntimeError for other exceptions elsewhere. All ends with the iterator.
     """
-    address = _CLUSTER.get()
-    if address is None:
-        return pool.in_copies(work, tasks, jobs)
-    return cluster.work_on_cluster(work, tasks, address)
+    every, on_cluster = list(tasks), _CLUSTER.get() is not None
+    if not on_cluster and (min(jobs, len(every)) <= 1 or not pool.COPIES):
+        for task in every:
+            yield task, work(task)
+        return
+    workspace = Workspace()
+    workspace.of(_Work).do = work
+    sent = cluster.pack(work) if on_cluster else b""
+    asked = [_Task(number, task, sent) for number, task in enumerate(every)]
+    for job, reply in simulate_all(asked, jobs, workspace):
+        if isinstance(reply, pool.Failure):
+            raise RuntimeError(reply.details) if reply.details else ArchsimError(reply.message)
+        yield job.task, reply["result"]
 
 
 @contextmanager

@@ -13,12 +13,10 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from multiprocessing.connection import wait
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar
@@ -294,60 +292,3 @@ class Worker:
         self.dismissed = True
         self._process.kill()
         self._process.wait()
-
-
-# Work whose tasks depend on each other's results, in processes that begin as copies of this one.
-
-
-def in_copies(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
-    """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time.
-
-    The next task is drawn when a process is free, so that ``tasks`` may depend on what has been yielded. With one job,
-    or where a process cannot be copied, the work is done here. Tasks and results are sent as pickles. An exception of
-    ``work`` is raised here. The copies do not hear Ctrl-C, and end with the iterator.
-    """
-    drawn = iter(tasks)
-    if jobs <= 1 or not COPIES:
-        for task in drawn:
-            yield task, work(task)
-        return
-    busy: dict[int, tuple[_Copy, Any]] = {}  # the descriptor of a copy's replies → the copy, and its task
-    every: list[_Copy] = []
-
-    def begin(copy: _Copy, task: Any) -> None:
-        pickle.dump(task, copy.stdin)
-        copy.stdin.flush()
-        busy[copy.stdout.fileno()] = copy, task
-
-    try:
-        for task in islice(drawn, jobs):
-            every.append(_Copy(partial(_do_tasks, work)))
-            begin(every[-1], task)
-        while busy:
-            for replies in wait(list(busy)):
-                assert isinstance(replies, int)
-                copy, task = busy.pop(replies)
-                try:
-                    failed, result = pickle.load(copy.stdout)
-                except EOFError:
-                    raise ChildProcessError(f"a process ended with status {copy.wait()}") from None
-                if failed:
-                    raise result
-                yield task, result
-                for following in islice(drawn, 1):
-                    begin(copy, following)
-    finally:
-        for copy in every:
-            copy.kill()
-            copy.wait()
-
-
-def _do_tasks(work: Callable[[Any], Any], tasks: BinaryIO, replies: BinaryIO) -> None:
-    while True:
-        task = pickle.load(tasks)
-        try:
-            reply = False, work(task)
-        except Exception as error:  # raised in the process that waits for it
-            reply = True, error
-        pickle.dump(reply, replies)
-        replies.flush()

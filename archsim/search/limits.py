@@ -6,7 +6,8 @@ from math import inf
 from typing import NamedTuple
 
 from archsim.base import errors
-from archsim.base.quantities import TIME, format_quantity, parse_quantity
+from archsim.base.quantities import TIME, format_quantity
+from archsim.studies.serving.question import time_ns
 
 
 class Limits(NamedTuple):
@@ -34,7 +35,7 @@ def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> L
     found = {}
     for name, text in (("tpot", tpot), ("ttft", ttft)):
         if text is not None:
-            found[f"{name}_ns"] = _time_ns(name, text)
+            found[f"{name}_ns"] = time_ns(name, text)
     try:
         rate_per_s = float(str(rate or 0).removesuffix("/s"))
     except ValueError:
@@ -42,13 +43,3 @@ def limits_of(tpot: str | None, ttft: str | None, rate: float | str | None) -> L
     if not 0 <= rate_per_s < inf or (rate is not None and rate_per_s == 0):
         raise errors.SpecError(f"rate {rate}: expected requests per second above 0, such as 100/s")
     return Limits(**found, rate_per_s=rate_per_s)
-
-
-def _time_ns(name: str, text: str) -> float:
-    try:
-        value = float(parse_quantity(text, TIME))
-    except ValueError as error:
-        raise errors.SpecError(f"{name}: {error}") from None
-    if not value > 0:
-        raise errors.SpecError(f"{name} {text}: expected a time above 0")
-    return value

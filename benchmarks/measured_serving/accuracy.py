@@ -103,7 +103,7 @@ class Case(NamedTuple):
 
 
 def case_of(rows: Sequence[Mapping[str, Any]], pool: str = "") -> Case:
-    """``pool``: PREFILL or DECODE of an engine that does one of both. Raises ArchsimError for what cannot be simulated."""
+    """``pool``: PREFILL or DECODE of engines that do one alone. Raises ArchsimError for what cannot be simulated."""
     row = rows[0]
     gpu, hbm_bytes = SYSTEMS[row["system"]]
     sizes = (row["moe_ep"], row["moe_tp"]) if row["is_moe"] else (1, 1)

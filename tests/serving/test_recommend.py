@@ -20,7 +20,7 @@ from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
-from archsim.runs.pool import in_copies
+from archsim.runs.executor import do_all
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
@@ -31,13 +31,12 @@ from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
-from archsim.studies.serving import recommend as studied
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
-from archsim.studies.serving.race import Curve
-from archsim.studies.serving.recommend import recommend
+from archsim.studies.serving.recommend import _most_ranks, _too_few, recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
@@ -244,7 +243,7 @@ def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
     asked = asked_of("qwen3-235b-a22b", ["h200"], rate=20)
     assert not asked.notes and asked.offers[0].devices >= 1000 and asked.offers[0].system.name == "h200_cluster"
     assert asked_of("qwen3-235b-a22b", ["h200"], rate=20, usd_per_hour=100).offers[0].devices < 100
-    assert [studied._most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
+    assert [_most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
     own = asked_of("qwen3-235b-a22b", ["rtx_pro_6000_pair"], rate=1)
     assert own.offers[0].devices >= 1000 and own.objective == "price"
 
@@ -263,7 +262,7 @@ def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
     row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=5.0)
     asked = SimpleNamespace(rate=100.0)
     rates = np.repeat([2.0, 4.0], 50)[None]  # one engine answers 2/s in nine tenths of the samples
-    assert "on h200:400" in studied._too_few(asked, [row], rates)
+    assert "on h200:400" in _too_few(asked, [row], rates)
 
 
 def test_default_lengths_fit_the_positions_of_the_model():
@@ -331,21 +330,17 @@ def test_the_files_start_what_was_recommended(found):
     assert told.within_slo > 0.85  # at 95 % of the rate at which 90 % are within the limits
 
 
-def test_work_in_copies_is_that_of_this_process_and_is_drawn_late():
-    drawn = []
+def test_work_in_copies_is_that_of_this_process():
+    here = []  # what the work refers to is copied with the process
 
-    def tasks():
-        for at in range(6):
-            drawn.append(at)
-            yield at
+    def work(at):
+        here.append(at)
+        return 6 / at
 
-    found = {}
-    for task, result in in_copies(lambda at: at * at, tasks(), 2):
-        assert len(drawn) <= len(found) + 3
-        found[task] = result
-    assert found == {at: at * at for at in range(6)}
-    with pytest.raises(ZeroDivisionError):
-        list(in_copies(lambda at: 1 / at, [1, 0], 2))
+    assert dict(do_all(work, [1, 2, 3], 2)) == {at: 6 / at for at in (1, 2, 3)} and not here
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        list(do_all(work, [1, 0], 2))
+    assert dict(do_all(work, [1, 2], 1)) == {1: 6.0, 2: 3.0} and here == [1, 2]
 
 
 SEARCHED = {
@@ -358,9 +353,8 @@ SEARCHED = {
 
 def few(monkeypatch):
     """Highest rates are found with few requests."""
-    for module in ("archsim.studies.serving.search", "archsim.studies.serving.highest_rate"):
-        monkeypatch.setattr(f"{module}.SUSTAINED", 0)
-        monkeypatch.setattr(f"{module}.ENOUGH", 20)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 0)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.ENOUGH", 20)
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 20)
 
 
@@ -379,6 +373,7 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     from archsim.studies.serving import search as searching
 
     few(monkeypatch)
+    monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     serving, served, simulate = load_serving(SEARCHED), [], searching.serve_requests
 
@@ -391,7 +386,7 @@ def test_a_search_that_is_ended_goes_on_from_there(tmp_path, monkeypatch):
     assert len(served) == 1
     whole = search(serving, folder=tmp_path)
     assert len(whole) == len(served) == 2
-    monkeypatch.setattr(searching, "highest_rate", lambda *given: pytest.fail("is kept"))
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.highest_rate", lambda *given: pytest.fail("is kept"))
     assert search(serving, folder=tmp_path, jobs=1) == whole and len(served) == 2
 
 
@@ -539,21 +534,31 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
             asked_of("qwen3-235b-a22b", ["h200:8"], **wrong)
 
 
-def test_a_race_that_is_ended_late_compares_what_it_has(monkeypatch):
+def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_path, monkeypatch):
+    """The same folder then has the answer of a race that nobody ended, and nothing is served twice."""
+    from archsim.studies.serving import race
+
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    real, calls = studied.do_all, []
+    monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
+    monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
+    done, simulate, ends = [], race.PartOfRace.simulate, [True]
 
-    def ending(work, tasks, jobs):
-        calls.append(work)
-        for at, each in enumerate(real(work, tasks, jobs)):
-            if len(calls) == 5 and at == 1:  # sizes, rates twice, limits, then the best at several rates
-                raise KeyboardInterrupt
-            yield each
+    def ending(part, workspace):
+        curves = [each for each in done if each.startswith("find_curve")]
+        if ends and part.how is race.find_curve and curves:
+            ends.pop()
+            raise KeyboardInterrupt
+        done.append(f"{part.how.__name__} {part.key}")
+        return simulate(part, workspace)
 
-    monkeypatch.setattr(studied, "do_all", ending)
-    found = studied.recommend(given)
-    assert found.ended and len(calls) == 5 and not found.others
+    monkeypatch.setattr(race.PartOfRace, "simulate", ending)
+    found = recommend(given, folder=tmp_path)
+    assert found.ended and not found.others and "ended" in found.notes[0]
+    whole = recommend(given, folder=tmp_path)
+    again = [each for each in done if not each.startswith("serve_few")]  # which every call begins with
+    assert not whole.ended and whole.others and len(set(again)) == len(again)
+    assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
 
 
 def small(monkeypatch, *words):

@@ -255,9 +255,8 @@ def test_a_search_refuses_pools_apart():
 def few_requests(monkeypatch):
     """A highest rate is held to few requests: `test_the_highest_rate_is_within_the_limits` has as many as users get."""
     monkeypatch.setattr("archsim.serving.serving.ENOUGH", 200)
-    for module in ("archsim.studies.serving.search", "archsim.studies.serving.highest_rate"):
-        monkeypatch.setattr(f"{module}.ENOUGH", 200)
-        monkeypatch.setattr(f"{module}.SUSTAINED", 400)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.ENOUGH", 200)
+    monkeypatch.setattr("archsim.studies.serving.highest_rate.SUSTAINED", 400)
 
 
 @pytest.mark.nightly

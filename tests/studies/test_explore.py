@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.browser import run_in
 from support.explorations import EXPLORED, SWEPT, unwatched
+from support.hypervolume import hypervolume
 from support.tiny import TINY
 
 import archsim as ar
@@ -39,7 +40,7 @@ from archsim.studies.exploration.page import (
     with_units,
     write_exploration,
 )
-from archsim.studies.exploration.pareto import as_costs, fronts, hypervolume, pareto
+from archsim.studies.exploration.pareto import as_costs, fronts, pareto
 from archsim.studies.exploration.search import search, search_each
 from archsim.studies.exploration.sweep_view import SHOWN, idle_axes, view_of
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from archsim.iteration.constants import ANY, residual_of
 from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.highest_rate import Curve, limits_of
 from archsim.studies.serving.question import SearchedServing
-from archsim.studies.serving.race import Curve, Tried, limits_of
+from archsim.studies.serving.race import Tried
 
 DRAWS = 2000
 QUANTILE = 1.2816  # standard deviations within which 80 % of a normal distribution lie
@@ -67,6 +68,5 @@ def drawn_rates(
         ttft, tpot = (np.exp(found.mean[i] + found.spread[i] * z[i]) for i in (0, 1))
         limits = limits_of(kind.serving)
         for n in range(DRAWS):
-            asked = limits / np.array([ttft[n], tpot[n], tpot[n]])
-            rates[at, n] = curve.highest(asked) / tpot[n]
+            rates[at, n] = curve.highest_slower(limits, ttft[n], tpot[n])
     return rates

@@ -32,6 +32,15 @@ class Configuration(NamedTuple):
         return prefill * self.parallel.devices + (self.instances - prefill) * (self.decode or self.parallel).devices
 
     @property
+    def sizes(self) -> dict[str, int | None]:
+        """SIZES of it."""
+        attention, experts = self.parallel.attention, self.parallel.experts
+        spread = (experts.ep, experts.tp) if experts else (None, None)
+        limits = self.max_num_seqs, self.max_num_batched_tokens
+        values = (self.instances, self.prefill, attention.tp, attention.dp, *spread, *limits)
+        return dict(zip(SIZES, values, strict=True))
+
+    @property
     def ranks(self) -> str:
         """``2 x tp 4 dp 1, ep 4 tp 1``, and what tells them apart beside batch limits and policy."""
         decodes = self.instances - self.prefill

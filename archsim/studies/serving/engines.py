@@ -1,20 +1,25 @@
 """The engines of a search: as they are built once for all batch limits, deployed with those of a configuration, and the
-rate that is estimated of them.
+rate that is estimated of them; and what the jobs of searches and recommendations share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.units import NS_PER_S
 from archsim.iteration.constants import DECODE, PREFILL
+from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.clock import HOST_ITERATION, HOST_REQUEST, times_of
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
+from archsim.serving.file_requests import requests_of
 from archsim.serving.kv_room import kv_blocks
 from archsim.serving.outcome import Deployment
 from archsim.serving.requests import Requests
@@ -24,9 +29,72 @@ from archsim.specs.deployment import ParallelSpec
 from archsim.specs.serving import TransferSpec
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.configuration import Configuration
+from archsim.studies.serving.runs import code_of_serving, functions_of, key_of
 
 # Engines by their sizes, and what they do alone (PREFILL, DECODE; '': both).
 Known = dict[tuple[ParallelSpec, str], tuple[ServingEngine, Built]]
+_SOURCES = tuple(
+    f"archsim/studies/serving/{name}.py"
+    for name in ("configuration", "engines", "highest_rate", "question", "race", "search")
+)
+
+
+class SharedEngines:
+    """What parts of searches share in one process: engines by group and sizes, and the requests."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.known: dict[str, Known] = {}
+        self._requests: dict[str, Requests] = {}
+
+    def requests(self, serving: Serving) -> Requests:
+        """The requests of a file."""
+        named = f"{serving.trace} {serving.spec.requests.model_dump_json()}"
+        if named not in self._requests:
+            self._requests[named] = requests_of(serving)
+        return self._requests[named]
+
+
+@dataclass(frozen=True, eq=False)
+class PartOfSearch(Job):
+    """A part of a search or a recommendation: ``serving``, whose ``search:`` says what varies. Its row is what
+    `find` finds.
+    """
+
+    serving: Serving
+
+    def find(self, engines: SharedEngines) -> dict[str, Any]:
+        """The row. Raises ArchsimError."""
+        raise NotImplementedError
+
+    def simulate(self, workspace: Workspace) -> Record:
+        """See `Job.simulate`."""
+        began = perf_counter()
+        row = self.find(workspace.of(SharedEngines))
+        return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
+
+    @cached_property
+    def code(self) -> str:
+        """Digest of the code and the host constants that decide its numbers."""
+        return code_of_serving(functions_of(self.serving), *_SOURCES)
+
+    @property
+    def cacheable(self) -> bool:
+        """See `Job.cacheable`."""
+        return not functions_of(self.serving)
+
+    @cached_property
+    def group(self) -> str:
+        """Parts of one policy and precision share engines."""
+        return key_of(self.serving)
+
+    @property
+    def kernel(self) -> str:
+        """All share the loop over iterations."""
+        return "serving"
+
+    def summary(self, row: Mapping[str, Any]) -> str:
+        """That of all parts is the answer."""
+        return self.name
 
 
 class RateEstimate(NamedTuple):

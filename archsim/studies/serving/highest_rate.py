@@ -1,12 +1,15 @@
-"""The highest rate that a deployment serves within its limits, by bisection."""
+"""The highest rate that a deployment serves within its limits: by bisection, or from its times at a grid of rates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from archsim.base.errors import TraceError
 from archsim.serving.file_requests import requests_of
-from archsim.serving.measures import saturation, within_limits
+from archsim.serving.measures import saturation, times_ns, within_limits
 from archsim.serving.outcome import Deployment, slo_of
 from archsim.serving.requests import Requests, scale_rate
 from archsim.serving.serving import ENOUGH, simulate_requests
@@ -24,16 +27,17 @@ def highest_rate(serving: Serving, deployment: Deployment, requests: Requests) -
     is. The same requests come faster or slower. Requests that are drawn are as many as show a growing queue: ENOUGH to
     find the rate, then SUSTAINED, of which it is lowered until it holds.
     """
-    own = requests.offered_per_s
-
-    def fits(asked: Requests, rate: float) -> bool:
-        return share_within(serving, deployment, scale_rate(asked, rate / asked.offered_per_s)) >= WITHIN
-
     few, many = (draw_requests(serving, requests, count) for count in (ENOUGH, SUSTAINED))
-    rate = highest(lambda rate: fits(few, rate), own)
-    if not rate or len(many.input) < SUSTAINED or fits(many, rate):
+    rate, fits_many = highest(fits(serving, deployment, few), requests.offered_per_s), fits(serving, deployment, many)
+    if not rate or len(many.input) < SUSTAINED or fits_many(rate):
         return rate
-    return lower_until_fits(lambda rate: fits(many, rate), rate)
+    return lower_until_fits(fits_many, rate)
+
+
+def fits(serving: Serving, deployment: Deployment, requests: Requests) -> Callable[[float], bool]:
+    """Whether WITHIN of the requests are within the limits where they come at a rate."""
+    own = requests.offered_per_s
+    return lambda rate: share_within(serving, deployment, scale_rate(requests, rate / own)) >= WITHIN
 
 
 def share_within(serving: Serving, deployment: Deployment, requests: Requests) -> float:
@@ -80,3 +84,52 @@ def draw_requests(serving: Serving, requests: Requests, count: int) -> Requests:
         return requests_of(serving._replace(spec=serving.spec.model_copy(update={"requests": more})))
     except TraceError:
         return requests
+
+
+TIMES = ("ttft", "tpot", "e2e")
+
+
+def limits_of(serving: Serving) -> np.ndarray:
+    """float64[3]: ns of TIMES, infinite where there is none."""
+    slo = serving.spec.slo
+    return np.array([np.inf if each is None else each for each in (slo.ttft_ns, slo.tpot_ns, slo.e2e_ns)])
+
+
+class Curve(NamedTuple):
+    """The times of the same requests at a grid of rates."""
+
+    rates: np.ndarray  # float64[rate] requests a second
+    times_ns: np.ndarray  # float64[rate, TIMES, request], infinite where requests pile up
+
+    def highest(self, limits: np.ndarray) -> float:
+        """The highest rate at which WITHIN of the requests are within limits in ns; interpolated."""
+        shares = (self.times_ns <= limits[None, :, None]).all(axis=1).mean(axis=1)
+        good = np.flatnonzero(shares >= WITHIN)
+        if not len(good):
+            return float(self.rates[0] * shares[0] / WITHIN)  # below the grid: in proportion
+        at = int(good[-1])
+        if at == len(self.rates) - 1:
+            return float(self.rates[at])
+        over, under = shares[at] - WITHIN, WITHIN - shares[at + 1]
+        return float(self.rates[at] + (self.rates[at + 1] - self.rates[at]) * over / max(over + under, 1e-9))
+
+    def highest_slower(self, limits: np.ndarray, ttft: float, tpot: float) -> float:
+        """That of a system that takes ``tpot`` times as long at all it does, and ``ttft`` times to the first token."""
+        return self.highest(limits / np.array([ttft, tpot, tpot])) / tpot
+
+    def shares_at(self, rate: float, limits: np.ndarray) -> np.ndarray:
+        """float64[TIMES]: of requests within each limit, at the next rate of the grid above ``rate``."""
+        at = min(int(np.searchsorted(self.rates, rate, side="right")), len(self.rates) - 1)
+        return (self.times_ns[at] <= limits[:, None]).mean(axis=1)
+
+
+def curve_at(
+    rates: np.ndarray, factors: Sequence[float], serving: Serving, deployment: Deployment, requests: Requests
+) -> Curve:
+    """Times at ascending ``rates``, where the requests come by ``factors`` faster; above one that is lost, all are."""
+    times, is_lost = [], False
+    for factor in factors:
+        served = simulate_requests(serving, deployment, scale_rate(requests, factor))
+        found, is_lost = times_ns(served), is_lost or bool(saturation(served))
+        times.append(np.stack([np.full_like(found[each], np.inf) if is_lost else found[each] for each in TIMES]))
+    return Curve(rates, np.stack(times))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,15 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
-from archsim.runs.executor import do_all
-from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures, usd_per_million
+from archsim.serving.outcome import Deployment
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
 from archsim.serving.serving import at_full_clock, serve_requests
-from archsim.specs.deployment import ParallelSpec
 from archsim.studies.serving.chances import drawn_rates, factors_of
 from archsim.studies.serving.configuration import Configuration, sizes_of
-from archsim.studies.serving.engines import RateEstimate
-from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.engines import SharedEngines
+from archsim.studies.serving.highest_rate import TIMES, WITHIN, Curve, limits_of
 from archsim.studies.serving.question import (
     BF16,
     MOST_DEVICES,
@@ -48,33 +46,53 @@ from archsim.studies.serving.question import (
     describe_limits,
     kinds_of,
 )
-from archsim.studies.serving.race import GRID, TIMES, Curve, Race, Tried, limits_of
+from archsim.studies.serving.race import (
+    GRID,
+    Race,
+    Rounds,
+    Tried,
+    curve_and_upkeep,
+    estimate,
+    find_curve,
+    find_limits,
+    find_pool_rate,
+    find_rate,
+    serve_few,
+)
 from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
 from archsim.verbs import caller_name
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
 MOST_OF_KIND = 3  # of these, of one engine and precision
+ENDED = "The search was ended, so this compares what was found so far. The same command goes on from there."
 
 
-def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, jobs: int = 1) -> Recommendation:
-    """Race all configurations, and compare the best. Raises SpecError where none serves within the limits, TraceError
-    where an engine would reject requests.
+def recommend(
+    asked: Asked, report: Callable[[str], None] = lambda text: None, jobs: int = 1, folder: Path | None = None
+) -> Recommendation:
+    """Race all configurations, and compare the best. ``folder``: keeps what was served, where a later call finds it,
+    also after Ctrl-C. Raises SpecError where none serves within the limits, TraceError where an engine would reject
+    requests.
     """
-    kinds = kinds_of(asked)
-    requests = requests_of(kinds[0].serving)
+    kinds, rounds = kinds_of(asked), Rounds(report, jobs, folder, compares=True)
+    engines = rounds.workspace.of(SharedEngines)
+    requests = engines.requests(kinds[0].serving)
     if requests.rejected:  # else the shorter ones alone would decide
         raise TraceError(f"{next(rejected_told(requests))} Take shorter ones (--input, --output), or leave them out")
     if not requests.offered_per_s:
         raise SpecError("a recommendation needs requests that arrive over time: this trace has them all at once")
     race = Race(asked, kinds, requests)
     every = [
-        (kind, parallel) for kind, each in enumerate(kinds)
-        for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
+        Tried(kind, Configuration(
+            parallel, 1, USUAL_SEQS, USUAL_TOKENS, precision=each.dtypes, draft_tokens=each.drafts,
+        ), 0.0, 0.0)
+        for kind, each in enumerate(kinds) for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
-    race.warm_up(every)  # here, so that no process compiles or loads what another one does
-    rounds = _Rounds(report, jobs)
+    for each in every:  # here, so that no process compiles or loads what another one does
+        if not race.part(serve_few, each).simulate(rounds.workspace)["row"]["refused"]:
+            break
     done = _race_sizes(race, every, rounds)
     served = sorted((each for each in done if each.rate > 0), key=_by_rate)
     if not served and rounds.ended:
@@ -89,31 +107,11 @@ def recommend(asked: Asked, report: Callable[[str], None] = lambda text: None, j
     if asked.pools and not any(each.choice.prefill for each in finalists):  # their ratio is asked for, too
         finalists += [each for each in served if each.choice.prefill][:1]
     report(f"serving the {len(finalists)} best at {len(GRID)} rates each")
-    at_rates = rounds.results(lambda at: race.curve_and_energy(finalists[at]), range(len(finalists)), "best served")
-    shown: dict[int, tuple[Curve, Upkeep]] = dict(at_rates)
-    if not shown:
+    rows = rounds.rows([race.part(find_curve, each) for each in finalists], "best served")
+    if not rows:
         raise KeyboardInterrupt
-    order = sorted(shown)
-    return _compare(race, [finalists[at] for at in order], [shown[at] for at in order], done, rounds.ended)
-
-
-@dataclass
-class _Rounds:
-    """The rounds of a race. Ctrl-C ends one, and what it has found so far is compared."""
-
-    report: Callable[[str], None]
-    jobs: int
-    ended: bool = False  # whether Ctrl-C ended one
-
-    def results(self, work: Callable[[Any], Any], tasks: Sequence[Any], what: str) -> Iterator[tuple[Any, Any]]:
-        """Every task with its result, in the order in which they end. ``what``: is done, of how many."""
-        try:
-            for at, each in enumerate(do_all(work, tasks, self.jobs), 1):
-                yield each
-                self.report(f"{at} of the {len(tasks)} {what}")
-        except KeyboardInterrupt:
-            self.ended = True
-            self.report("ended: what was found so far is compared")
+    shown = [curve_and_upkeep(row) for _, row in rows]
+    return _compare(race, [part.tried for part, _ in rows], shown, done, rounds.ended, engines)
 
 
 def _most_ranks(offer: Offer, offers: int) -> int:
@@ -127,25 +125,21 @@ def _by_rate(tried: Tried) -> tuple:
     return -tried.per_gpu(), tried.kind, tried.choice.name
 
 
-def _race_sizes(race: Race, every: Sequence[tuple[int, ParallelSpec]], rounds: _Rounds) -> list[Tried]:
+def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Tried]:
     """The sizes that were served, with their rates, and all others. The first of each kind is served to the end, so
     that engines can be compared; of the others, those far below the best rate of a GPU are left.
     """
-    guesses = [(kind, parallel, guess) for (kind, parallel), guess in rounds.results(race.estimate, every, "estimated")]
-    guesses.sort(key=lambda each: (-each[2].rate / each[1].devices, each[0], str(each[1])))
+    guesses = rounds.tried([race.part(estimate, each) for each in every], "estimated")
+    guesses.sort(key=lambda each: (-each.per_gpu(), each.kind, str(each.choice.parallel)))
     chosen = _best_guesses(guesses, race)
-    kinds = [each[0] for each in chosen]
+    kinds = [each.kind for each in chosen]
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     done: list[Tried] = []
     for some in (first, [at for at in range(len(chosen)) if at not in first]):
         best = _best_per_gpu(race, done)
-        tasks = [(*chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
-        done += [tried for _, tried in rounds.results(race.sizes, tasks, "sizes served")]
-    left = [
-        Tried(kind, Configuration(parallel, 1, USUAL_SEQS, USUAL_TOKENS), 0.0, 0.0, 0, 1, guess.refused)
-        for kind, parallel, guess in guesses if (kind, parallel, guess) not in chosen
-    ]  # fmt: skip
-    return [*done, *left]
+        parts = [race.part(find_rate, chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
+        done += rounds.tried(parts, "sizes served")
+    return [*done, *(each._replace(rate=0.0) for each in guesses if each not in chosen)]
 
 
 def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
@@ -157,25 +151,24 @@ def _best_per_gpu(race: Race, done: Sequence[Tried]) -> dict[str, float]:
     return found
 
 
-def _best_guesses(
-    guesses: Sequence[tuple[int, ParallelSpec, RateEstimate]], race: Race
-) -> list[tuple[int, ParallelSpec, RateEstimate]]:
+def _best_guesses(guesses: Sequence[Tried], race: Race) -> list[Tried]:
     """The best estimates of each engine, precision and GPU, RACED for each GPU."""
     counts: dict[Any, int] = {}
     kept = []
     for each in guesses:
-        gpu = race.kinds[each[0]].offer.gpu
-        fits = counts.get(each[0], 0) < RACED_OF_KIND and counts.get(gpu, 0) < RACED
-        if each[2].rate and not each[2].refused and fits:
+        gpu = race.kinds[each.kind].offer.gpu
+        fits = counts.get(each.kind, 0) < RACED_OF_KIND and counts.get(gpu, 0) < RACED
+        if each.rate and not each.refused and fits:
             kept.append(each)
-            counts[each[0]], counts[gpu] = counts.get(each[0], 0) + 1, counts.get(gpu, 0) + 1
+            counts[each.kind], counts[gpu] = counts.get(each.kind, 0) + 1, counts.get(gpu, 0) + 1
     return kept
 
 
-def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
+def _with_limits(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
     """The best sizes with their best batch limits; adds what was tried to ``done``."""
-    found: dict[tuple[int, ParallelSpec], Tried] = {(each.kind, each.choice.parallel): each for each in served}
-    for _, tried in rounds.results(race.limits, _finalists(race, served, LIMITED), "best with other batch limits"):
+    found = {(each.kind, each.choice.parallel): each for each in served}
+    best = [race.part(find_limits, each) for each in _finalists(race, served, LIMITED)]
+    for tried in rounds.tried(best, "best with other batch limits"):
         done.append(tried)
         found[tried.kind, tried.choice.parallel] = tried
     return sorted(found.values(), key=_by_rate)
@@ -200,12 +193,12 @@ MOST_NEEDED = 10**9  # GPUs
 POOL_SHARES = (0.25, 0.5, 0.75)  # of the GPUs that prefill
 
 
-def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: _Rounds) -> list[Tried]:
+def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: Rounds) -> list[Tried]:
     """Pools of engines that prefill and others that decode, of the two best sizes of the best engine of each GPU. The
     first of each GPU is served to the end; of the others, those below it are left. Then the best with another limit of
     requests for engines that decode.
     """
-    tasks: list[tuple[int, Configuration, RateEstimate]] = []
+    tasks: list[Tried] = []
     for gpu in dict.fromkeys(race.kinds[each.kind].offer.gpu for each in served):
         mine = [each for each in served if race.kinds[each.kind].offer.gpu == gpu]
         mine = [each for each in mine if each.kind == mine[0].kind][:2]
@@ -219,31 +212,33 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
                         parallel=prefill, instances=number + left, prefill=number,
                         decode=decode if decode != prefill else None,
                     )  # fmt: skip
-                    tasks.append((one.kind, choice, RateEstimate(mine[0].per_gpu() * devices, mine[0].residence_ns)))
-    of = [race.kinds[each[0]].offer.gpu for each in tasks]
+                    tasks.append(Tried(one.kind, choice, mine[0].per_gpu() * devices, mine[0].residence_ns))
+    of = [race.kinds[each.kind].offer.gpu for each in tasks]
     first = [of.index(gpu) for gpu in dict.fromkeys(of)]
     found: list[Tried] = []
     for some in (first, [at for at in range(len(tasks)) if at not in first]):
         best = {gpu: max((each.rate for each in found if race.kinds[each.kind].offer.gpu == gpu), default=0.0)
                 for gpu in of}  # fmt: skip
-        asked = [(*tasks[at], best[of[at]]) for at in some]
-        found += [tried for _, tried in rounds.results(race.pool, asked, "pools compared")]
+        parts = [race.part(find_pool_rate, tasks[at], best[of[at]]) for at in some]
+        found += rounds.tried(parts, "pools compared")
     others = []  # the best pools of each GPU, with a lower limit of requests for engines that decode
     best_of = {race.kinds[each.kind].offer.gpu: each for each in sorted(found, key=lambda each: each.rate)}
     for each in best_of.values():
-        limits, guess = sorted(race.asked.max_num_seqs), RateEstimate(each.rate, each.residence_ns)
+        limits = sorted(race.asked.max_num_seqs)
         at = limits.index(each.choice.max_num_seqs)
         for limit in limits[max(at - 1, 0) : at]:
-            others.append((each.kind, each.choice._replace(decode_seqs=limit), guess, each.rate))
+            limited = each._replace(choice=each.choice._replace(decode_seqs=limit))
+            others.append(race.part(find_pool_rate, limited, each.rate))
     if not rounds.ended:
-        found += [tried for _, tried in rounds.results(race.pool, others, "pools with a lower limit of decodes")]
+        found += rounds.tried(others, "pools with a lower limit of decodes")
     done += found
     return [each for each in found if each.rate > 0 and not each.refused]
 
 
 def _compare(
-    race: Race, finalists: Sequence[Tried], shown: Sequence[tuple[Curve, Upkeep]], done: Sequence[Tried], ended: bool
-) -> Recommendation:
+    race: Race, finalists: Sequence[Tried], shown: Sequence[tuple[Curve, Upkeep]], done: Sequence[Tried], ended: bool,
+    engines: SharedEngines,
+) -> Recommendation:  # fmt: skip
     asked, kinds, curves, costs = race.asked, race.kinds, [each for each, _ in shown], [each for _, each in shown]
     limits = [limits_of(kinds[each.kind].serving) for each in finalists]
     nominal = [curve.highest(limit) for curve, limit in zip(curves, limits, strict=True)]
@@ -284,7 +279,8 @@ def _compare(
     if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
         raise SpecError(_too_few(asked, rows, drawn))
     best = rows[order[0]]
-    measures = _serve_best(race, finalists[order[0]], best)
+    deployment = race.deployment(finalists[order[0]], best.choice, engines)
+    measures = _serve_best(race, deployment, best)
     refused = tuple(
         (f"{NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused) for each in done if each.refused
     )
@@ -292,7 +288,7 @@ def _compare(
         asked, best, tuple(rows[at] for at in order[1:]), measures,
         configurations=sum(each.configurations for each in done),
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
-        notes=tuple(_notes(race, best, measures)),
+        notes=(*([ENDED] if ended else []), *_notes(race, best), *deployment.notes),
     )  # fmt: skip
 
 
@@ -318,10 +314,9 @@ def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> st
 
 def _frontier(tried: Tried, curve: Curve, output: float) -> tuple[tuple[float, float, float], ...]:
     """See `Recommended.frontier`. ``output``: mean tokens of an answer."""
-    devices = tried.choice.devices if tried.choice.prefill else tried.choice.parallel.devices
     tpot_ns = np.median(curve.times_ns[:, TIMES.index("tpot")], axis=1)
     return tuple(
-        (NS_PER_S / ns, rate * output / devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
+        (NS_PER_S / ns, rate * output / tried.devices, rate) for ns, rate in zip(tpot_ns, curve.rates, strict=True)
         if 0 < ns < np.inf
     )  # fmt: skip
 
@@ -338,9 +333,7 @@ def _instances(asked: Asked, offer: Offer, tried: Tried, rate: float) -> int:
 
 def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal: float, cost: Upkeep) -> np.ndarray:
     """float64[draw]: what is to be largest: requests a second, or minus the price or energy of a token."""
-    together = bool(tried.choice.prefill)
-    most = 1 if together else offer.devices // tried.choice.parallel.devices
-    ranks = tried.choice.devices if together else tried.choice.parallel.devices
+    most, ranks = 1 if tried.choice.prefill else offer.devices // tried.devices, tried.devices
     if asked.rate:
         needed = np.ceil(asked.rate / np.maximum(rates, 1e-9))
         usd = needed * ranks * (offer.rent.usd_per_hour if offer.rent else 1.0)
@@ -355,11 +348,10 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
     return -cost.j_per_token[0] * nominal / np.maximum(rates, 1e-9)
 
 
-def _serve_best(race: Race, tried: Tried, best: Recommended) -> Measures:
+def _serve_best(race: Race, deployment: Deployment, best: Recommended) -> Measures:
     """All of its instances, at LOADED of its rate, or at the rate that is asked."""
-    asked, serving = race.asked, race.kinds[tried.kind].serving
+    asked, serving = race.asked, best.kind.serving
     rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
-    deployment = race.deployment(tried.kind, best.choice)
     some = first(race.requests, FULL_REQUESTS)
     return serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
 
@@ -376,7 +368,7 @@ def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Trie
     )
 
 
-def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
+def _notes(race: Race, best: Recommended) -> Iterator[str]:
     asked, kind = race.asked, best.kind
     system = kind.offer.system
     if system.datasheet_only:
@@ -410,5 +402,3 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
             "The probability rests on the errors for measured pools, as nothing was measured with this engine, GPU "
             "and dtype."
         )
-    deployment = race.deployment(race.kinds.index(kind), best.choice)
-    yield from deployment.notes

@@ -20,8 +20,8 @@ from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
 from archsim.specs.checkpoints import is_hub_id
 from archsim.studies.serving.chances import factors_of
-from archsim.studies.serving.configuration import Configuration, describe_sizes, with_choice
-from archsim.studies.serving.highest_rate import WITHIN
+from archsim.studies.serving.configuration import SIZES, Configuration, describe_sizes, with_choice
+from archsim.studies.serving.highest_rate import TIMES, WITHIN
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import (
     ENERGY,
@@ -33,7 +33,6 @@ from archsim.studies.serving.question import (
     describe_limits,
     file_of,
 )
-from archsim.studies.serving.race import TIMES
 from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, gpus_of_host, options_file, script
 
 if TYPE_CHECKING:
@@ -71,13 +70,9 @@ class Recommended:
 
     def row(self) -> dict[str, Any]:
         """COLUMNS of it."""
-        choice, attention, experts = self.choice, self.choice.parallel.attention, self.choice.parallel.experts
         return {
             "engine": self.kind.engine, "gpu": self.kind.offer.gpu, "gpus": self.devices,
-            "precision": self.kind.precision, "instances": choice.instances, "prefill": choice.prefill,
-            "tp": attention.tp, "dp": attention.dp, "ep": experts.ep if experts else None,
-            "expert_tp": experts.tp if experts else None, "max_num_seqs": choice.max_num_seqs,
-            "max_num_batched_tokens": choice.max_num_batched_tokens, "rate_per_s": self.rate_per_s,
+            "precision": self.kind.precision, **self.choice.sizes, "rate_per_s": self.rate_per_s,
             "rate_low_per_s": self.low, "rate_high_per_s": self.high, "probability": self.probability,
             "usd_per_million_output_tokens": self.usd_per_million, "j_per_output_token": self.upkeep.j_per_token[0],
             "w_per_gpu": self.upkeep.w_per_gpu[0], "sizes": self.sizes, "meets_rate": self.meets,
@@ -86,9 +81,8 @@ class Recommended:
 
 
 COLUMNS = {
-    "engine": TEXT, "gpu": TEXT, "gpus": INTEGER, "precision": TEXT, "instances": INTEGER, "prefill": INTEGER,
-    "tp": INTEGER, "dp": INTEGER, "ep": INTEGER, "expert_tp": INTEGER, "max_num_seqs": INTEGER,
-    "max_num_batched_tokens": INTEGER, "rate_per_s": REAL, "rate_low_per_s": REAL, "rate_high_per_s": REAL,
+    "engine": TEXT, "gpu": TEXT, "gpus": INTEGER, "precision": TEXT, **dict.fromkeys(SIZES, INTEGER),
+    "rate_per_s": REAL, "rate_low_per_s": REAL, "rate_high_per_s": REAL,
     "probability": REAL, "usd_per_million_output_tokens": REAL, "j_per_output_token": REAL, "w_per_gpu": REAL,
     "sizes": TEXT, "meets_rate": REAL, "gpus_in_half": INTEGER, "gpus_without_samples": INTEGER,
 }  # fmt: skip

@@ -200,15 +200,8 @@ def table_of(found: Sequence[ConfigurationResult]) -> Table:
 
 
 def _row(found: ConfigurationResult) -> dict[str, Any]:
-    choice = found.choice
-    attention, experts = choice.parallel.attention, choice.parallel.experts
-    spread = (experts.ep, experts.tp) if experts else (None, None)
-    sizes = (
-        choice.instances, choice.prefill, attention.tp, attention.dp, *spread, choice.max_num_seqs,
-        choice.max_num_batched_tokens,
-    )  # fmt: skip
     return {
-        "configuration": choice.name, **dict(zip(SIZES, sizes, strict=True)), "policy": choice.policy,
+        "configuration": found.choice.name, **found.choice.sizes, "policy": found.choice.policy,
         "highest_rate_per_s": found.highest_rate, **flat(found.measures), "refused": found.refused,
     }  # fmt: skip
 

@@ -512,8 +512,21 @@ class Server:
         return self._built[run.group]
 
 
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """A compressed ``.npz``, in base 64."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy types **kwds as the flag before them
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def unpack_arrays(text: str) -> dict[str, Any]:
+    """What `pack_arrays` packed."""
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
 def pack(served: Served) -> str:
-    """All that happened, as text: arrays as a compressed ``.npz``, in base 64."""
+    """All that happened, as text."""
     arrays = {name: np.asarray(getattr(served, name)) for name in _ARRAYS}
     if served.experts is not None:
         arrays["experts"] = served.experts
@@ -521,15 +534,12 @@ def pack(served: Served) -> str:
     arrays["moves"] = np.array([tuple(each) for each in served.moves], float).reshape(-1, len(MigrationCost._fields))
     arrays["failed"] = np.array([tuple(each) for each in served.failed], float).reshape(-1, len(Failed._fields))
     arrays["scalars"] = np.array([served.bin_ns, served.concurrency, served.ttft])
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # numpy types **kwds as the flag before them
-    return base64.b64encode(stream.getvalue()).decode()
+    return pack_arrays(arrays)
 
 
 def unpack(text: str) -> Served:
     """What `pack` packed."""
-    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as kept:
-        found = {name: kept[name] for name in kept.files}
+    found = unpack_arrays(text)
     bin_ns, concurrency, ttft = found["scalars"].tolist()
     return Served(
         **{name: found[name] for name in _ARRAYS},

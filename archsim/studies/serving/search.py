@@ -7,35 +7,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
-from archsim.report.units import significant
-from archsim.runs import store as cache
-from archsim.runs.run import Job, Record, Workspace
-from archsim.runs.store import RecordStore
-from archsim.runs.sweep import Unwatched, complete, refuse_failed
-from archsim.serving.file_requests import requests_of
+from archsim.runs.run import Workspace
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
-from archsim.serving.requests import Requests, first
-from archsim.serving.serving import ENOUGH, at_full_clock, serve_requests, simulate_requests
+from archsim.serving.requests import first
+from archsim.serving.serving import at_full_clock, serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.serving import RoutingSpec, SearchSpec
 from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of, with_choice
-from archsim.studies.serving.engines import Known, build_sides, deployment_of, estimate_rate
-from archsim.studies.serving.highest_rate import SUSTAINED, highest_rate
+from archsim.studies.serving.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
+from archsim.studies.serving.race import PartOfRace, Rounds, Tried, find_sustained
 from archsim.studies.serving.results import NEAR, ConfigurationResult
 from archsim.studies.serving.runs import (
     ServeRun,
-    code_of_serving,
     flat,
-    functions_of,
     key_of,
     measures_of,
     offered_rate,
@@ -47,40 +39,6 @@ RATED = 8  # configurations whose highest rate is found, of those whose goodput 
 SAMPLES = 16  # in which the highest rate of the best has a range
 ONCE = 10_000_000  # iterations after which tokens are drawn anew: a search draws them once
 
-_SOURCES = (
-    "archsim/studies/serving/search.py", "archsim/studies/serving/configuration.py",
-    "archsim/studies/serving/engines.py", "archsim/studies/serving/highest_rate.py",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class PartOfSearch(Job):
-    """A part of a search, under one policy and precision: ``serving``, whose ``search:`` says what varies."""
-
-    serving: serving_files.Serving
-    precision: PrecisionSpec | None
-    drafts: int | None  # of every decode; None: those of the file
-
-    @cached_property
-    def code(self) -> str:
-        """Digest of the code and the host constants that decide its numbers."""
-        return code_of_serving(functions_of(self.serving), *_SOURCES)
-
-    @property
-    def cacheable(self) -> bool:
-        """See `Job.cacheable`."""
-        return not functions_of(self.serving)
-
-    @cached_property
-    def group(self) -> str:
-        """Parts of one policy and precision share engines."""
-        return key_of(self.serving)
-
-    @property
-    def kernel(self) -> str:
-        """All share the loop over iterations."""
-        return "serving"
-
 
 @dataclass(frozen=True, eq=False)
 class OfLayout(PartOfSearch):
@@ -88,6 +46,8 @@ class OfLayout(PartOfSearch):
     estimated rate, and `MEASURES`.
     """
 
+    precision: PrecisionSpec | None
+    drafts: int | None  # of every decode; None: those of the file
     layout: EngineLayout
 
     @cached_property
@@ -116,28 +76,20 @@ class OfLayout(PartOfSearch):
             for seqs in given.max_num_seqs for decode_seqs in _limits_of_decodes(given, seqs if prefill else 0)
         ]  # fmt: skip
 
-    def summary(self, row: Mapping[str, Any]) -> str:
-        """See `Job.summary`."""
-        refused = sum(bool(why) for why, _, _ in row["found"])
-        return f"{len(row['found'])} configurations" + (f", {refused} of them refused" if refused else "")
-
-    def found(self, record: Record) -> list[ConfigurationResult]:
-        """What a record says of each of `choices`."""
+    def found(self, row: Mapping[str, Any]) -> list[ConfigurationResult]:
+        """What a row says of each of `choices`."""
         return [
             ConfigurationResult(choice, None if refused else measures_of(measures), refused, estimate=estimate)
-            for choice, (refused, estimate, measures) in zip(self.choices, record["row"]["found"], strict=True)
+            for choice, (refused, estimate, measures) in zip(self.choices, row["found"], strict=True)
         ]
 
-    def simulate(self, workspace: Workspace) -> Record:
+    def find(self, engines: SharedEngines) -> dict[str, Any]:
         """Serve the requests with every configuration."""
-        began = perf_counter()
-        found = self._serve(workspace.of(_Engines))
-        row = {"found": [(each.refused, each.estimate, flat(each.measures)) for each in found]}
-        return {"run": self.key, "row": row, "host": {"wall_s": perf_counter() - began}}
+        return {"found": [(each.refused, each.estimate, flat(each.measures)) for each in self._serve(engines)]}
 
     def warm_up(self, workspace: Workspace) -> None:
         """Serve the first requests with the first configuration that has the smallest batches."""
-        engines, given, layout = workspace.of(_Engines), self.serving.spec.search, self.layout
+        engines, given, layout = workspace.of(SharedEngines), self.serving.spec.search, self.layout
         choice = self.choices[0]._replace(
             max_num_seqs=min(given.max_num_seqs), max_num_batched_tokens=min(given.max_num_batched_tokens)
         )
@@ -146,7 +98,7 @@ class OfLayout(PartOfSearch):
         estimate_rate(self.serving, *sides[0], requests)
         simulate_requests(self.serving, deployment_of(self.serving, sides, choice), first(requests, 8))
 
-    def _serve(self, engines: _Engines) -> list[ConfigurationResult]:
+    def _serve(self, engines: SharedEngines) -> list[ConfigurationResult]:
         serving, layout, choices = self.serving, self.layout, self.choices
         requests, known = engines.requests(serving), engines.known.setdefault(self.group, {})
         try:
@@ -179,53 +131,6 @@ def _limits_of_decodes(given: SearchSpec, seqs: int) -> Sequence[int]:
     return [each for each in given.decode_max_num_seqs if each <= seqs] or [0]
 
 
-@dataclass(frozen=True, eq=False)
-class OfRate(PartOfSearch):
-    """The highest rate of one configuration, on a deployment that is built anew; its row has ``highest_rate``.
-    ``requests``: by how many it is found, and then held to.
-    """
-
-    choice: Configuration
-    requests: tuple[int, int]
-
-    @cached_property
-    def key(self) -> str:
-        """See `Job.key`."""
-        return key_of(self.serving, self.choice.name, max(self.serving.spec.search.max_num_seqs), self.requests)
-
-    @property
-    def name(self) -> str:
-        """That of the configuration."""
-        return self.choice.name
-
-    def summary(self, row: Mapping[str, Any]) -> str:
-        """See `Job.summary`."""
-        return f"{significant(row['highest_rate'])} requests/s within the limits at most"
-
-    def simulate(self, workspace: Workspace) -> Record:
-        """Find the rate by serving the requests at many."""
-        began, choice = perf_counter(), self.choice
-        requests = workspace.of(_Engines).requests(self.serving)
-        sides = build_sides(self.serving, choice.parallel, choice.decode, choice.prefill > 0, {})
-        rate = highest_rate(self.serving, deployment_of(self.serving, sides, choice), requests)
-        return {"run": self.key, "row": {"highest_rate": float(rate)}, "host": {"wall_s": perf_counter() - began}}
-
-
-class _Engines:
-    """What parts of a search share in one process: engines by group and sizes, and the requests."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.known: dict[str, Known] = {}
-        self._requests: dict[str, Requests] = {}
-
-    def requests(self, serving: serving_files.Serving) -> Requests:
-        """The requests of a file."""
-        named = f"{serving.trace} {serving.spec.requests.model_dump_json()}"
-        if named not in self._requests:
-            self._requests[named] = requests_of(serving)
-        return self._requests[named]
-
-
 def search(
     serving: serving_files.Serving,
     report: Callable[[str], None] = lambda text: None,
@@ -256,42 +161,28 @@ def search(
              for (_, precision, drafts), kind in kinds.items() for layout in layouts(serving)]  # fmt: skip
     if not parts:
         raise SpecError("search: no sizes divide the devices, heads and experts")
-    store, workspace = None if folder is None else RecordStore(folder), Workspace()
-    requests = workspace.of(_Engines).requests(serving)  # copies of this process begin with them
+    rounds = Rounds(report, jobs, folder)
+    requests = rounds.workspace.of(SharedEngines).requests(serving)  # copies of this process begin with them
     found: list[ConfigurationResult] = []
-    done: list[PartOfSearch] = []
-    failures: list[str] = []
 
-    def of_layout(part: OfLayout, record: Record) -> None:
-        done.append(part)
-        found.extend(part.found(record))
+    def of_layout(part: OfLayout, row: Mapping[str, Any]) -> None:
+        found.extend(part.found(row))
         kept(found)
-        report(f"{len(done)} of {len(parts)} sizes of engines are served, {len(found)} configurations so far")
 
-    complete(parts, store, Unwatched(), failures, jobs, workspace=workspace, found=of_layout)
-    refuse_failed(failures, len(parts), folder)
+    rounds.rows(parts, "sizes of engines are served", of_layout)
     found = sorted(found, key=_order)
     if not requests.offered_per_s:
         return found
     tied = _best_of_ties(found)
-    rated: list[ConfigurationResult] = []
     report(f"finding the highest rates of the {len(tied)} best")
-    own = {each.choice: each for each in tied}
-
-    def of_rate(part: OfRate, record: Record) -> None:
-        rated.append(own[part.choice]._replace(highest_rate=record["row"]["highest_rate"]))
-        report(f"found the highest rate of {len(rated)} of the {len(tied)} best")
-
     rates = []
-    for choice in own:
+    for choice in (each.choice for each in tied):
         policy = choice.policy if serving.has_traffic else serving.policy.name
         kind = kinds[policy, choice.precision, choice.draft_tokens]
-        rates.append(OfRate(kind, choice.precision, choice.draft_tokens, choice, (ENOUGH, SUSTAINED)))
-    complete(rates, store, Unwatched(), failures, jobs, workspace=workspace, found=of_rate)
-    refuse_failed(failures, len(rates), folder)
-    cache.remove_oldest()
-    place = {each.choice: at for at, each in enumerate(tied)}
-    rated.sort(key=lambda each: (-(each.highest_rate or 0.0), place[each.choice]))
+        rates.append(PartOfRace(kind, find_sustained, Tried(0, choice, 0.0, 0.0)))
+    highest = rounds.tried(rates, "highest rates of the best are found")
+    rated = [each._replace(highest_rate=rate.rate) for each, rate in zip(tied, highest, strict=True)]
+    rated.sort(key=lambda each: -(each.highest_rate or 0.0))
     with_rates = {each.choice for each in rated}
     if rated and rated[0].highest_rate:
         rated[0] = rated[0]._replace(highest_range=_range_of(serving, rated[0], jobs, report))

@@ -12,16 +12,14 @@ import numpy as np
 
 from archsim.runs.executor import do_all
 from archsim.serving.file_engines import FIRST
-from archsim.serving.measures import saturation, times_ns
 from archsim.serving.outcome import Deployment
-from archsim.serving.requests import Requests, first, scale_rate
-from archsim.serving.serving import ENOUGH, deploy, requests_on, simulate_requests
+from archsim.serving.requests import Requests, first
+from archsim.serving.serving import ENOUGH, deploy, requests_on
 from archsim.specs import uncertainty
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving import sure
-from archsim.studies.serving.highest_rate import WITHIN, draw_requests, highest, share_within
+from archsim.studies.serving.highest_rate import curve_at, draw_requests, fits, highest, limits_of
 from archsim.studies.serving.load_answer import SustainedRate, offered_requests
-from archsim.studies.serving.race import TIMES, Curve, limits_of
 from archsim.studies.serving.runs import ServeRun
 from archsim.uncertainty.estimate import Interval, interval
 from archsim.uncertainty.quantities import Quantity
@@ -42,7 +40,9 @@ def sustained_rate(
     say("finding the rate that is sustained")
     deployment = deploy(serving)
     requests = _requests(serving, deployment, MOST_TOKENS)
-    rate = _highest(serving, deployment, requests, offered_requests(run), CLOSE) if known is None else known
+    rate = known
+    if rate is None:
+        rate = highest(fits(serving, deployment, requests), offered_requests(run), close=CLOSE)
     if not rate or not samples:
         return SustainedRate(rate, None)
     off = {side: sure.off_of(serving.on(side), uncertainty.load_widths()) for side in serving.spec.sides}
@@ -53,7 +53,7 @@ def sustained_rate(
     if factors is not None:
         return SustainedRate(rate, _by_factors(serving, deployment, requests, rate, factors, draws, samples))
     few = _requests(serving, deployment, MOST_OF_SAMPLE)
-    plain = _highest(serving, deployment, few, rate, CLOSE_IN_SAMPLE)
+    plain = highest(fits(serving, deployment, few), rate, close=CLOSE_IN_SAMPLE)
     if not plain:
         return SustainedRate(rate, None)
     say(f"finding the rate that is sustained in {samples} samples")
@@ -61,19 +61,10 @@ def sustained_rate(
     def in_sample(at: int) -> float:
         other = sure.world_of(run, off, draws, at).serving
         drawn = deploy(other)
-        return _highest(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE), rate, CLOSE_IN_SAMPLE)
+        return highest(fits(other, drawn, _requests(other, drawn, MOST_OF_SAMPLE)), rate, close=CLOSE_IN_SAMPLE)
 
     rates = np.array([each for _, each in do_all(in_sample, range(samples), jobs)])
     return SustainedRate(rate, interval(rates * rate / plain))  # few requests wait less, in a sample and without
-
-
-def _highest(serving: Serving, deployment: Deployment, requests: Requests, guess: float, close: float) -> float:
-    """The highest rate at which WITHIN of the requests are within the limits, from a first guess."""
-
-    def fits(rate: float) -> bool:
-        return share_within(serving, deployment, scale_rate(requests, rate / requests.offered_per_s)) >= WITHIN
-
-    return highest(fits, guess, close=close)
 
 
 def _requests(serving: Serving, deployment: Deployment, most_tokens: float) -> Requests:
@@ -90,17 +81,14 @@ def _by_factors(
     """Of the rate in samples, in which all times are those of the plain run times a factor."""
     if any(each.ttft_ns or each.tpot_ns or each.e2e_ns for each in serving.spec.requests.classes):
         return None  # the curve has one limit for all requests
-    times, is_lost = [], False
-    for share in GRID:
-        served = simulate_requests(serving, deployment, scale_rate(requests, share * rate / requests.offered_per_s))
-        found, is_lost = times_ns(served), is_lost or bool(saturation(served))  # higher rates are lost, too
-        times.append(np.stack([np.full_like(found[each], np.inf) if is_lost else found[each] for each in TIMES]))
-    curve, limits = Curve(rate * np.array(GRID), np.stack(times)), limits_of(serving)
+    factors_of_rate = [share * rate / requests.offered_per_s for share in GRID]
+    curve = curve_at(rate * np.array(GRID), factors_of_rate, serving, deployment, requests)
+    limits = limits_of(serving)
     plain = curve.highest(limits)
     if not curve.rates[0] <= plain < curve.rates[-1]:  # so few requests say nothing of this rate
         return None
     rates = []
     for at in range(samples):
         tpot, ttft = (value_of(factors[name], draws, at) for name in ("decodes", FIRST))
-        rates.append(curve.highest(limits / np.array([ttft, tpot, tpot])) / tpot)
+        rates.append(curve.highest_slower(limits, ttft, tpot))
     return interval(np.array(rates) * rate / plain)
