@@ -80,14 +80,8 @@ class Ranks:
         ``share``: of tokens and pairs of the plan. A plan in two stages has two kernels, the first of own tokens alone.
         """
         if plan.first is not None:
-            stages = (
-                plan._replace(tokens=plan.first, first=None),
-                plan._replace(tokens=plan.tokens - plan.first, first=None),
-            )
-            nobody = np.zeros_like(tokens)
-            one, two = (
-                self.times(*each, share) for each in zip(stages, (nobody, tokens), (tokens, arrived), strict=True)
-            )
+            one = self.times(plan._replace(tokens=plan.first, first=None), np.zeros_like(tokens), tokens, share)
+            two = self.times(plan._replace(tokens=plan.tokens - plan.first, first=None), tokens, arrived, share)
             causes = {cause: ns + two.causes[cause] for cause, ns in one.causes.items()}
             both = {name: getattr(one, name) + getattr(two, name) for name in _OF_KERNELS}
             return two._replace(causes=causes, first_ns=one.kernel_ns, **both)

@@ -228,7 +228,7 @@ class ExpertGroup:
         engine, parts, drawn = self._engine, self._parts, self._pool.draw(tokens, prompt, self._turn)
         each = -(-tokens // parts.ranks)
         rest_ns = parts.rest_ns[min(each, len(parts.rest_ns) - 1)]
-        balance, before, step_ns, first_ns = 0.0, _spent(engine), 0.0, _first_ns(engine)
+        balance, before, step_ns = 0.0, _spent(engine), 0.0
         for layer in range(engine.layers):
             times = engine.step(layer, self._demand(drawn[:, layer], layer, prompt), 0.0)
             engine.balancing.end_step(times.step_ns + rest_ns)
@@ -244,7 +244,7 @@ class ExpertGroup:
         ns = scale * total
         if parts.moved is not None:
             dispatch, combine = parts.moved.at(each)
-            dispatch = max(0.0, dispatch - scale * (_first_ns(engine) - first_ns))
+            dispatch = max(0.0, dispatch - scale * spent.first)
             ns += dispatch + combine
         ns = max(ns, LEAST_NS)
         taken = (scale * sms / ns if parts.moved is None else 0.0 for sms in (spent.dispatch_sms, spent.combine_sms))
@@ -289,16 +289,12 @@ class Spent(NamedTuple):
     dispatch_sms: float
     combine_sms: float
     multiply: float
+    first: float  # kernels beside which a dispatch hides
 
 
 def _spent(engine: EventEngine) -> Spent:
-    tally = engine.tally
-    return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE])))
-
-
-def _first_ns(engine: EventEngine) -> float:
-    """ns so far of kernels beside which a dispatch hides; 0 of executions that have none."""
-    return getattr(engine.execution, "first_ns", 0.0)
+    tally, first_ns = engine.tally, getattr(engine.execution, "first_ns", 0.0)
+    return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE], first_ns)))
 
 
 class Fixed(ExpertGroup):
