@@ -282,7 +282,7 @@ def two_stages(
     model: str, ranks: int, traffic: dict[str, Any], accuracy: float, slots: int = 8, layers: int = 12
 ) -> Rows:
     """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
-    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU's load over the mean, unbalanced.
+    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU over the mean, unbalanced.
 
     Means over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``. Ranks have as many each.
     """
