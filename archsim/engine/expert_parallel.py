@@ -78,6 +78,7 @@ class ExpertParallel:
         # routed pairs that are as long as a token's shared experts; 0: those are products of their own
         self._fused_pairs = model.shared_experts * model.shared_ffn / model.expert_ffn if fused else 0.0
         self._calibrated_ns = self._extrapolated_ns = 0.0
+        self.first_ns = 0.0  # of first kernels so far, on the ranks that ended last: a dispatch hides beside them
         self.clocks = FULL_CLOCKS
 
     def step(self, order: Order, now_ns: float) -> float:
@@ -87,6 +88,7 @@ class ExpertParallel:
         self._tally.sms_ns[:] += [each.ns for each in self._moves.sms(sent)]
         self._calibrated_ns += float(times.kernel_ns.sum())
         self._extrapolated_ns += times.extrapolated_ns
+        self.first_ns += float(times.first_ns[layer.last])
         self._count(sent, times, layer)
         return now_ns + layer.ns
 
@@ -145,6 +147,8 @@ class ExpertParallel:
 
     def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: FetchedWeights) -> LayerTimes:
         """The layer from the kernels on."""
+        hidden = np.minimum(arrived, times.first_ns)  # of a dispatch beside the first of two kernels
+        arrived, begin = arrived - hidden, begin - hidden
         complete = np.where(fetched.share > 0, arrived + fetched.ns, 0.0)  # weights follow the tokens
         end = np.maximum(begin + times.kernel_ns, complete + times.kernel_ns * fetched.share)
         done = self._moves.combine_ns(sent, end)

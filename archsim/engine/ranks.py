@@ -27,6 +27,8 @@ PARTS = MappingProxyType(
 )  # of ``archsim.laws.die.GroupedTimes``
 OF_ARRAYS = (Cause.COMPUTE, Cause.INEFFICIENCY, Cause.PERMUTE)  # which a lower clock of the arrays makes longer
 
+_OF_KERNELS = ("kernel_ns", "low_ns", "high_ns", "pairs", "active", "extrapolated_ns")  # add up over kernels
+
 
 class RankTimes(NamedTuple):
     """What the ranks of a layer compute."""
@@ -40,6 +42,7 @@ class RankTimes(NamedTuple):
     pairs: np.ndarray  # float64[die]: tokens, once for each expert
     active: np.ndarray  # float64[die]: experts with tokens
     extrapolated_ns: float  # of all kernels, outside the measured sizes
+    first_ns: np.ndarray  # float64[die]: the part of ``kernel_ns`` that does not wait for a dispatch
 
 
 class Ranks:
@@ -74,10 +77,16 @@ class Ranks:
 
     def times(self, plan: Plan, tokens: np.ndarray, arrived: np.ndarray, share: float = 1.0) -> RankTimes:
         """Of a plan; ``tokens``: float64[die] that live on each, ``arrived``: that each has after the dispatch.
-        ``share``: of tokens and pairs of the plan.
+        ``share``: of tokens and pairs of the plan. A plan in two stages has two kernels, the first of own tokens alone.
         """
+        if plan.first is not None:
+            one = self.times(plan._replace(tokens=plan.first, first=None), np.zeros_like(tokens), tokens, share)
+            two = self.times(plan._replace(tokens=plan.tokens - plan.first, first=None), tokens, arrived, share)
+            causes = {cause: ns + two.causes[cause] for cause, ns in one.causes.items()}
+            both = {name: getattr(one, name) + getattr(two, name) for name in _OF_KERNELS}
+            return two._replace(causes=causes, first_ns=one.kernel_ns, **both)
         pairs = np.bincount(plan.die, plan.tokens, self._dies) * share
-        active = np.minimum(np.bincount(plan.die, minlength=self._dies).astype(float), pairs)
+        active = np.minimum(np.bincount(plan.die, plan.tokens > 0, self._dies), pairs)
         used, slow = np.flatnonzero(pairs), bool(np.any(self.clock != 1.0))
         clock = np.broadcast_to(self.clock, self._dies)
         causes = {cause: np.zeros(self._dies) for cause in PARTS}
@@ -108,7 +117,7 @@ class Ranks:
         lost = 1 - np.divide(multiply_ns, shared_ns, out=np.ones(self._dies), where=shared_ns > 0)
         return RankTimes(
             kernel_ns=kernel_ns, causes=causes, low_ns=low_ns, high_ns=high_ns, shared_ns=shared_ns, shared_lost=lost,
-            pairs=pairs, active=active, extrapolated_ns=extrapolated_ns,
+            pairs=pairs, active=active, extrapolated_ns=extrapolated_ns, first_ns=np.zeros(self._dies),
         )  # fmt: skip
 
 

@@ -139,6 +139,8 @@ class Plan(NamedTuple):
     effort: Effort = NO_EFFORT  # what an executor charges for
     # int64[die, die] tokens that live on the first die and whose shared experts run on the second; None: at home
     shared: np.ndarray | None = None
+    # int32[entry] tokens that run in a kernel of their own, which does not wait for the dispatch; None: one kernel
+    first: np.ndarray | None = None
 
 
 NO_PLAN = Plan(*(np.zeros(0, np.int32),) * 3)

@@ -164,14 +164,16 @@ def _next_move(
 # Allocations that move tokens from overloaded dies: Libra to other holders, HarMoEny to any die, which fetches.
 
 
-def libra(step: StepView, epsilon: float = 0.01, rule: str = "literal") -> Plan:
+def libra(step: StepView, epsilon: float = 0.01, rule: str = "literal", stages: int = 1) -> Plan:
     """Tokens run where they live if that die holds the expert, else at the expert's home; then Libra's Algorithm 2
-    shards them in whole tokens until no die is above (1 + epsilon) times the mean.
+    shards them in whole tokens until no die is above (1 + epsilon) times the mean. ``stages`` 2: those that stay where
+    they live run first, beside the dispatch, and the others in a second kernel (Libra, 3.1).
 
     Charged a pass over all (die, expert) cells, and for each move a search of the other holders.
     """
     wanted, dies = step.origins.T.astype(np.int64), len(step.hops)
     given = np.where(step.holders, wanted, 0)
+    local = given.copy()
     away = (wanted - given).sum(axis=1)
     remote = np.zeros((dies, len(wanted)))
     remote[step.home, np.arange(len(wanted))] = away
@@ -182,7 +184,8 @@ def libra(step: StepView, epsilon: float = 0.01, rule: str = "literal") -> Plan:
     for origin, expert, to, tokens in moves.tolist():
         given[expert, origin] -= tokens
         given[expert, to] += tokens
-    return _plan(given, len(moves), dies)
+    plan = _plan(given, len(moves), dies)
+    return plan if stages == 1 else plan._replace(first=local[plan.expert, plan.die].astype(np.int32))
 
 
 def harmoeny(step: StepView, threshold: int = 150, rule: str = "released") -> Plan:

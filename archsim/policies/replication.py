@@ -100,18 +100,17 @@ def libra(
     return Replicas(holds & ~layer.holders, _replication_effort(operations, experts), max(0.0, host_ns - hidden_ns))
 
 
-def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0, pair_ns: float = 0.0) -> Replicas:
+def lina(layer: LayerView, slots: int = 8, accuracy: float = 0.0, seed: int = 0, in_sight_ns: float = 0.0) -> Replicas:
     """Popular experts as predicted from paths: the largest load per instance to the least loaded die that has room.
 
-    ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths. ``pair_ns``: of looking up,
-    sharding and planning, which the layer waits for, for every pair of token and expert of the busiest rank.
+    ``accuracy``: of a prediction by `table_of_paths`, in place of paths; 0: by paths. ``in_sight_ns``: of looking
+    up, sharding and planning, which the layer waits for, however many tokens it has.
     """
     holds, (experts, dies) = layer.holders.copy(), layer.holders.shape
     load = layer.expected.astype(np.float64)
     if accuracy:
         load = table_of_paths(layer.origins.sum(axis=0), accuracy, np.random.default_rng([seed, layer.layer]))
     added = _replicate(load, holds, np.full(dies, slots, np.int64), np.zeros(dies), np.zeros(experts, np.int64))
-    in_sight_ns = pair_ns * float(layer.origins.sum(axis=1).max(initial=0))
     return Replicas(holds & ~layer.holders, _replication_effort(int(added) * (experts + dies), experts), in_sight_ns)
 
 

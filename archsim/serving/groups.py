@@ -244,6 +244,7 @@ class ExpertGroup:
         ns = scale * total
         if parts.moved is not None:
             dispatch, combine = parts.moved.at(each)
+            dispatch = max(0.0, dispatch - scale * spent.first)
             ns += dispatch + combine
         ns = max(ns, LEAST_NS)
         taken = (scale * sms / ns if parts.moved is None else 0.0 for sms in (spent.dispatch_sms, spent.combine_sms))
@@ -288,11 +289,12 @@ class Spent(NamedTuple):
     dispatch_sms: float
     combine_sms: float
     multiply: float
+    first: float  # kernels beside which a dispatch hides
 
 
 def _spent(engine: EventEngine) -> Spent:
-    tally = engine.tally
-    return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE])))
+    tally, first_ns = engine.tally, getattr(engine.execution, "first_ns", 0.0)
+    return Spent(*map(float, (*tally.part_ns, *tally.sms_ns, tally.bound_ns[Cause.COMPUTE], first_ns)))
 
 
 class Fixed(ExpertGroup):

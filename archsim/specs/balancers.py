@@ -65,6 +65,7 @@ ALLOCATION: Mapping[str, Rule] = {
             **PHASE,
             "epsilon": Parameter(0.01, 0, 10, "overload that is tolerated, of the mean load", float),
             "rule": NamedChoice("literal", ("literal", "restart"), "as printed, or sorted again after each move"),
+            "stages": Parameter(1, 1, 2, "kernels of a layer; 2: local tokens run first, beside the dispatch"),
         },
     ),
     "harmoeny": Rule(
@@ -165,16 +166,8 @@ REPLICATION: Mapping[str, Rule] = {
             "local_share": Parameter(0.5, 0, 1, "share of the slots for the die's own tokens (alpha)", float),
             "accuracy": Parameter(0.87, 0, 1, "share of pairs that the look-ahead predicts rightly", float),
             "rule": NamedChoice("literal", ("literal", "prose"), "Algorithm 1 as printed, or section 3.2"),
-            "host_ns": Parameter(
-                0,
-                0,
-                1e9,
-                "ns of broadcasting, metadata and sharding of a layer, which run beside a die's local experts",
-                float,
-            ),
-            "local_pair_ns": Parameter(
-                0, 0, 1e6, "ns that local experts take for a pair of token and expert, and hide of `host_ns`", float
-            ),
+            "host_ns": Parameter(0, 0, 1e9, "ns of sharding and what it needs, beside a die's local experts", float),
+            "local_pair_ns": Parameter(0, 0, 1e6, "ns of `host_ns` that a local pair of token and expert hides", float),
             "seed": _SEED,
         },
     ),
@@ -186,14 +179,7 @@ REPLICATION: Mapping[str, Rule] = {
             "path_length": Parameter(4, 1, 16, "layers of a path"),
             "sample_tokens": Parameter(4096, 1, 1e6, "most tokens of an iteration that are counted and predicted"),
             "accuracy": Parameter(0, 0, 1, "share of pairs predicted correctly, instead of paths; 0: by paths", float),
-            "pair_ns": Parameter(
-                0,
-                0,
-                1e6,
-                "ns that a layer waits for prediction, sharding and planning, for every pair of token and expert of a "
-                "rank",
-                float,
-            ),
+            "in_sight_ns": Parameter(0, 0, 1e9, "ns that a layer waits for the decision, whatever its tokens", float),
             "seed": _SEED,
         },
     ),

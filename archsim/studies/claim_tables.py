@@ -279,16 +279,10 @@ def parts_of_layer(model: str, gpu: str, tokens: int, ranks: int) -> Rows:
 
 
 def two_stages(
-    model: str,
-    ranks: int,
-    traffic: dict[str, Any],
-    accuracy: float,
-    slots: int = 8,
-    local_share: float = 0.5,
-    layers: int = 12,
+    model: str, ranks: int, traffic: dict[str, Any], accuracy: float, slots: int = 8, layers: int = 12
 ) -> Rows:
     """One row: ``local``, the share of pairs of token and expert that Libra's first stage runs, whose expert the
-    token's own GPU holds after Algorithm 1; ``imbalance``, the load of the busiest GPU over the mean, unbalanced.
+    token's own GPU holds after Algorithm 1 (alpha 0.5); ``imbalance``, the busiest GPU over the mean, unbalanced.
 
     Means over layers of prompts of generated ``traffic``, the keys of a trace's ``synthetic``. Ranks have as many each.
     """
@@ -304,7 +298,7 @@ def two_stages(
             [np.bincount(experts[rank == each, layer].ravel(), minlength=shape.experts) for each in range(ranks)]
         )
         predicted = replication.look_ahead(load, accuracy, np.random.default_rng([seed, layer]))
-        holds = libra.libra_plan(predicted, home, slots, int(slots * local_share)).holds > 0
+        holds = libra.libra_plan(predicted, home, slots, slots // 2).holds > 0
         local.append(load[holds].sum() / load.sum())
         imbalance.append(np.bincount(home, weights=load.sum(axis=0)).max() * ranks / load.sum())
     return [{"local": float(np.mean(local)), "imbalance": float(np.mean(imbalance))}]

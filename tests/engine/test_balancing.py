@@ -164,7 +164,7 @@ def test_lina_with_a_stated_accuracy_asks_no_paths():
     holds = lina(view, slots=1, accuracy=1.0).holds
     assert holds[0].tolist() == [False, True] and not holds[:, 0][:2].any()
     assert not lina(view, slots=1).holds.any()
-    assert lina(view, slots=1, accuracy=1.0, pair_ns=2.0).in_sight_ns == 2.0 * 93  # pairs of the busiest rank
+    assert lina(view, slots=1, accuracy=1.0, in_sight_ns=2.0).in_sight_ns == 2.0
 
 
 def test_a_table_that_is_rarely_right_replicates_what_is_popular_elsewhere():

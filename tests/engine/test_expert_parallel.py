@@ -219,6 +219,23 @@ def test_overlap_hides_time():
     assert took["two_batch"] < took["none"]
 
 
+def test_what_stays_local_runs_first_and_hides_the_dispatch():
+    """Libra, 3.1: in two stages every token runs where it does in one, its dispatch waits less, and its experts, in two
+    smaller kernels, take longer.
+    """
+    parts, plans = [], []
+    for stages in (1, 2):
+        how = {"allocation": {"name": "libra", "stages": stages}}
+        engine = engine_of(cluster(), PLAIN, policy=how, dispatch="all_gather_all_reduce")
+        plans.append(engine.step(0, demand_of(PLAIN, 8, 2048, 0.3, 1), 0.0).plan)
+        parts.append(engine.tally.part_ns.copy())
+    one, two = plans
+    assert all((a == b).all() for a, b in zip(one[:3], two[:3], strict=True)) and one.first is None
+    assert (two.first <= two.tokens).all() and 0 < two.first.sum() < two.tokens.sum()
+    (dispatch, _, experts, combine), (in_sight, _, in_two, after) = parts
+    assert in_sight < dispatch and in_two > experts and after == pytest.approx(combine)
+
+
 def test_nodes_between_measured_numbers_take_times_between():
     took = []
     for nodes in (2, 4, 8):

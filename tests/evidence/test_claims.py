@@ -357,7 +357,7 @@ LEAST_SKILLED = {
     "capacity": 3,
     "craft": 1,
     "harmoeny": 0,
-    "libra": 67,
+    "libra": 76,
     "lina": 0,
     "remap_dup": 0,
     "wafer": 21,

@@ -39,7 +39,7 @@ def cluster(nodes=None, per="gpu", nic="50 GB/s", law="h100/inter_node", name="h
 def engine_of(system, model="deepseek-v3", engine=EventEngine, policy="ep", **changes):
     model = load_model(model) if isinstance(model, str) else model
     workload = WorkloadSpec(trace={"synthetic": {}}, batch=system.dies)
-    spec = PolicySpec(name=policy, **PRESETS[policy])
+    spec = PolicySpec(name="p", **(PRESETS[policy] if isinstance(policy, str) else policy))
     return engine(Scenario(system, model, assumptions_of(**changes), spec, workload, system.dies))
 
 
