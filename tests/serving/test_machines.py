@@ -195,10 +195,24 @@ def test_machines_that_keep_weights_in_sram_serve_within_a_factor_of_two(file, p
     assert published / 2 < 1e3 / times_ms(load_serving(f"configs/{file}.yaml"))[1] < published * 2
 
 
-def six_wafers_ms(hop_us=1, **compute):
+DRAFTS = {"acceptance": 0.0, "method": "ngram"}
+
+
+def six_wafers_ms(hop_us=1, speculation="none", **compute):
     levels = [{"mesh": [8, 4]}, {"switch": 6, "per": "group", "bandwidth": "150 GB/s", "hop_latency": f"{hop_us} us"}]
     system = {"like": "wse3_cluster", "name": "own", "fabric": {"levels": levels}, "compute": compute}
-    return times_ms(load_serving(read_yaml("configs/serve_wse3_moe.yaml").data | {"system": system}))[1]
+    given = {"system": system, "speculation": speculation}
+    return times_ms(load_serving(read_yaml("configs/serve_wse3_moe.yaml").data | given))[1]
+
+
+def test_drafts_beside_a_pipeline_take_their_rows_and_layers():
+    """One user, none accepted: rows of experts that are verified take time, and so does the layer that drafts."""
+    none, one, three = (six_wafers_ms(speculation=DRAFTS | {"draft_tokens": each} if each else "none")
+                        for each in (0, 1, 3))  # fmt: skip
+    mtp = six_wafers_ms(speculation=DRAFTS | {"draft_tokens": 1, "method": "mtp"})
+    assert none < one < three and one < mtp < one + none / 36 * 1.5
+    accepted = six_wafers_ms(speculation=DRAFTS | {"draft_tokens": 1, "acceptance": 1.0})
+    assert accepted == pytest.approx(one / 2, rel=0.02)
 
 
 def test_experts_of_a_die_of_its_own_take_the_latency_of_its_kernels():
