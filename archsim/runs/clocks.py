@@ -54,8 +54,8 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients of power and heat with a user's values. Raises SpecError for one that is negative, or 0 where its
-    range is above 0, and for shares of the power of a die that waits that are more than all of it.
+    """The coefficients of power and heat with a user's values. Raises SpecError for one that is negative, or 0 where
+    its range is above 0, and for shares of the power of a die that waits that are more than all of it.
     """
     for name, value in changes.items():
         if not value >= 0 or (value == 0 and NOMINAL.by_name()[name].low > 0):

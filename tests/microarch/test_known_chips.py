@@ -157,14 +157,18 @@ WRITTEN = {
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
         "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
         "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width "
-        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table",
+        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table "
+        "hbm_cost hbm_price power_density fin_pitch gate_pitch memory_bandwidth kv_memory io_power spare_rows "
+        "gpus mesh_x peak",
     "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
-        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
+        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version "
+        "stack_bandwidth retention layers",
     "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "
-        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count",
-    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size",
+        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count "
+        "jitter degree duplex",
+    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size miss_penalty hit_rate",
     "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
-        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop",
+        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop clock_rate peak_fp4 macs",
 }  # fmt: skip
 
 
