@@ -212,7 +212,13 @@ def known_evidence(sources: bool = False) -> Evidence:
            if not each.within]  # fmt: skip
     said = [f"{each.chip}, {each.what}: {each.source}." for each in every] if sources else []
     return Evidence(
-        "Chips that exist", (sentence, *far), cases, errors(cases, ["source", "group"]), tuple(tables), tuple(said)
+        "Chips that exist",
+        (sentence,),
+        cases,
+        errors(cases, ["source", "group"]),
+        tuple(tables),
+        tuple(said),
+        tuple(far),
     )
 
 

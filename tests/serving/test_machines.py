@@ -14,6 +14,7 @@ from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
+from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.outcome import measured_residual
@@ -241,6 +242,13 @@ def test_a_lower_limit_slows_prompts_alone_and_is_kept():
     for each, watt in found[2:]:
         assert each.measures.device_w <= watt and "limited by the power of a die" in each.deployment.notes[-1]
     assert found[3][0].measures.tpot.mean < 1.1 * free.measures.tpot.mean  # decode waits for HBM
+
+
+def test_searches_say_that_they_keep_the_full_clock():
+    free, held = (mine(power=each) for each in (None, {"die_limit": "300 W"}))
+    assert not list(full_clock_note(of_machine(free, tp=1, model="llama-3.1-8b").system))
+    (note,) = full_clock_note(of_machine(held, tp=1, model="llama-3.1-8b").system)
+    assert "full clock" in note and "archsim serve" in note
 
 
 def test_power_of_a_wafer_that_serves_lies_between_its_idle_and_its_public_power():

@@ -23,6 +23,7 @@ from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.runs.executor import do_all
+from archsim.serving.clocks import full_clock_note
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
@@ -365,6 +366,7 @@ def _notes(race: Race, best: Recommended, measures: Measures) -> Iterator[str]:
         yield datasheet_note([system.name])
     if scale_rate := scaled_report(system):
         yield scale_rate
+    yield from full_clock_note(system)
     yield from asked.notes
     if asked.assumed:
         yield (
