@@ -90,30 +90,24 @@ def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: 
     together = system.launch == WITH_KERNELS and (parallel.dp == 1 or assumptions.dispatch in GATHERING)
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
     moved = gathering_of(engine, built.laws.sizes, sums) if together else None
-    rows = 1 + engine.drafts
-    parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves, rows)
+    parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
+    parts = parts._replace(most_decodes=parts.most_decodes * (1 + engine.drafts))
     shared = system.launch == WITH_KERNELS and parallel.dp == 1
     return GroupBuilder(scenario, pool_of(serving), parts, spec.every, shared, {})
 
 
 def _parts(
-    built: Built,
-    scheduler: Scheduler,
-    model: ModelSpec,
-    moved: Gathered | None,
-    factor: float,
-    moves: float = 1.0,
-    rows: int = 1,
+    built: Built, scheduler: Scheduler, model: ModelSpec, moved: Gathered | None, factor: float, moves: float = 1.0
 ) -> Parts:
     """What the ranks of an engine add to the time of its layers with experts. ``factor``, ``moves``: of the experts
-    and of ``moved``, relative to their laws; ``rows``: of a decode, drafts included.
+    and of ``moved``, relative to their laws.
     """
     if moved is not None:
         moved = Gathered(moves * moved.dispatch, moves * moved.combine)
     table, ranks = built.pool.table, built.laws.parallel.dp
     rest_ns = (table.local + table.links.of_rank) / len(model.moe_layer_ids)
     most = ranks * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    decodes = max(ranks * scheduler.max_num_seqs * rows, FEWEST_PROMPT_TOKENS // 2)
+    decodes = max(ranks * scheduler.max_num_seqs, FEWEST_PROMPT_TOKENS // 2)
     return Parts(moved, rest_ns, factor, ranks, decodes, most)
 
 

@@ -64,10 +64,8 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    spec = serving.spec
-    engine = engine_of(serving, spec.parallel) if spec.disaggregated == "none" and spec.parallel is not None else None
-    log = max(logged, LOGGED)
-    served, deployment, clocked = _serve_at_clock(serving, deployment, engine, requests, log, progress)
+    engine = engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
+    served, deployment, clocked = _serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
     power = _power(serving, deployment, engine, served, clocked)
     if not logged:
         served = served._replace(log=served.log[:0])
@@ -93,8 +91,8 @@ def _serve_at_clock(
     deployment: Deployment,
     engine: ServingEngine | None,
     requests: Requests,
-    logged: int,
     progress: Progress,
+    logged: int,
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
     one, and None, where it has no limits or engines are not identical.

@@ -66,13 +66,13 @@ def build_levels(levels: tuple[Level, ...]) -> Graph:
     for number, level in enumerate(levels[1:], 1):
         if level.per not in JOINS:
             raise ValueError(f"level {number}: per {level.per!r}: expected one of {', '.join(JOINS)}")
-        group = _joined(group, levels[: number + 1], number, len(levels))
+        group = _join(group, levels[: number + 1], number, len(levels))
     if len(levels) == 1 and levels[0].kind in GRIDS:
         return assemble(levels[0].kind, group.dies, group.wiring, group.places)
     return assemble("levels", group.dies, group.wiring, group.places)
 
 
-def _joined(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
+def _join(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
     """With the further routes of some dies: those of the groups and of the network that joins them, at once."""
     join, network, inner = JOINS[levels[-1].per], _network(levels[-1]), group.wiring.others
     found = join(group, levels, network, number, of)
