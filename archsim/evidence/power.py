@@ -112,8 +112,8 @@ def gpu_power_w(
 
     def watt(clock: float) -> float:
         """At a clock over that at which the energy of a FLOP was measured; that of kernels, at the highest."""
-        of_full = voltage(clock / BOOST, HOPPER_AT_NO_CLOCK) ** 2  # of what an operation takes at the full clock
-        return others + joule["compute"] * BOOSTED * of_full + joule["busy"] * clock / boost * of_full
+        volt, highest = (voltage(each / BOOST, HOPPER_AT_NO_CLOCK) for each in (clock, boost))
+        return others + joule["compute"] * BOOSTED * volt**2 + joule["busy"] * clock / boost * (volt / highest) ** 2
 
     if watt(boost) <= limit_w or not joule["compute"]:
         return watt(boost), boost

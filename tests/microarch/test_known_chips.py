@@ -220,3 +220,7 @@ def test_busy_kernels_draw_more_with_their_rows_and_nothing_where_all_multiply()
     none = known.change({"busy_w_per_mm2": 0.0, "crowded_w_per_mm2": 0.0})
     full = 0.68 * 989e12
     assert gpu_power_w(1e11, full, 2, 814.0, known)[0] == pytest.approx(gpu_power_w(1e11, full, 2, 814.0, none)[0])
+    work = [
+        [gpu_power_w(1e12, 1e13, 2, 814.0, each, 64, boost=boost)[0] for each in (known, none)] for boost in (1, 1.32)
+    ]
+    assert work[0][0] - work[0][1] == pytest.approx(work[1][0] - work[1][1])  # at the highest clock, whichever it is
