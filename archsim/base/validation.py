@@ -92,7 +92,7 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
             near, words = errors.nearest(key, known), key.casefold().split("_")
             # Of a compound, the last that is known, also in plural; a near key that is one of its words is no typo.
-            words = () if near and not {near, near.removesuffix("s")} & {*words} else reversed(words)
+            words = [] if near and not {near, near.removesuffix("s")} & {*words} else words[::-1]
             terms = [key, *(form for word in words for form in (word, f"{word}s")), *(() if near else [""])]
             if way := next((ways[each] for each in terms if each in ways), ""):
                 return f"unknown key; {way}"
