@@ -90,11 +90,14 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
         case "extra_forbidden":
             known = keys_of(_type_at(kind, at[:-1]))
             ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
-            near, listed = errors.did_you_mean(key, known), f" (known: {', '.join(known)})" if known else ""
-            words = () if near else reversed(key.split("_"))  # of a compound, the last that is known, also in plural
-            terms = [key, *(form for word in words for form in (word, f"{word}s"))]
-            way = next((ways[each] for each in terms if each in ways), "")
-            return f"unknown key; {way}" if way else f"unknown key{near or listed}"
+            near, words = errors.nearest(key, known), key.casefold().split("_")
+            # Of a compound, the last that is known, also in plural; a near key that is one of its words is no typo.
+            words = [] if near and not {near, near.removesuffix("s")} & {*words} else words[::-1]
+            terms = [key, *(form for word in words for form in (word, f"{word}s")), *(() if near else [""])]
+            if way := next((ways[each] for each in terms if each in ways), ""):
+                return f"unknown key; {way}"
+            listed = f" (known: {', '.join(known)})" if known else ""
+            return f"unknown key; did you mean {near!r}?" if near else f"unknown key{listed}"
         case "missing":
             return _MISSING
         case "literal_error":

@@ -16,6 +16,6 @@ def run_chips(args: argparse.Namespace) -> int:
     from archsim.evidence.known_chips import known_evidence
 
     found = known_evidence(args.sources)
-    print(*found.lines(), *found.notes, sep="\n")
+    print(*found.lines(), *found.left_out, *found.notes, sep="\n")
     args.result = found.as_json()
     return arguments.OK

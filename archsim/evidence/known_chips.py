@@ -95,15 +95,16 @@ def served_figures() -> Iterator[KnownFigure]:
 
 
 def _tokens_per_s(row: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Of one user: as the machine's file says, and at both ends of the latency of its kernels."""
+    """Of one user: as the row says, and at both ends of the latency of its kernels and of what drafts are accepted."""
     from archsim.serving.serving import serve
     from archsim.specs.serving_files import load_serving
 
     given = dict(tree_of(row["file"]).data) | row.get("set", {})
-    found = []
-    for latency in (None, *row["ends"]):
+    drafts, found = row.get("drafts"), []
+    for latency, accepted in zip((None, *row["ends"]), drafts["acceptance"] if drafts else [None] * 3, strict=True):
         own = {"like": given["system"], "name": "at_an_end", "compute": {"kernel_latency": latency}}
-        served = serve(load_serving(given | ({"system": own} if latency else {})))
+        speculation = {"draft_tokens": drafts["tokens"], "acceptance": accepted} if drafts else "none"
+        served = serve(load_serving(given | {"speculation": speculation} | ({"system": own} if latency else {})))
         found.append(1e3 / served.measures.tpot.mean)
     return found[0], found[1], found[2]
 
@@ -204,13 +205,20 @@ def known_evidence(sources: bool = False) -> Evidence:
         f"{sum(each.within for each in chips)} of {len(chips)} are within {BARS['mm2']:.0%} (area, power, rate at a "
         f"limit) or {BARS['USD']:.0%} and the range (price), and {sum(each.within for each in served)} of "
         f"{len(served)} machines within a factor of {FACTOR:g}. Low and high: all coefficients at these ends; of "
-        "machines, what their files assume."
+        "machines, what their files assume. Drafts of WSE-3 are those that others published for each model; Cerebras "
+        "does not state its own."
     )
     far = [f"{each.chip}, {each.what}: {each.error:+.0%}: {each.why or 'not explained'}." for each in every
            if not each.within]  # fmt: skip
     said = [f"{each.chip}, {each.what}: {each.source}." for each in every] if sources else []
     return Evidence(
-        "Chips that exist", (sentence, *far), cases, errors(cases, ["source", "group"]), tuple(tables), tuple(said)
+        "Chips that exist",
+        (sentence,),
+        cases,
+        errors(cases, ["source", "group"]),
+        tuple(tables),
+        tuple(said),
+        tuple(far),
     )
 
 

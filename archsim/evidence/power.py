@@ -15,8 +15,10 @@ from calibration.measurements import reading, schema
 from microarch.silicon.die_area import GH100_MM2
 from microarch.silicon.energy import (
     BOOST,
+    BOOSTED,
     CLOCK_MHZ,
     CROWDED_ROWS,
+    HOPPER_AT_NO_CLOCK,
     SIXTEEN_BIT,
     TILE_ROWS,
     Activity,
@@ -24,6 +26,7 @@ from microarch.silicon.energy import (
     multiplying,
     run_energy,
 )
+from microarch.silicon.heat import voltage
 
 # Heading → column of `power_cases`, and how a value is written.
 POWER_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -94,7 +97,7 @@ def gpu_power_w(
     """Power of one chip at steady work, W, and its clock over that at which the energy of a FLOP was measured.
 
     What it reads from HBM passes its cache once. ``rows``: of the products, multiplied in whole tiles. The clock is
-    ``boost``, or the one with which the chip draws ``limit_w``: V ~ f, so that a FLOP takes f².
+    ``boost``, or the one with which the chip draws ``limit_w``, by the law of voltage of `microarch.silicon.heat`.
     ``kernels``: share of the time in which any runs.
     """
     busy_s = kernels - float(multiplying(flop_per_s * dtype_bytes / SIXTEEN_BIT, PEAK_16_BIT_PER_MM2 * die_mm2))
@@ -109,9 +112,10 @@ def gpu_power_w(
 
     def watt(clock: float) -> float:
         """At a clock over that at which the energy of a FLOP was measured; that of kernels, at the highest."""
-        return others + joule["compute"] * clock**2 + joule["busy"] * (clock / boost) ** 3
+        volt, highest = (voltage(each / BOOST, HOPPER_AT_NO_CLOCK) for each in (clock, boost))
+        return others + joule["compute"] * BOOSTED * volt**2 + joule["busy"] * clock / boost * (volt / highest) ** 2
 
     if watt(boost) <= limit_w or not joule["compute"]:
         return watt(boost), boost
-    clock = brentq(lambda each: watt(each) - limit_w, 0.0, boost) if others < limit_w else 0.0
+    clock = brentq(lambda each: watt(each) - limit_w, 0.0, boost) if watt(0.0) < limit_w else 0.0
     return watt(clock), clock

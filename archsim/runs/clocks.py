@@ -35,7 +35,7 @@ from archsim.specs.system import SystemSpec
 from microarch.fabric.fabric import Fabric
 from microarch.fabric.grid import ROW_MAJOR
 from microarch.silicon.energy import Activity, run_energy
-from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures
+from microarch.silicon.heat import DieTemperatures, HeatEstimates, Temperatures, voltage
 from microarch.silicon.memories import SRAM
 
 STEPS = 100  # of a clock, as PLLs have them: 15 MHz of 1,980 on an H100
@@ -54,11 +54,11 @@ NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive, and for
-    shares of the power of a die that waits that are more than all of it.
+    """The coefficients of power and heat with a user's values. Raises SpecError for one that is negative, or 0 where
+    its range is above 0, and for shares of the power of a die that waits that are more than all of it.
     """
     for name, value in changes.items():
-        if not value > 0:
+        if not value >= 0 or (value == 0 and NOMINAL.by_name()[name].low > 0):
             raise SpecError(f"economics: {name} must be above 0, got {value!r}")
     found = NOMINAL.change(changes)
     known = found.values()
@@ -224,12 +224,12 @@ class PowerLimits:
         has been simulated.
         """
         known, seconds = self._known, load.time_ns / NS_PER_S
-        voltage = known["lowest_voltage"] + (1 - known["lowest_voltage"]) * np.asarray(clock)
-        blocks = {name: joule * (voltage**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
+        volt = voltage(np.asarray(clock), known["lowest_voltage"])
+        blocks = {name: joule * (volt**2 if name in CORE else 1.0) / seconds for name, joule in load.joule.items()}
         idle_w = blocks.pop(IDLE)
-        leakage_w = known["leakage_share"] * idle_w * voltage
-        blocks[""] = known["clock_share"] * idle_w * clock * voltage**2 + blocks.pop("decision")
-        blocks[""] = blocks[""] + blocks.pop(BUSY) * clock * voltage**2
+        leakage_w = known["leakage_share"] * idle_w * volt
+        blocks[""] = known["clock_share"] * idle_w * clock * volt**2 + blocks.pop("decision")
+        blocks[""] = blocks[""] + blocks.pop(BUSY) * clock * volt**2
         blocks[""] = blocks[""] + (1 - known["leakage_share"] - known["clock_share"]) * idle_w
         heat = None
         if self._heat is not None:

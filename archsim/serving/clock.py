@@ -213,7 +213,8 @@ def layers_ns(state: ServingState, table: StepTable, i, k, tokens, chunks, rest,
     """
     instance, beside = state.instances[i], table.beside
     ranks = instance.last - instance.first
-    whole = routed_ns(state, table, i, max(tokens / beside.stages, 1.0), chunks, ranks, factor)
+    of_micro_batch = max(tokens / beside.stages, min(tokens, 1.0 + state.totals[0].drafts), 1.0)
+    whole = routed_ns(state, table, i, of_micro_batch, chunks, ranks, factor)
     if beside.how == IN_TURN:
         return whole.ns, whole.balance, whole.layer.dispatch + whole.layer.combine
     if beside.how == PARTS:
@@ -247,9 +248,11 @@ def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, 
     ns = 0.0
     if decodes:
         drafts, depth = state.totals[0].drafts, state.totals[0].depth
-        ns += depth * routed_ns(state, table, i, decodes * drafts / depth, np.int64(0), ranks, factor).ns
+        at_once = max(decodes / table.beside.stages, 1.0) * drafts / depth
+        ns += depth * routed_ns(state, table, i, at_once, np.int64(0), ranks, factor).ns
     if chunk_tokens:
-        ns += routed_ns(state, table, i, float(chunk_tokens), np.int64(1), ranks, factor).ns
+        at_once = max(chunk_tokens / table.beside.stages, 1.0)
+        ns += routed_ns(state, table, i, at_once, np.int64(1), ranks, factor).ns
     return state.totals[0].draft_share * ns
 
 
@@ -274,8 +277,14 @@ def iteration_ns(state: ServingState, table: StepTable, i):
         decodes += rank.decodes
     shared, balance, moved = layers_ns(state, table, i, last, tokens, chunks, rest, before, laws)
     totals.balance += balance
-    shared += drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first, laws)
+    drafted = drafted_ns(state, table, i, decodes, prompted, instance.last - instance.first, laws)
+    shared += drafted
     stages = table.beside.stages
+    if stages > 1 and totals.draft_share > 0:
+        # Layers are divided so that all stages take as long. The last one drafts, of one micro-batch after the other.
+        filled = stages if chunks else min(stages, float(requests))
+        drafted += slowest - rest
+        shared += max(filled * drafted - slowest - shared, 0.0)
     if stages > 1 and chunks and (instance.quiet > 0 or instance.iterations <= 1):
         # Prompts after decodes alone: m micro-batches on p stages take m + p - 1 turns (GPipe, arXiv 1811.06965,
         # section 2.1), of which those before it filled none of the last p - 1.

@@ -185,17 +185,18 @@ def pipeline_of(engine: ServingEngine, sizes: int) -> Overlap:
     one to the next by a copy, between nodes where the stages need more than one; copies that were not measured are
     those of the nearest GPU. On a wafer it is over its own links. Raises LawMissing.
     """
-    parallel, tokens = engine.parallel, np.arange(sizes)
+    parallel, tokens, rows = engine.parallel, np.arange(sizes), 1 + engine.drafts
     if engine.links is not None:
         hop_ns = engine.links.next_stage_ns(
             tokens * engine.model.hidden * ACTIVATION_BYTES, parallel.ranks, parallel.stages
         )
-        return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, hop_ns, 0.0))
+        return Overlap(stages=parallel.stages, rows=rows, hop_ns=np.where(tokens > 0, hop_ns, 0.0))
     placement = "inter_node" if parallel.ranks * parallel.stages > domain_of(engine.calibration) else "intra_node"
     n_bytes = np.maximum(tokens * engine.model.hidden * ACTIVATION_BYTES, 1)
     laws = with_copies(Laws(engine.calibration), placement)
     copied = laws.copy(n_bytes, placement=placement).ns
-    return Overlap(stages=parallel.stages, hop_ns=np.where(tokens > 0, copied, 0.0), hops_of=laws.calibration.gpu)
+    hop_ns = np.where(tokens > 0, copied, 0.0)
+    return Overlap(stages=parallel.stages, rows=rows, hop_ns=hop_ns, hops_of=laws.calibration.gpu)
 
 
 def sharing_of(engine: ServingEngine, sizes: int) -> Overlap:

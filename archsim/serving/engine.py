@@ -94,10 +94,10 @@ class ServingEngine(NamedTuple):
     ``routing``: None where experts come from traffic. ``rates``: of a die that is not the calibrated GPU; ``links``: of
     its machine.
     ``expert_slots``: of the fullest rank, all layers together; None: its share of the experts. ``overlap``: what runs
-    beside what. ``mtp_layers``: of multi-token prediction, which draft. ``static``: a static batch,
-    None for requests that come one by one. ``offload``: of experts, None: all are in HBM. ``shares_prompts``: whether
-    its groups of data-parallel attention share the tokens of every prompt, and have no decodes. ``decodes_alone``,
-    ``prefills_alone``: whether other engines compute the prompts, or decode.
+    beside what. ``mtp_layers``: of multi-token prediction, which draft; ``drafts``: of a decode. ``static``: a static
+    batch, None for requests that come one by one. ``offload``: of experts, None: all are in HBM.
+    ``shares_prompts``: whether its groups of data-parallel attention share the tokens of every prompt, and have no
+    decodes. ``decodes_alone``, ``prefills_alone``: whether other engines compute the prompts, or decode.
     """
 
     model: ModelSpec
@@ -112,6 +112,7 @@ class ServingEngine(NamedTuple):
     expert_slots: int | None = None
     overlap: Overlap = Overlap()
     mtp_layers: int = 0
+    drafts: int = 0
     static: StaticBatch | None = None
     offload: Offload | None = None
     shares_prompts: bool = False

@@ -23,7 +23,7 @@ from archsim.policies.registry import place_experts
 from archsim.serving.deployment import BY_RANK, GATHERED, GATHERED_RANKS, Built, gathering_of
 from archsim.serving.engine import ServingEngine
 from archsim.serving.groups import DECODES as DECODE_ROW
-from archsim.serving.groups import ExpertGroup, Gathered, Parts, Say, slots_of
+from archsim.serving.groups import FEWEST_PROMPT_TOKENS, ExpertGroup, Gathered, Parts, Say, slots_of
 from archsim.serving.requests import TokenPool, token_pool
 from archsim.serving.simulate import Scheduler
 from archsim.serving.tabulated import Overlap
@@ -91,6 +91,7 @@ def groups_of(serving: Serving, engine: ServingEngine, built: Built, scheduler: 
     sums = GATHERING.get(assumptions.dispatch, GATHERING[GATHERED])
     moved = gathering_of(engine, built.laws.sizes, sums) if together else None
     parts = _parts(built, scheduler, serving.model, moved, host.experts, host.moves)
+    parts = parts._replace(most_decodes=parts.most_decodes * (1 + engine.drafts))
     shared = system.launch == WITH_KERNELS and parallel.dp == 1
     return GroupBuilder(scenario, pool_of(serving), parts, spec.every, shared, {})
 
@@ -106,7 +107,8 @@ def _parts(
     table, ranks = built.pool.table, built.laws.parallel.dp
     rest_ns = (table.local + table.links.of_rank) / len(model.moe_layer_ids)
     most = ranks * (scheduler.max_num_batched_tokens + scheduler.max_num_seqs)
-    return Parts(moved, rest_ns, factor, ranks, ranks * scheduler.max_num_seqs, most)
+    decodes = max(ranks * scheduler.max_num_seqs, FEWEST_PROMPT_TOKENS // 2)
+    return Parts(moved, rest_ns, factor, ranks, decodes, most)
 
 
 def _refuse_unmodelled(model: ModelSpec) -> None:

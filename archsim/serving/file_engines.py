@@ -156,6 +156,7 @@ def engine_of(serving: Serving, parallel: ParallelSpec, apart: ExpertsOnSpec | N
         expert_slots=slots,
         overlap=overlap,
         mtp_layers=speculation_of(serving).layers,
+        drafts=speculation_of(serving).drafts,
         static=static_batch(serving, parallel),
         offload=_offload_of(serving, parallel),
         shares_prompts=shares,
@@ -222,7 +223,7 @@ def _refuse_beside_stages(serving: Serving, stages: int, apart: ExpertsOnSpec | 
     for odd, what in (
         (apart is not None, "experts on separate devices (experts_on)"),
         (serving.assumptions.overlap != NO_OVERLAP, f"assumptions.overlap: {serving.assumptions.overlap}"),
-        (spec.speculation != "none", "speculation"),
+        (spec.speculation != "none" and spec.engine != NONE, f"speculation under {spec.engine}"),
         (spec.static_batch is not None, "a static batch"),
     ):
         if odd:

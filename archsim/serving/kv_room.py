@@ -164,7 +164,7 @@ def _no_room(engine: ServingEngine, scheduler: Scheduler, room: rank_memory.KvRo
     return (
         f"{engine.model.name}: {(demand - activations) / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of "
         f"activations on a rank leave no room for KV: with a block of it they need {(demand + block) / 1e9:.1f} GB, "
-        f"HBM has {bound / 1e9:.1f} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.0f} GB{room.nowhere}), "
+        f"HBM has {bound / 1e9:.3g} ({engine.utilisation:.0%} of {engine.hbm_bytes / 1e9:.3g} GB{room.nowhere}), "
         f"{gap / 1e9:.1f} GB too little. It would fit with {', or '.join(found)}"
     )
 

@@ -64,8 +64,9 @@ def serve_requests(
     """Like ``serve``, but for a deployment and requests that are built already. ``logged``: how many iterations to keep
     a log of.
     """
-    served, deployment, clocked = _serve_at_clock(serving, deployment, requests, max(logged, LOGGED), progress)
-    power = _power(serving, deployment, served, clocked)
+    engine = engine_of(serving, serving.spec.parallel) if serving.spec.disaggregated == "none" else None
+    served, deployment, clocked = _serve_at_clock(serving, deployment, engine, requests, progress, max(logged, LOGGED))
+    power = _power(serving, deployment, engine, served, clocked)
     if not logged:
         served = served._replace(log=served.log[:0])
     longer = _longer(serving, deployment, requests, served)
@@ -86,13 +87,18 @@ def at_full_clock(serving: Serving) -> Serving:
 
 
 def _serve_at_clock(
-    serving: Serving, deployment: Deployment, requests: Requests, logged: int, progress: Progress
+    serving: Serving,
+    deployment: Deployment,
+    engine: ServingEngine | None,
+    requests: Requests,
+    progress: Progress,
+    logged: int,
 ) -> tuple[Served, Deployment, Clocked | None]:
     """What happens at the highest clock within the limits of the machine, and the deployment at that clock; at the full
     one, and None, where it has no limits or engines are not identical.
     """
-    spec, system, parallel = serving.spec, serving.system, serving.spec.parallel
-    if not has_limits(system) or spec.disaggregated != "none":
+    system = serving.system
+    if not has_limits(system) or engine is None:
         return simulate_requests(serving, deployment, requests, logged, progress), deployment, None
 
     def run(clock: float) -> tuple[Served, Deployment]:
@@ -100,20 +106,20 @@ def _serve_at_clock(
         return simulate_requests(serving, own, requests, logged, progress), own
 
     def joule_of(ran: tuple[Served, Deployment]) -> tuple[dict[str, float], Activity]:
-        joule, done = energy(ran[0], engine_of(serving, parallel), system, deployment.devices)
+        joule, done = energy(ran[0], engine, system, deployment.devices)
         return {name: each / deployment.devices for name, each in joule.items()}, done
 
     (served, own), clocked = run_within(system, deployment.devices, run, joule_of)
     return served, replace(own, notes=(*deployment.notes, clocked.told(system))), clocked
 
 
-def _power(serving: Serving, deployment: Deployment, served: Served, clocked: Clocked | None = None) -> dict[str, Any]:
+def _power(
+    serving: Serving, deployment: Deployment, engine: ServingEngine | None, served: Served, clocked: Clocked | None
+) -> dict[str, Any]:
     """Fields of `Measures` on power; {} where engines are not identical."""
-    spec, system = serving.spec, serving.system
-    apart = deployment.decode is not None or spec.experts_on is not None
-    if apart or spec.parallel is None or not len(served.log):
+    system = serving.system
+    if engine is None or not len(served.log):
         return {}
-    engine = engine_of(serving, spec.parallel)
     limit_w = system.power.die_limit_w if system.power is not None else None
     if limit_w is None:
         limit_w = BOARD_W.get(system.compute.calibration or "", np.inf) if is_measured(system) else np.inf

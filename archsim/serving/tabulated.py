@@ -37,6 +37,7 @@ from archsim.serving.clock import OCTAVE, LinkTimes, OverlapTimes, StepTable, ti
 class Overlap(NamedTuple):
     """``how``: of `archsim.iteration.overlap`; ``sms_share``: of the SMs, those that transfers take as long as they
     run; ``flop_per_s``: at peak; ``parts``: micro-batches whose experts are on another side; ``stages``: of a pipeline;
+    ``rows``: of a decode in it, drafts included;
     ``hop_ns``: float64[tokens of a rank] of hidden vectors from one stage to the next, by copies of ``hops_of``.
     ``sharing``: groups of ranks that share the tokens of every prompt; ``shared_ns``: float64[tokens of a prompt] in
     which they gather its keys and values, of all layers.
@@ -47,6 +48,7 @@ class Overlap(NamedTuple):
     flop_per_s: float = np.inf
     parts: int = 1
     stages: int = 1
+    rows: int = 1
     hop_ns: np.ndarray = np.zeros(1)
     hops_of: str = ""
     sharing: int = 1
@@ -107,8 +109,9 @@ def _table(
     linked = laws.ns(ALL_REDUCE) + _more_of_halves(laws, overlap, TOKENS, (ALL_REDUCE,))
     links_up = [laws.ns(ALL_REDUCE, rows=rows) for rows in (DECODES, PROMPTS)]
     head = laws.ns(*CAUSES, rows=SAMPLED)
-    if overlap.stages > 1:  # a token passes all stages, with the others of its micro-batch
-        at = -(-np.arange(laws.sizes) // overlap.stages)
+    if overlap.stages > 1:  # a token passes all stages, with the others of its micro-batch, which has whole requests
+        tokens = np.arange(laws.sizes)
+        at = np.minimum(tokens, overlap.rows * -(-tokens // (overlap.rows * overlap.stages)))
         local, linked = local[at], linked[at] + overlap.stages * overlap.hop_ns[at]
         head, decode_up, prefill_up = head[at], decode_up[at], prefill_up[at]
         links_up = [each[at] for each in links_up]

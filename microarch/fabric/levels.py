@@ -20,6 +20,7 @@ The network of a level is one of the topologies above. Links of level i are of c
 shared port of level i of class ``levels + i``. Routes do not depend on traffic.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -65,10 +66,26 @@ def build_levels(levels: tuple[Level, ...]) -> Graph:
     for number, level in enumerate(levels[1:], 1):
         if level.per not in JOINS:
             raise ValueError(f"level {number}: per {level.per!r}: expected one of {', '.join(JOINS)}")
-        group = JOINS[level.per](group, levels[: number + 1], number, len(levels))
+        group = _join(group, levels[: number + 1], number, len(levels))
     if len(levels) == 1 and levels[0].kind in GRIDS:
         return assemble(levels[0].kind, group.dies, group.wiring, group.places)
     return assemble("levels", group.dies, group.wiring, group.places)
+
+
+def _join(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
+    """With the further routes of some dies: those of the groups and of the network that joins them, at once."""
+    join, network, inner = JOINS[levels[-1].per], _network(levels[-1]), group.wiring.others
+    found = join(group, levels, network, number, of)
+    if levels[-1].per == "edge" or inner is network.others is None:
+        return found
+    if inner is not None:
+        dies = np.tile(inner[1], levels[-1].members)
+        group = group._replace(wiring=replace(group.wiring, following=inner[0]))
+    if network.others is not None:
+        dies = dies if inner is not None else np.repeat(network.others[1], group.dies)
+        network = replace(network, following=network.others[0])
+    further = join(group, levels, network, number, of).wiring.following
+    return found._replace(wiring=replace(found.wiring, others=(further, dies)))
 
 
 def _innermost(level: Level) -> _Group:
@@ -110,10 +127,9 @@ def _numbers(group: _Group, count: int) -> np.ndarray:
     return np.concatenate([copy * dies + np.arange(dies), count * dies + copy * others + np.arange(others)], axis=1)
 
 
-def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _Group:
+def _per_gpu(group: _Group, levels: tuple[Level, ...], network: Wiring, number: int, _: int) -> _Group:
     """A network for die r of all groups, for every r."""
     count, dies = levels[-1].members, group.dies
-    network = _network(levels[-1])
     edges, classes, inside = _inside(group, count)
     middles, nodes = network.nodes - count, len(inside)
     rails = np.arange(dies)[:, None]
@@ -136,10 +152,9 @@ def _per_gpu(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _
     return _Group(count * dies, wiring, None, None)
 
 
-def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -> _Group:
+def _per_group(group: _Group, levels: tuple[Level, ...], network: Wiring, number: int, of: int) -> _Group:
     """A network of shared ports, one per group, to which all dies of the group are linked."""
     count, dies = levels[-1].members, group.dies
-    network = _network(levels[-1])
     edges, classes, inside = _inside(group, count)
     nodes, total = len(inside), count * dies
     member = nodes + np.arange(network.nodes)  # ports first, then the network's other nodes
@@ -157,7 +172,7 @@ def _per_group(group: _Group, levels: tuple[Level, ...], number: int, of: int) -
     return _Group(total, Wiring(np.concatenate([edges, own_edges, to_ports]), classes, following), None, None)
 
 
-def _per_edge(group: _Group, levels: tuple[Level, ...], number: int, _: int) -> _Group:
+def _per_edge(group: _Group, levels: tuple[Level, ...], _: Wiring, number: int, __: int) -> _Group:
     """One large grid; links between groups belong to the level."""
     level, inner = levels[-1], levels[:-1]
     meshes = all(each.kind == "mesh" for each in inner)

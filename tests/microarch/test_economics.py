@@ -19,6 +19,7 @@ from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.evidence.power import gpu_power_w, power_cases
 from archsim.report.units import estimate_texts
+from archsim.runs.clocks import DieLoad, PowerLimits, heat_with
 from archsim.runs.energy import Activity, activity_of, energy_of, full_load_w
 from archsim.runs.notes import result_notes
 from archsim.runs.prices import Coefficients, build_costs
@@ -36,7 +37,7 @@ from microarch.silicon.cost import (
 )
 from microarch.silicon.energy import EnergyEstimates, run_energy
 from microarch.silicon.estimates import Estimate
-from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane
+from microarch.silicon.heat import DieTemperatures, HeatEstimates, plane, voltage
 
 ACTIVITY = Activity(
     time_s=2.0, hbm_bytes=3e12, d2d_byte_hops=5e12, llc_bytes=7e12, flop=1.1e15, decision_s=0.13, tokens=17.0,
@@ -374,6 +375,16 @@ def test_a_gpu_at_its_limit_lowers_its_clock(cases):
     rates = 1e12, 800e12, 2, H100_MM2, EnergyEstimates(), 64
     clocks = [gpu_power_w(*rates, limit_w, 1.32)[1] for limit_w in (300, 500, 700, 900, 5000)]
     assert clocks == sorted(clocks) and clocks[-1] == 1.32
+
+
+@pytest.mark.parametrize("at_no_clock", [0.0, 0.66])
+def test_one_law_of_voltage_holds_clocks_of_machines_and_of_gpus(at_no_clock):
+    """An operation takes V², and there are as many of them a second."""
+    limits = PowerLimits(load_system("dojo"), heat_with({"lowest_voltage": at_no_clock}))
+    blocks = dict.fromkeys(("llc", "hbm", "busy", "d2d", "pieces", "decision", "idle"), np.zeros(25))
+    watt = limits.at(DieLoad(1e9, blocks | {"compute": np.full(25, 60.0)}), 0.5).die_w[0]
+    assert watt == pytest.approx(60 * (at_no_clock + (1 - at_no_clock) / 2) ** 2)
+    assert watt == pytest.approx(60 * voltage(0.5, at_no_clock) ** 2)
 
 
 def test_fp8_at_its_fastest_measured_rate_draws_the_limit_too(shared):

@@ -169,6 +169,20 @@ def test_no_routes_of_a_torus_load_its_busiest_link_less(kind):
             assert busiest == least or x * y == 1, (x, y)
 
 
+@pytest.mark.parametrize("per", ["gpu", "group"])
+@pytest.mark.parametrize("sides", [(2, 6), (4, 6), (6, 6)])
+def test_a_torus_in_a_hierarchy_is_as_balanced_as_alone(sides, per):
+    """Inside groups, and between them: every die of two sends to both of each other group, over rails or ports."""
+    alone = np.bincount(build_levels((Level("torus", sides),)).route_links).max()
+    torus, pair = Level("torus", sides, per), Level("switch", (2, 1), per)
+    inner, outer = build_levels((torus, pair)), build_levels((pair, torus))
+    dies = prod(sides)
+    within = [inner.route(a, b) for a in range(2 * dies) for b in range(2 * dies) if a // dies == b // dies]
+    assert np.bincount(np.concatenate(within)).max() == alone
+    of_torus = np.bincount(outer.route_links, minlength=outer.links)[outer.link_class == 1]
+    assert of_torus.max() == (2 if per == "gpu" else 4) * alone
+
+
 def test_rails_are_reached_inside_the_own_group_first():
     """Two nodes of four GPUs: 1 of node 0 to 3 of node 1 goes over the node's switch to 3, then over rail 3."""
     graph = build_levels((Level("switch", (4, 1)), Level("switch", (2, 1), "gpu")))

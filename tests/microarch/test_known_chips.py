@@ -35,13 +35,21 @@ def usd(machine):
     return sum(float(each) for each in machine.usd.values())
 
 
+PEAK = "arrays at their peak"
+OUTSIDE = {("B200", "waiting"), ("Cerebras WSE-3", "area"), ("Groq LPU", "area")} | {
+    (chip, PEAK) for chip in ("Tesla D1", "Cerebras WSE-3", "Groq LPU", "TSMC SoW-X")
+}  # fmt: skip
+
+
 def test_chips_that_exist_are_within_their_bars_or_say_why():
     found = list(known_figures(served=False))
     assert {each.chip for each in found} >= {"H100 SXM", "H200 SXM", "B200", "MI300X", "Tesla D1", "Cerebras WSE-3"}
     outside = [each for each in found if not each.within]
-    assert len(found) == 35 and all(each.why and each.source for each in outside)
+    assert len(found) == 37 and all(each.why and each.source for each in outside)
     capped = [each for each in found if each.unit == "%"]  # rates at a power limit
-    assert len(capped) == 4 and sum(each.within for each in capped) >= 3 and len(set(outside) - set(capped)) <= 5
+    assert len(capped) == 4 and sum(each.within for each in capped) >= 3 and {
+        (each.chip, each.what) for each in set(outside) - set(capped)
+    } <= OUTSIDE  # fmt: skip
     assert all(each.low < each.found < each.high for each in capped)
     prices = [each for each in found if each.unit == "USD"]
     assert len(prices) == 4 and all(each.within for each in prices)
@@ -51,7 +59,7 @@ def test_chips_that_exist_are_within_their_bars_or_say_why():
 def test_machines_that_exist_serve_within_a_factor_of_two_or_say_why():
     found = list(served_figures())
     outside = [each for each in found if not each.within]
-    assert len(found) == 7 and len(outside) <= 2 and all(each.why and each.source for each in outside)
+    assert len(found) == 7 and not outside and all(each.source for each in found)
     assert all(each.low < each.found < each.high for each in found)
 
 
@@ -157,14 +165,18 @@ WRITTEN = {
         "dft vrm pdn tsv optics cpo noc interconnect host pcie ssd warpage aging cost bom voltage dvfs leakage pue "
         "security foundry transistors substrate wafer_diameter v_cache sram_mb vf_curve dvfs_domains board_power "
         "junction liquid_cooling binning spare_dies mttf dma tlb coherence qos in_network_reduction link_width "
-        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table",
+        "wafer_count emib rdl_layers pump immersion tj_max guardband wear_leveling parity crossbar arbiter page_table "
+        "hbm_cost hbm_price power_density fin_pitch gate_pitch memory_bandwidth kv_memory io_power spare_rows "
+        "gpus mesh_x peak",
     "hbm": "banks refresh trefi ecc channels page_policy stack_height energy_per_bit generation "
-        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version",
+        "pins data_rate bus_width cas timing controllers pim bandwidth_per_stack price_per_gb version "
+        "stack_bandwidth retention layers",
     "d2d": "lanes serdes fec ber retry phy distance virtual_channels flit energy_per_bit "
-        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count",
-    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size",
+        "pitch beachfront links_per_edge bandwidth_per_link modulation protocol latency lane_count "
+        "jitter degree duplex",
+    "llc": "llc_bandwidth l1 sharing slices line_size prefetcher bandwidth ports inclusive size miss_penalty hit_rate",
     "compute": "frequency tensor_cores sms systolic_array sparsity tops precision vdd "
-        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop",
+        "fp16 peak_bf16 clock_mhz tile_size mfu warps pj_per_flop clock_rate peak_fp4 macs",
 }  # fmt: skip
 
 
@@ -208,3 +220,7 @@ def test_busy_kernels_draw_more_with_their_rows_and_nothing_where_all_multiply()
     none = known.change({"busy_w_per_mm2": 0.0, "crowded_w_per_mm2": 0.0})
     full = 0.68 * 989e12
     assert gpu_power_w(1e11, full, 2, 814.0, known)[0] == pytest.approx(gpu_power_w(1e11, full, 2, 814.0, none)[0])
+    work = [
+        [gpu_power_w(1e12, 1e13, 2, 814.0, each, 64, boost=boost)[0] for each in (known, none)] for boost in (1, 1.32)
+    ]
+    assert work[0][0] - work[0][1] == pytest.approx(work[1][0] - work[1][1])  # at the highest clock, whichever it is

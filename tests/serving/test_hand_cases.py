@@ -721,6 +721,30 @@ def test_more_stages_are_no_faster_for_one_request_and_bubbles_are_exact():
     assert times[1] * 1e6 == pytest.approx(times[0] * 1e6 + 2 * hop, rel=1e-3)
 
 
+def drafted_ms(pp, requests, drafts=1, method="mtp", tp=4):
+    """Of an iteration that accepts no draft, from one to the next."""
+    many = {"concurrency": requests, "input": {"fixed": 2000}, "output": {"fixed": 8}, "count": requests}
+    speculation = {"draft_tokens": drafts, "acceptance": 0.0, "method": method}
+    return tpot_ms(loaded({"attention": {"tp": tp}, "pp": pp}, requests=many, speculation=speculation))
+
+
+def test_a_request_and_its_drafts_pass_all_stages_together():
+    """They are one micro-batch, and the last stage drafts: as on one stage, and two copies of all rows."""
+    hop = pipeline_of(side_of(loaded({"attention": {"tp": 4}, "pp": 2})), 5).hop_ns[4]
+    for method in ("ngram", "mtp"):
+        one, two = (drafted_ms(pp, 1, 3, method) for pp in (1, 2))
+        assert two * 1e6 == pytest.approx(one * 1e6 + 2 * hop, rel=1e-3)
+
+
+def test_a_stage_that_drafts_longer_than_others_work_sets_the_pace():
+    """16 drafts of a layer each are most of an iteration of 27 layers: 4 requests on 4 stages draft in turn."""
+    one, four = (drafted_ms(4, requests, 16, tp=2) for requests in (1, 4))
+    drafting = one - drafted_ms(4, 1, 16, "ngram", tp=2)
+    assert 4 * drafting > one and 4 * drafting < four < 4.5 * drafting
+    mtp, ngram = ([drafted_ms(4, requests, 1, how, tp=2) for requests in (1, 4)] for how in ("mtp", "ngram"))
+    assert mtp[1] - ngram[1] == pytest.approx(mtp[0] - ngram[0], rel=0.1)  # one draft: layers are divided evenly
+
+
 def test_a_first_prompt_fills_the_pipeline():
     """m = p micro-batches take 2 p - 1 turns where no prompt was before them."""
     ttft = []

@@ -14,6 +14,7 @@ from archsim.iteration.machine import has_measured_links, scaled_report
 from archsim.laws.tables import MachineCalibration
 from archsim.runs.energy import full_load_w
 from archsim.runs.prices import build_costs
+from archsim.serving.clocks import full_clock_note
 from archsim.serving.deployment import build, laws_of, offloaded_ns, pipeline_of
 from archsim.serving.file_engines import engine_of, host_for
 from archsim.serving.outcome import measured_residual
@@ -195,10 +196,24 @@ def test_machines_that_keep_weights_in_sram_serve_within_a_factor_of_two(file, p
     assert published / 2 < 1e3 / times_ms(load_serving(f"configs/{file}.yaml"))[1] < published * 2
 
 
-def six_wafers_ms(hop_us=1, **compute):
+DRAFTS = {"acceptance": 0.0, "method": "ngram"}
+
+
+def six_wafers_ms(hop_us=1, speculation="none", **compute):
     levels = [{"mesh": [8, 4]}, {"switch": 6, "per": "group", "bandwidth": "150 GB/s", "hop_latency": f"{hop_us} us"}]
     system = {"like": "wse3_cluster", "name": "own", "fabric": {"levels": levels}, "compute": compute}
-    return times_ms(load_serving(read_yaml("configs/serve_wse3_moe.yaml").data | {"system": system}))[1]
+    given = {"system": system, "speculation": speculation}
+    return times_ms(load_serving(read_yaml("configs/serve_wse3_moe.yaml").data | given))[1]
+
+
+def test_drafts_beside_a_pipeline_take_their_rows_and_layers():
+    """One user, none accepted: rows of experts that are verified take time, and so does the layer that drafts."""
+    none, one, three = (six_wafers_ms(speculation=DRAFTS | {"draft_tokens": each} if each else "none")
+                        for each in (0, 1, 3))  # fmt: skip
+    mtp = six_wafers_ms(speculation=DRAFTS | {"draft_tokens": 1, "method": "mtp"})
+    assert none < one < three and one < mtp < one + none / 36 * 1.5
+    accepted = six_wafers_ms(speculation=DRAFTS | {"draft_tokens": 1, "acceptance": 1.0})
+    assert accepted == pytest.approx(one / 2, rel=0.02)
 
 
 def test_experts_of_a_die_of_its_own_take_the_latency_of_its_kernels():
@@ -227,6 +242,13 @@ def test_a_lower_limit_slows_prompts_alone_and_is_kept():
     for each, watt in found[2:]:
         assert each.measures.device_w <= watt and "limited by the power of a die" in each.deployment.notes[-1]
     assert found[3][0].measures.tpot.mean < 1.1 * free.measures.tpot.mean  # decode waits for HBM
+
+
+def test_searches_say_that_they_keep_the_full_clock():
+    free, held = (mine(power=each) for each in (None, {"die_limit": "300 W"}))
+    assert not list(full_clock_note(of_machine(free, tp=1, model="llama-3.1-8b").system))
+    (note,) = full_clock_note(of_machine(held, tp=1, model="llama-3.1-8b").system)
+    assert "full clock" in note and "archsim serve" in note
 
 
 def test_power_of_a_wafer_that_serves_lies_between_its_idle_and_its_public_power():

@@ -22,6 +22,7 @@ from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
+from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import Upkeep
@@ -87,7 +88,8 @@ def recommend(
         Tried(kind, Configuration(
             parallel, 1, USUAL_SEQS, USUAL_TOKENS, precision=each.dtypes, draft_tokens=each.drafts,
         ), 0.0, 0.0)
-        for kind, each in enumerate(kinds) for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
+        for kind, each in enumerate(kinds)
+        for parallel in sizes_of(each.serving, _most_ranks(each.offer, len(asked.offers)))
     ]  # fmt: skip
     report(f"estimating {len(every)} {'size' if len(every) == 1 else 'sizes'} of engines")
     for each in every:  # here, so that no process compiles or loads what another one does
@@ -375,6 +377,7 @@ def _notes(race: Race, best: Recommended) -> Iterator[str]:
         yield datasheet_note([system.name])
     if scale_rate := scaled_report(system):
         yield scale_rate
+    yield from full_clock_note(system)
     yield from asked.notes
     if asked.assumed:
         yield (

@@ -10,6 +10,7 @@ import numpy as np
 from archsim.base.quantities import TIME, format_quantity
 from archsim.base.tables import INTEGER, MOST_ROWS, REAL, TEXT, Shown, Table
 from archsim.report.units import listing, percent, significant
+from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import UNDEFINED, Measures, number
 from archsim.specs.serving import SloSpec
 from archsim.specs.serving_files import Serving
@@ -146,6 +147,7 @@ def best_sentences(serving: Serving, found: Sequence[ConfigurationResult]) -> It
         f"requests/s on {choice.devices} devices: {best.within_slo:.1%} of its requests "
         f"{_within_limits(serving.spec.slo)}."
     )
+    yield from full_clock_note(serving.system)
     if len(group.choices) > 1:
         yield f"{len(group.choices)} configurations have the same numbers: {group.name}."
     yield from (each for each in (best.saturated, best.unsteady) if each)
