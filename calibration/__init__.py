@@ -6,10 +6,10 @@ Front: `fit.calibrate.calibrate_gpus`, `fit.mesh.fit_meshes`, `measurements.read
 Units and errors: Tables are in the units of `measurements.schema`; fitted times are ns. A file that is refused is a
     `CalibrationError` and takes no table away.
 Laws:
-    1. The newest version of a source is taken (test_the_newest_version_is_taken_everywhere).
-    2. Builds and node counts are never pooled
+    INV-62. The newest version of a source is taken (test_the_newest_version_is_taken_everywhere).
+    INV-63. Builds and node counts are never pooled
        (test_ranks_of_one_node_and_of_two_and_their_builds_are_never_pooled).
-    3. Times grow with work (test_the_law_never_falls_with_more_work).
+    INV-22. Times grow with work (test_the_law_never_falls_with_more_work).
 Journey: CSV files of a GPU → `read_measurements` → `consensus` of repeats → one fit for each section → a
     calibration file.
 """

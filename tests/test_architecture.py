@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from support.source import parsed, statements
 
 from archsim.report.reference import architecture_page
@@ -189,15 +190,20 @@ def test_every_room_says_its_question_front_units_laws_and_a_journey(trees):
     texts = {name: ast.get_docstring(trees[ROOT.joinpath(*name.split("."), "__init__.py")]) or "" for name in rooms}
     contracts = {name: text for name, text in texts.items() if all(part in text for part in PARTS)}
     assert len(contracts) >= 17
-    wrong = []
+    wrong, numbers = [], {}
     for room, text in contracts.items():
         front = re.findall(r"`([\w.]+)`", text.partition("Front: ")[2].partition("Units and errors: ")[0])
-        laws = re.findall(r"\((test_\w+)\)", text.partition("Laws:\n")[2])
+        numbered = re.findall(r"(INV-\d+)\. [^(]*\((test_\w+)\)", text.partition("Laws:\n")[2])
+        laws = [test for _, test in numbered]
+        numbers |= dict(numbered)
         wrong += [f"{room}: {name} is no test" for name in laws if name not in tests]
         wrong += [f"{room}: {name} is not there" for name in front if not is_named(f"{room}.{name}", trees)]
         if not 1 <= len(front) <= 12 or not laws or len(text.splitlines()) > 40:
             wrong.append(f"{room}: {len(front)} names, {len(laws)} laws, {len(text.splitlines())} lines")
     assert wrong == []
+    assert len(set(numbers.values())) == len(numbers)
+    mutants = yaml.safe_load((ROOT / "tests" / "law_mutants.yaml").read_text(encoding="utf-8"))
+    assert numbers == {number: row["test"].rpartition("::")[2] for number, row in mutants.items()}
 
 
 def is_named(full: str, trees) -> bool:

@@ -7,8 +7,8 @@ Front: `errors.SpecError`, `errors.did_you_mean`, `quantities.parse_quantity`, `
 Units and errors: Quantities become base units: ns, bytes, FLOP, W, USD. An error that a user can mend is an
     `ArchsimError`; a `SpecError` names file, line and key.
 Laws:
-    1. What is written reads back exactly (test_written_quantity_reads_back_exactly).
-    2. Compiled code for another processor finds the same bits
+    INV-12. What is written reads back exactly (test_written_quantity_reads_back_exactly).
+    INV-13. Compiled code for another processor finds the same bits
        (test_shipped_code_finds_the_same_bits_as_code_for_this_processor_and_nothing_is_compiled).
 Journey: `80 GB` in a file → `yaml.read_yaml` keeps its line → `fields.Spec` checks it → `quantities.parse_quantity`
     → 80e9 bytes.

@@ -6,10 +6,10 @@ Front: `loop.Replay`, `loop.RunOutcome`, `engine.EventEngine`, `demand.RunDemand
 Units and errors: Times are ns on the clock of the machine, which leaves decisions out; traffic is bytes. A broken
     law of a record names the record.
 Laws:
-    1. A faster die never slows a run (test_a_faster_die_never_slows_a_run).
-    2. Parts of a time sum to it (test_parts_of_a_time_sum_to_it).
-    3. Copies never take more than the room there is (test_copies_never_take_more_than_the_room_there_is).
-    4. Skewed traffic is never faster (test_skewed_traffic_is_never_faster).
+    INV-28. A faster die never slows a run (test_a_faster_die_never_slows_a_run).
+    INV-29. Parts of a time sum to it (test_parts_of_a_time_sum_to_it).
+    INV-30. Copies never take more than the room there is (test_copies_never_take_more_than_the_room_there_is).
+    INV-31. Skewed traffic is never faster (test_skewed_traffic_is_never_faster).
 Journey: `StepDemand` → the policy's `Plan` → `work` → kernels of `event`, `archsim.engine.analytic` or `interpreted` →
     `StepTimes`.
 """

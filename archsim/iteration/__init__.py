@@ -5,10 +5,11 @@ Front: `times.IterationLaws`, `times.iteration_times`, `times.Batches`, `memory.
 Units and errors: Times are ns, memory is bytes of one rank. A layout that does not fit is a `SpecError` with both
     numbers.
 Laws:
-    1. Parts sum to the iteration and layers to their part
+    INV-32. Parts sum to the iteration and layers to their part
        (test_parts_sum_to_the_iteration_and_layers_to_their_part).
-    2. Longer contexts and more requests are never faster (test_longer_contexts_and_more_requests_are_never_faster).
-    3. More memory never leaves less room (test_more_memory_never_leaves_less).
-    4. Runs and served engines have one iteration (test_runs_and_served_engines_have_one_iteration_of_a_gpu).
+    INV-33. Longer contexts and more requests are never faster
+       (test_longer_contexts_and_more_requests_are_never_faster).
+    INV-34. More memory never leaves less room (test_more_memory_never_leaves_less).
+    INV-35. Runs and served engines have one iteration (test_runs_and_served_engines_have_one_iteration_of_a_gpu).
 Journey: Model, machine and batch → `times.IterationLaws` → attention, experts, collectives, host → `iteration_ns`.
 """

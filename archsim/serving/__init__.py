@@ -6,9 +6,9 @@ Front: `serving.serve`, `serving.deploy`, `outcome.Deployment`, `serving.simulat
 Units and errors: Times are ns, rates requests or tokens per second. What cannot be served is a `SpecError` before
     the clock starts.
 Laws:
-    1. Tokens are conserved and equal runs are equal (test_tokens_are_conserved_and_equal_runs_are_equal).
-    2. Too little KV preempts and still ends (test_too_little_kv_preempts_and_still_ends).
-    3. What can never be served is refused (test_what_can_never_be_served_is_refused).
+    INV-43. Tokens are conserved and equal runs are equal (test_tokens_are_conserved_and_equal_runs_are_equal).
+    INV-44. Too little KV preempts and still ends (test_too_little_kv_preempts_and_still_ends).
+    INV-45. What can never be served is refused (test_what_can_never_be_served_is_refused).
 Journey: A serve file → `serving.deploy` tabulates iterations → the clock in `loop` → `measures.Measures` → TTFT,
     TPOT, goodput, W.
 """

@@ -5,6 +5,6 @@ Front: `comparison.Comparison`, `sure.find_sure`, `why.Why`, `ablation.ablated_e
 Units and errors: A study returns a record with its numbers in the units of runs. A question that its inputs do not
     answer is a `SpecError`.
 Laws:
-    1. Causes sum to a decode step (test_causes_sum_to_a_decode_step).
+    INV-46. Causes sum to a decode step (test_causes_sum_to_a_decode_step).
 Journey: Runs or files → one study → sentences, figures and tables → `archsim.report`.
 """

@@ -5,9 +5,9 @@ Front: `worlds.Worlds`, `worlds.draws_of`, `propagation.propagate`, `system_quan
     `ranges.quick_worlds`.
 Units and errors: A range is the middle 80 % of samples unless it says otherwise. Too few samples are refused.
 Laws:
-    1. A linear case has the closed form (test_a_linear_case_has_the_closed_form).
-    2. An order is sure or a tie (test_an_order_is_sure_or_a_tie).
-    3. Equal names give equal samples (test_draws_are_the_same_for_the_same_names_and_few_are_refused).
+    INV-40. A linear case has the closed form (test_a_linear_case_has_the_closed_form).
+    INV-41. An order is sure or a tie (test_an_order_is_sure_or_a_tie).
+    INV-42. Equal names give equal samples (test_draws_are_the_same_for_the_same_names_and_few_are_refused).
 Journey: Ranges of files and calibrations → `worlds.draws_of` → every sample runs → `estimate.interval` → the
     sentence.
 """

@@ -6,9 +6,9 @@ Front: `trace.Trace`, `trace.draw_requests`, `formats.readers.open_trace`, `trac
 Units and errors: Counts are tokens by [step, layer, expert]. A trace that cannot be read is a `TraceError` with its
     file.
 Laws:
-    1. A batch is the sum of its requests (test_a_batch_is_the_sum_of_its_requests).
-    2. Origins sum to tokens (test_origins_sum_to_tokens).
-    3. Every format gives the same counts (test_every_format_gives_the_same_counts).
+    INV-19. A batch is the sum of its requests (test_a_batch_is_the_sum_of_its_requests).
+    INV-20. Origins sum to tokens (test_origins_sum_to_tokens).
+    INV-21. Every format gives the same counts (test_every_format_gives_the_same_counts).
 Journey: A folder of traces → `formats.readers.open_trace` → `trace.draw_requests` → `demand.BatchSum` → one
     `StepDemand` for each layer and step.
 """
