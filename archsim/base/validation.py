@@ -12,6 +12,7 @@ from archsim.base.fields import KeyProblem, Spec
 from archsim.base.quantities import describe
 
 S = TypeVar("S", bound=Spec)
+_OF_UNITS = frozenset({"bytes", "per", "s", "ns", "hz", "flop", "bits", "w", "j", "mm2", "usd", "gb", "tb"})
 _MISSING = "required key is missing"
 _TAG = re.compile(r"\[key\]|<.*>|(dict|list|tuple|literal)\[.*\]|function-.*|is-instance\[.*\]")
 _TOO_SHORT = "needs at least one item"
@@ -91,13 +92,16 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             known = keys_of(_type_at(kind, at[:-1]))
             ways, key = getattr(_type_at(kind, at[:-1]), "WAYS", {}), str(at[-1])
             near, words = errors.nearest(key, known), key.casefold().split("_")
-            # Of a compound, the last that is known, also in plural; a near key that is one of its words is no typo.
-            words = [] if near and not {near, near.removesuffix("s")} & {*words} else words[::-1]
-            terms = [key, *(form for word in words for form in (word, f"{word}s")), *(() if near else [""])]
+            # Of a compound, the last that is known, also in plural; a near key that is one of its words is no typo,
+            # unless all others are those of a unit.
+            besides = {*words} - {near, (near or "").removesuffix("s")}
+            words = [] if near and (len(besides) == len({*words}) or besides <= _OF_UNITS) else words[::-1]
+            terms = [key, *(form for word in words for form in (word, f"{word}s"))]
             if way := next((ways[each] for each in terms if each in ways), ""):
                 return f"unknown key; {way}"
+            rest = f"; {ways['']}" if "" in ways and not near else ""
             listed = f" (known: {', '.join(known)})" if known else ""
-            return f"unknown key; did you mean {near!r}?" if near else f"unknown key{listed}"
+            return f"unknown key; did you mean {near!r}?" if near else f"unknown key{listed}{rest}"
         case "missing":
             return _MISSING
         case "literal_error":

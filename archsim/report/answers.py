@@ -87,7 +87,7 @@ def iteration_sentence(rows: Sequence[Row], samples: int = 0) -> str:
     for row in rows:
         if not (whole_ns := row.get("iteration_ns")):
             return ""
-        layers_ns, rate, ends = whole_ns - iteration_at(row, 0.0), row["tokens_per_s"], rate_ends([row])
+        layers_ns, rate, ends = whole_ns - iteration_at(row, 0.0), row["tokens_per_s"], rate_ends(row)
         spread = ends and (iteration_at(row, rate / max(ends[1], rate)), iteration_at(row, rate / min(ends[0], rate)))
         text = range_text(whole_ns, spread, TIME_UNITS, within(samples))
         times.append(f"{text} on {row['system']}" if several else text)
@@ -104,11 +104,11 @@ def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
     """``On dojo, ep decodes 1.2 M tokens/s of deepseek-v3 at batch 64, counting MoE layers alone.``: runs of one policy
     in one place, at any batches.
     """
-    rates = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
+    rates = {row["tokens_per_s"]: row for row in rows if row.get("tokens_per_s")}
     if not rates:
         return ""
     rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
-    if ends := rate_ends(rows):
+    if ends := rate_ends(rates[max(rates)]):
         most = range_text(max(rates), ends, RATE_UNITS, within(samples))
         rate = most if len(rates) == 1 else f"{rate.partition(' to ')[0]} to {most}"
     batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
@@ -117,10 +117,10 @@ def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
     )
 
 
-def rate_ends(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """The least and the most tokens/s of runs in their samples; None without samples."""
-    known = [row for row in rows if row.get("tokens_per_s_p05") is not None]
-    return (min(r["tokens_per_s_p05"] for r in known), max(r["tokens_per_s_p95"] for r in known)) if known else None
+def rate_ends(row: Row) -> tuple[float, float] | None:
+    """The 5 and 95 % quantiles of a run's tokens/s over samples; None without samples."""
+    low = row.get("tokens_per_s_p05")
+    return None if low is None else (low, row["tokens_per_s_p95"])
 
 
 def within(samples: int) -> str:

@@ -147,10 +147,7 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
 def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
-    """A pool from laws that are known. Each micro-batch of a pipeline is an iteration of the host (SGLang,
-    python/sglang/srt/managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
-    """
-    host = host._replace(iteration_ns=engine.parallel.stages * host.iteration_ns)
+    """A pool from laws that are known."""
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         own = f"as none were measured on {engine.calibration.gpu}"

@@ -108,6 +108,6 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("direction duplex per_direction", "d2d.bandwidth is that of each direction, and both run at once"),
     ("assoc miss_penalty write_policy eviction hit_rate mshrs", "hits follow from what is read, by slices or segments (assumption llc); write llc.capacity, ways, hit, miss and write"),
     ("density", "area follows from compute.peak by the coefficient compute_mm2_per_tflop_per_s; the whole die's is made.area"),
-    ("", "it is not modelled. A machine is hbm, d2d, llc and compute of a die, mesh, topology or fabric, made, memory, power, cooling, spares and dies_as_built; docs/reference.md has their keys"),
+    ("", "it is not modelled. A machine is hbm, d2d, llc and compute of a die, mesh, topology or fabric, made, memory, power, cooling, spares and dies_as_built"),
 )  # fmt: skip
 TERMS: Mapping[str, str] = MappingProxyType({term: way for terms, way in _ROWS for term in terms.split() or [""]})

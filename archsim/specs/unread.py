@@ -146,7 +146,7 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("system.compute.lanes", "system.compute.clock"), lambda run: "only `archsim sure` takes vector lanes, as a bound of kernels"),
     UnreadKeys(("system.compute.library",), lambda run: _GEMM[run.assumptions.gemm] if run.assumptions.gemm in ("roofline", "tables") else ""),
     UnreadKeys(("system.compute.calibration",), _calibration),
-    UnreadKeys(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not _weighs(run) else ""),
+    UnreadKeys(("system.hbm.efficiency",), lambda run: _GEMM["tables"] if run.assumptions.gemm == "tables" and not (_weighs(run) or _groups(run) or run.assumptions.counts_attention) else ""),
     UnreadKeys((*_LLC_TIMES, "assumptions.llc", "assumptions.reads", "assumptions.source", "assumptions.order"), _WHOLE_KERNELS, _groups),
     UnreadKeys(("system.hbm.latency", "system.d2d.request"), _WHOLE_KERNELS, lambda run: _groups(run) and run.policy.allocation.name == "home" and not run.policy.moves_experts),
     UnreadKeys(("assumptions.arbitration", "assumptions.rate_updates"), "execution: expert_parallel takes the times of transfers from measured kernels, or from the busiest link", _groups),

@@ -20,17 +20,17 @@ from archsim.specs.library import load_experiment, load_system
 # Name → arguments, and what of its answer may differ: tables of ranges, and facts of a file.
 COMMANDS = {
     "check": ("check e.yaml", ("details", "file")),
-    "run": ("run e.yaml", ()),
+    "run": ("run e.yaml", ("tokens_per_s_p05", "tokens_per_s_p95")),  # the range of a number is among those of samples
     "why": ("why e.yaml --step 1", ()),
-    "designs": ("compare e.yaml other.yaml", ("spec",)),
-    "policies": ("compare allo allo+pred --in e.yaml", ()),
+    "designs": ("compare e.yaml other.yaml", ("spec", "answer", "rates")),
+    "policies": ("compare allo allo+pred --in e.yaml", ("answer", "rates")),
     "engines": ("compare --engines e.yaml", ()),
     "without": ("compare --without prediction --in e.yaml --jobs 1", ()),
     "bound": ("why --bound e.yaml --out bound", ()),
     "area": ("hardware area e.yaml", ()),
     "cost": ("hardware cost e.yaml", ()),
     "sweep": ("sweep e.yaml --out report --jobs 1", ()),
-    "report": ("run report", ()),
+    "report": ("run report", ("tokens_per_s_p05", "tokens_per_s_p95")),
     "verify": ("check --report report", ("made", "now")),
 }
 OF_AXES = ("check", "sweep", "verify")  # what of an axis is the first of its values alone elsewhere

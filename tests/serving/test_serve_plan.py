@@ -198,7 +198,7 @@ def test_a_measured_engine_has_the_residuals_of_its_measurements(tmp_path):
 def test_laws_without_a_measured_engine_are_drawn_table_by_table():
     found = ar.serve_sure(LAWS, 16)
     tables = {each.key.split(".")[1] for each in found.quantities if each.key.startswith("measured")}
-    assert tables == {"gemm", "moe", "attention", "collectives"}
+    assert tables == {"gemm", "moe", "attention", "all_reduce"}
     assert found.options[0].intervals["tpot_mean_ms"].width > 0
 
 

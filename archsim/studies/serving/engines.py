@@ -122,7 +122,8 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     while batch <= min(max(serving.spec.search.max_num_seqs), kv):
         step = _ns(table, batch, seen, 0.0)
         added = max(_ns(table, batch, seen, chunk) - step, 0.0) / chunk
-        step += table.host[HOST_ITERATION] + batch * table.host[HOST_REQUEST]
+        micro_batches = max(min(float(table.beside.stages), batch), 1.0)
+        step += micro_batches * table.host[HOST_ITERATION] + batch * table.host[HOST_REQUEST]
         per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
         token_ns = batch / (per_s * output) * NS_PER_S
         if token_ns > limit:
