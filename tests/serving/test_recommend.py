@@ -535,30 +535,48 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
 
 
 def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_path, monkeypatch):
-    """The same folder then has the answer of a race that nobody ended, and nothing is served twice."""
+    """The same folder then has the answer of a race that nobody ended, and only what was missing is served."""
     from archsim.studies.serving import race
 
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
-    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 100)
+    monkeypatch.setattr("archsim.studies.serving.recommend.FULL_REQUESTS", 100)
     monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     done, simulate, ends = [], race.PartOfRace.simulate, [True]
 
     def ending(part, workspace):
-        curves = [each for each in done if each.startswith("find_curve")]
-        if ends and part.how is race.find_curve and curves:
+        if ends and part.how is race.find_curve and any(how == "find_curve" for how, _ in done):
             ends.pop()
             raise KeyboardInterrupt
-        done.append(f"{part.how.__name__} {part.key}")
+        if part.how is not race.serve_few:  # which every call begins with
+            done.append((part.how.__name__, part.key))
         return simulate(part, workspace)
 
     monkeypatch.setattr(race.PartOfRace, "simulate", ending)
-    found = recommend(given, folder=tmp_path)
+    found = recommend(given, folder=tmp_path / "ended")
     assert found.ended and not found.others and "ended" in found.notes[0]
-    whole = recommend(given, folder=tmp_path)
-    again = [each for each in done if not each.startswith("serve_few")]  # which every call begins with
-    assert not whole.ended and whole.others and len(set(again)) == len(again)
+    first = done.copy()
+    whole = recommend(given, folder=tmp_path / "ended")
+    more = done[len(first) :]
+    assert not whole.ended and whole.others and more and {how for how, _ in more} == {"find_curve"}
+    done.clear()
+    recommend(given, folder=tmp_path / "whole")
+    assert sorted(first + more) == sorted(done)
     assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
+
+
+def test_what_a_search_varies_is_in_the_keys_of_its_parts():
+    """Estimates, tables and the limits that are tried depend on it, so what was kept holds for it alone."""
+    from archsim.studies.serving.race import PartOfRace, Tried, find_limits
+
+    keys = []
+    for change in ({}, {"max_num_seqs": [8, 16]}, {"max_num_batched_tokens": [256, 512]}, {"decode_max_num_seqs": [4]}):
+        serving = load_serving(SEARCHED | {"search": SEARCHED["search"] | change})
+        layout, tried = layouts(serving)[0], Tried(0, Configuration(ParallelSpec(), 1, 8, 512), 1.0, 1e9)
+        parts = OfLayout(serving, None, None, layout), PartOfRace(serving, find_limits, tried)
+        keys += [key for part in parts for key in (f"{type(part)} {part.key}", f"{type(part)} {part.group}")]
+    assert len(set(keys)) == len(keys)
 
 
 def small(monkeypatch, *words):

@@ -82,10 +82,16 @@ class PartOfSearch(Job):
         """See `Job.cacheable`."""
         return not functions_of(self.serving)
 
+    @property
+    def limits(self) -> list[tuple[int, ...]]:
+        """All batch limits of ``search:``, which decide the tables of engines, estimates and what is tried."""
+        given = self.serving.spec.search
+        return [given.max_num_seqs, given.max_num_batched_tokens, given.decode_max_num_seqs]
+
     @cached_property
     def group(self) -> str:
-        """Parts of one policy and precision share engines."""
-        return key_of(self.serving)
+        """Parts of one policy, precision and largest batch share engines."""
+        return key_of(self.serving, self.limits)
 
     @property
     def kernel(self) -> str:

@@ -144,7 +144,7 @@ class PartOfRace(PartOfSearch):
     def key(self) -> str:
         """See `Job.key`."""
         tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
-        return key_of(self.serving, self.how.__name__, tried, self.best, self.gpu, held_to)
+        return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, held_to)
 
     @property
     def name(self) -> str:
@@ -208,9 +208,10 @@ _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def _row(tried: Tried) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(tried, name) for name in _CHANGING}
+    """As JSON gives it back: keys of later parts have it."""
+    row: dict[str, Any] = {name: getattr(tried, name) for name in _CHANGING} | {"rate": float(tried.rate)}
     row |= {name: getattr(tried.choice, name) for name in _LIMITS}
-    return row | {"residence_ns": tried.residence_ns if tried.residence_ns < np.inf else None}
+    return row | {"residence_ns": float(tried.residence_ns) if tried.residence_ns < np.inf else None}
 
 
 def estimate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:

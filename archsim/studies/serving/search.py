@@ -53,8 +53,7 @@ class OfLayout(PartOfSearch):
     @cached_property
     def key(self) -> str:
         """See `Job.key`."""
-        given = self.serving.spec.search
-        return key_of(self.serving, [each.name for each in self.choices], given.max_num_seqs)
+        return key_of(self.serving, self.limits, [each.name for each in self.choices])
 
     @property
     def name(self) -> str:
