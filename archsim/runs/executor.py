@@ -79,7 +79,7 @@ class _Task(Job):
     @property
     def name(self) -> str:
         """See `Job.name`."""
-        return f"task {self.number}"
+        return f"task {self.number + 1}, {self.task!r:.100}"
 
     def summary(self, row: Mapping[str, Any]) -> str:
         """See `Job.summary`."""
@@ -91,13 +91,17 @@ class _Task(Job):
         if work.sent != self.sent:
             work.sent, work.do = self.sent, pickle.loads(self.sent)
         assert work.do is not None
-        return {"result": work.do(self.task)}
+        try:
+            return {"result": work.do(self.task)}
+        except ArchsimError as error:  # a `Failure` would have its text alone
+            return {"raised": error}
 
 
 def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time, or as many as a
     cluster has threads; here, where a process cannot be copied. Tasks and results are sent as pickles. Raises
-    ArchsimError as ``work`` does, RuntimeError for other exceptions elsewhere. All ends with the iterator.
+    ArchsimError as ``work`` does, or for a process that ended, RuntimeError for other exceptions elsewhere. All ends
+    with the iterator.
     """
     every, on_cluster = list(tasks), _CLUSTER.get() is not None
     if not on_cluster and (min(jobs, len(every)) <= 1 or not pool.COPIES):
@@ -110,7 +114,9 @@ def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Itera
     asked = [_Task(number, task, sent) for number, task in enumerate(every)]
     for job, reply in simulate_all(asked, jobs, workspace):
         if isinstance(reply, pool.Failure):
-            raise RuntimeError(reply.details) if reply.details else ArchsimError(reply.message)
+            raise RuntimeError(reply.details) if reply.details else ArchsimError(f"{job.name}: {reply.message}")
+        if "raised" in reply:
+            raise reply["raised"]
         yield job.task, reply["result"]
 
 

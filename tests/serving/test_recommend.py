@@ -1,8 +1,10 @@
 """``archsim recommend``: cases derived by hand, and one small question from the command line."""
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 from itertools import product
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from measured_serving.choices import with_clients, within_limits
 from measured_serving.split import pools_of
 
 import archsim as ar
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import ArchsimError, CapacityError, FailedRuns, SpecError, TraceError
 from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
@@ -343,6 +345,31 @@ def test_work_in_copies_is_that_of_this_process():
     assert dict(do_all(work, [1, 2], 1)) == {1: 6.0, 2: 3.0} and here == [1, 2]
 
 
+def refused_within(at):
+    try:
+        {}["key"]
+    except KeyError as error:
+        raise SpecError("search.yaml: line 3: give a key") from error
+
+
+def too_large(at):
+    raise CapacityError("80 GB are missing")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("work, kind, words", [
+    (refused_within, SpecError, "line 3: give a key"), (too_large, CapacityError, "80 GB are missing"),
+])  # fmt: skip
+def test_work_in_copies_raises_as_here(jobs, work, kind, words):
+    with pytest.raises(kind, match=words):
+        list(do_all(work, [1, 2], jobs))
+
+
+def test_a_process_that_is_killed_names_its_task():
+    with pytest.raises(ArchsimError, match="'third'.*signal 9"):
+        list(do_all(lambda task: task == "third" and os.kill(os.getpid(), signal.SIGKILL), ["first", "third"], 2))
+
+
 SEARCHED = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"},
     "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 20},
@@ -564,6 +591,17 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
     recommend(given, folder=tmp_path / "whole")
     assert sorted(first + more) == sorted(done)
     assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
+
+
+def test_a_race_shows_where_the_program_failed():
+    from archsim.studies.serving.race import PartOfRace, Rounds, Tried
+
+    def broken(part, engines):
+        return 1 / 0
+
+    tried = Tried(0, Configuration(ParallelSpec(), 1, 8, 512), 0.0, 0.0)
+    with pytest.raises(FailedRuns, match="1 of 1 runs failed(?s:.*)ZeroDivisionError(?s:.*)in broken"):
+        Rounds(print, 1, None).rows([PartOfRace(load_serving(SEARCHED), broken, tried)], "sizes")
 
 
 def test_what_a_search_varies_is_in_the_keys_of_its_parts():

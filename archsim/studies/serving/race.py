@@ -17,7 +17,8 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.base.files import own_folder
 from archsim.runs import store, sweep
-from archsim.runs.run import Record, Workspace
+from archsim.runs.pool import Failure
+from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
 from archsim.serving.outcome import Deployment
@@ -65,6 +66,17 @@ class Tried(NamedTuple):
 AnyPart = TypeVar("AnyPart", bound=PartOfSearch)
 
 
+class _Tracebacks(sweep.Unwatched):
+    """Adds the traceback, where the program is at fault, to the last of ``failures``."""
+
+    def __init__(self, failures: list[str]) -> None:
+        self._failures = failures
+
+    def on_failed(self, job: Job, failure: Failure) -> None:
+        if failure.details:
+            self._failures[-1] += f"\n{failure.details}"
+
+
 @dataclass
 class Rounds:
     """The rounds of a race, whose parts may depend on what was found before. ``folder``: keeps what was found, where a
@@ -95,7 +107,7 @@ class Rounds:
 
         try:
             sweep.complete(
-                parts, kept, sweep.Unwatched(), failures, self.jobs, workspace=self.workspace,
+                parts, kept, _Tracebacks(failures), failures, self.jobs, workspace=self.workspace,
                 kept_from_s=sweep.KEPT_ALONE_S, found=end,
             )  # fmt: skip
         except KeyboardInterrupt:
