@@ -147,10 +147,8 @@ def _with_dispatch(laws: IterationLaws, engine: ServingEngine) -> tuple[Iteratio
 def with_host(
     laws: IterationLaws, notes: tuple[str, ...], engine: ServingEngine, scheduler: Scheduler, host: Host, instances: int
 ) -> Built:
-    """A pool from laws that are known. Each micro-batch of a pipeline is an iteration of the host (SGLang,
-    python/sglang/srt/managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
-    """
-    host = host._replace(iteration_ns=engine.parallel.stages * host.iteration_ns)
+    """A pool from laws that are known."""
+    host = of_stages(engine, host)
     overlap = engine.overlap if engine.parallel.stages == 1 else pipeline_of(engine, laws.sizes)
     if overlap.hops_of not in ("", engine.calibration.gpu):
         own = f"as none were measured on {engine.calibration.gpu}"
@@ -165,6 +163,13 @@ def with_host(
     sentences = (engine.offload.note if engine.offload is not None else "", doubt_of(engine, scheduler))
     broken = () if engine.rates is not None else tuple(below_roofline(laws, engine.calibration, engine.precision))
     return Built(pool, laws, errors, extrapolated, (*notes, *filter(None, sentences)), broken)
+
+
+def of_stages(engine: ServingEngine, host: Host) -> Host:
+    """Each micro-batch of a pipeline is an iteration of the host (SGLang,
+    python/sglang/srt/managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
+    """
+    return host._replace(iteration_ns=engine.parallel.stages * host.iteration_ns)
 
 
 def gathering_of(engine: ServingEngine, sizes: int, sums: str = "reduce_scatter") -> Gathered:

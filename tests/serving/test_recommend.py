@@ -23,6 +23,7 @@ from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.executor import do_all
+from archsim.runs.run import Workspace
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
@@ -35,6 +36,7 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
@@ -534,6 +536,25 @@ def test_every_configuration_of_a_search_is_a_file_that_says_the_same():
                     assert own.parallel == choice.parallel
                 seen.add((choice.parallel.pp, choice.parallel.attention.context, drafts, choice.decode_seqs))
     assert len(seen) == 2 * 2 * 2 * 2
+
+
+def test_a_configuration_is_measured_as_the_file_that_it_makes(monkeypatch):
+    """Also where the search has larger batches, whose captured graph is larger, and where pools have constants."""
+    few(monkeypatch)
+    given = SEARCHED | {
+        "engine": "vllm", "requests": SEARCHED["requests"] | {"arrivals": {"rate": "40/s"}},
+        "search": {"devices": 2, "max_num_seqs": [4, 64], "max_num_batched_tokens": [512], "pools": [
+            "colocated", "disaggregated"]},
+    }  # fmt: skip
+    serving, pools = load_serving(given), set()
+    for layout in layouts(serving):
+        part = OfLayout(serving, None, None, layout)
+        for each in part.found(part.find(Workspace().of(SharedEngines))):
+            own = ar.serve(with_choice(serving.given, each.choice)).measures
+            for name in ("ttft", "tpot", "e2e"):
+                assert getattr(each.measures, name).mean == pytest.approx(getattr(own, name).mean, rel=1e-3), each
+            pools.add((each.choice.prefill, each.choice.max_num_seqs))
+    assert pools == {(0, 4), (0, 64), (1, 4), (1, 64)}
 
 
 @pytest.mark.parametrize("changes, words", [

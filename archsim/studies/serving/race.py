@@ -21,6 +21,7 @@ from archsim.runs.pool import Failure
 from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_engines import host_for
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
@@ -241,13 +242,14 @@ def serve_few(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def find_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The rate of sizes with the usual batch limits, and the fewest requests that do not bound it; ``best``: requests a
-    second a GPU that are known to be served.
+    """The rate of sizes with the usual batch limits, and the fewest requests that bound neither it nor the captured
+    graph (`Host.of_iterations`); ``best``: requests a second a GPU that are known to be served.
     """
     given, tried = part.serving.spec.search, part.tried
     dp, devices = tried.choice.parallel.attention.dp, tried.devices
     running = ROOM * tried.rate * tried.residence_ns / units.NS_PER_S / dp
-    enough = [each for each in sorted(given.max_num_seqs) if each >= running]
+    fewest = max(running, host_for(part.serving).captured / 2)
+    enough = [each for each in sorted(given.max_num_seqs) if each >= fewest]
     choice = tried.choice._replace(
         max_num_seqs=enough[0] if enough else max(given.max_num_seqs),
         max_num_batched_tokens=_nearest(given.max_num_batched_tokens, question.USUAL_TOKENS),
@@ -257,7 +259,7 @@ def find_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 def find_limits(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """The best batch limits of sizes whose rate with the usual ones is known. A limit of requests that is beyond what
-    the engine has changes nothing, and is not served.
+    the engine has changes nothing, as `find_rate` leaves the graph its size, and is not served.
     """
     given, tried, runs, seen = part.serving.spec.search, part.tried, 0, 0
     best = tried
