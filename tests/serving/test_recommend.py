@@ -452,7 +452,9 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache, in which the second would find them
     monkeypatch.setattr(searching, "RATED", 0)
-    given = SEARCHED | {"search": {"devices": 1, "max_num_seqs": [16, 4, 64, 8], "max_num_batched_tokens": [512, 128]}}
+    # The captured graphs of 256 and 512 requests are as large, those of 4 and 8 smaller.
+    sizes = {"devices": 1, "max_num_seqs": [256, 4, 512, 8], "max_num_batched_tokens": [512, 128]}
+    given = SEARCHED | {"search": sizes}
     given["requests"] = given["requests"] | {"arrivals": {"rate": "60/s"}, "count": 2000}
     serving, served = load_serving(given), []
 
