@@ -36,19 +36,32 @@ Batch = tuple[AnyJob, ...]
 MOST_FRAMES = 1 << 16  # of Dask's first message, which has a few
 
 
-def simulate_on_cluster(jobs: Sequence[AnyJob], address: str) -> Iterator[tuple[AnyJob, Record | Failure]]:
+class Sent:
+    """The work that jobs of a thread of a worker share."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.work = b""
+
+
+def simulate_on_cluster(
+    jobs: Sequence[AnyJob], address: str, work: bytes = b""
+) -> Iterator[tuple[AnyJob, Record | Failure]]:
     """Every job with its record or failure, in the order in which they finish.
 
-    ``address`` of the scheduler, such as ``tcp://host:8786``. Raises ArchsimError if Dask is not installed, or the
+    ``address`` of the scheduler, such as ``tcp://host:8786``; ``work``: what jobs find in `Sent`, which every worker
+    gets once. Raises ArchsimError if Dask is not installed, or the
     scheduler cannot be reached within ``PATIENCE_S``. Pending jobs are cancelled when the iterator ends for any reason.
     """
     distributed = _import_distributed()
     with _client(distributed, address) as client, client.as_current():
         here = (os.getcwd(), tuple(each for each in sys.path if each))
+        if work:
+            client.wait_for_workers(1)  # as runs wait for one
+        sent = client.scatter([work], broadcast=True, hash=False)[0] if work else work
 
         def submit(batch: Batch[AnyJob]) -> Any:
             codes, name = tuple(job.code for job in batch), f"{batch[0].name} {batch[0].key} {len(batch)}"
-            return client.submit(simulate_here, batch, codes, *here, key=name, pure=False, retries=RETRIES)
+            return client.submit(simulate_here, batch, codes, sent, *here, key=name, pure=False, retries=RETRIES)
 
         threads = max(1, sum(client.nthreads().values()))
         futures = {submit(grouped[0]): grouped for grouped in batches(jobs, threads)}
@@ -94,11 +107,12 @@ def batches(jobs: Sequence[AnyJob], threads: int) -> list[list[Batch[AnyJob]]]:
 
 
 def simulate_here(
-    batch: Batch[AnyJob], codes: Sequence[str], folder: str, path: Sequence[str]
+    batch: Batch[AnyJob], codes: Sequence[str], work: bytes, folder: str, path: Sequence[str]
 ) -> list[Record | Failure]:
     """On a worker: the record of each job, simulated in the folder and with the modules of the client."""
     _settle(folder, path)
     workspace = _workspace(threading.get_ident())
+    workspace.of(Sent).work = work
     return [
         attempt(partial(job.simulate, workspace)) if job.code == code else OTHER
         for job, code in zip(batch, codes, strict=True)

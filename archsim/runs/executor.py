@@ -45,11 +45,11 @@ def simulate_all(
 
 
 class _Work:
-    """What the tasks of a process are done by; of a thread of a cluster, ``sent`` to it."""
+    """What the tasks of a process are done by; of a thread of a cluster, with its digest."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.do: Callable[[Any], Any] | None = None
-        self.sent = b""
+        self.digest = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +58,13 @@ class _Task(Job):
 
     number: int
     task: Any
-    sent: bytes  # the work, for threads of a cluster; b'': copies of this process have it
+    digest: str  # of the work that is sent to threads of a cluster; '': copies of this process have it
     cacheable = True
 
     @property
     def key(self) -> str:
         """See `Job.key`."""
-        return hashlib.sha256(self.sent + pickle.dumps(self.task)).hexdigest()[:KEY_DIGITS]
+        return hashlib.sha256(self.digest.encode() + pickle.dumps(self.task)).hexdigest()[:KEY_DIGITS]
 
     @property
     def group(self) -> int:
@@ -79,7 +79,7 @@ class _Task(Job):
     @property
     def name(self) -> str:
         """See `Job.name`."""
-        return f"task {self.number}"
+        return f"task {self.number + 1}, {self.task!r:.100}"
 
     def summary(self, row: Mapping[str, Any]) -> str:
         """See `Job.summary`."""
@@ -88,29 +88,37 @@ class _Task(Job):
     def simulate(self, workspace: Workspace) -> Record:
         """See `Job.simulate`."""
         work = workspace.of(_Work)
-        if work.sent != self.sent:
-            work.sent, work.do = self.sent, pickle.loads(self.sent)
+        if work.digest != self.digest:
+            work.digest, work.do = self.digest, pickle.loads(workspace.of(cluster.Sent).work)
         assert work.do is not None
-        return {"result": work.do(self.task)}
+        try:
+            return {"result": work.do(self.task)}
+        except ArchsimError as error:  # a `Failure` would have its text alone
+            return {"raised": error}
 
 
 def do_all(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Every task with ``work(task)``, in the order in which they end, at most ``jobs`` at a time, or as many as a
     cluster has threads; here, where a process cannot be copied. Tasks and results are sent as pickles. Raises
-    ArchsimError as ``work`` does, RuntimeError for other exceptions elsewhere. All ends with the iterator.
+    ArchsimError as ``work`` does, or for a process that ended, RuntimeError for other exceptions elsewhere. All ends
+    with the iterator.
     """
-    every, on_cluster = list(tasks), _CLUSTER.get() is not None
-    if not on_cluster and (min(jobs, len(every)) <= 1 or not pool.COPIES):
+    every, address = list(tasks), _CLUSTER.get()
+    if address is None and (min(jobs, len(every)) <= 1 or not pool.COPIES):
         for task in every:
             yield task, work(task)
         return
     workspace = Workspace()
     workspace.of(_Work).do = work
-    sent = cluster.pack(work) if on_cluster else b""
-    asked = [_Task(number, task, sent) for number, task in enumerate(every)]
-    for job, reply in simulate_all(asked, jobs, workspace):
+    sent = b"" if address is None else cluster.pack(work)
+    digest = hashlib.sha256(sent).hexdigest() if sent else ""
+    asked = [_Task(number, task, digest) for number, task in enumerate(every)]
+    there = None if address is None else cluster.simulate_on_cluster(asked, address, sent)
+    for job, reply in there or pool.simulate_all(asked, jobs, workspace):
         if isinstance(reply, pool.Failure):
-            raise RuntimeError(reply.details) if reply.details else ArchsimError(reply.message)
+            raise RuntimeError(reply.details) if reply.details else ArchsimError(f"{job.name}: {reply.message}")
+        if "raised" in reply:
+            raise reply["raised"]
         yield job.task, reply["result"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import threading
 from collections import deque
@@ -113,6 +114,21 @@ def here():
         n_workers=1, threads_per_worker=2, processes=False, protocol="tcp", dashboard_address=None
     ) as made:
         yield made.scheduler_address
+
+
+def test_work_is_sent_to_a_worker_once_and_not_with_each_task(monkeypatch, here):
+    large, sizes, done = bytes(10**6), [], executor.cluster.simulate_on_cluster
+
+    def counted(jobs, *given):
+        sizes.extend(len(pickle.dumps(job)) for job in jobs)
+        return done(jobs, *given)
+
+    monkeypatch.setattr(executor.cluster, "simulate_on_cluster", counted)
+    with ar.on_cluster(here):
+        for factor in (1, 2):
+            found = dict(executor.do_all(lambda task, factor=factor: factor * task * len(large), [1, 2, 3], 1))
+            assert found == {task: factor * task * 10**6 for task in (1, 2, 3)}
+    assert len(sizes) == 6 and max(sizes) < 10_000
 
 
 @pytest.mark.parametrize("words", [each if each in QUICK else pytest.param(each, marks=pytest.mark.nightly)

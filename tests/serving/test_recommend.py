@@ -1,8 +1,10 @@
 """``archsim recommend``: cases derived by hand, and one small question from the command line."""
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 from itertools import product
 from types import SimpleNamespace
@@ -15,12 +17,13 @@ from measured_serving.choices import with_clients, within_limits
 from measured_serving.split import pools_of
 
 import archsim as ar
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import ArchsimError, CapacityError, FailedRuns, SpecError, TraceError
 from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.executor import do_all
+from archsim.runs.run import Workspace
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
@@ -33,6 +36,7 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
@@ -343,6 +347,31 @@ def test_work_in_copies_is_that_of_this_process():
     assert dict(do_all(work, [1, 2], 1)) == {1: 6.0, 2: 3.0} and here == [1, 2]
 
 
+def refused_within(at):
+    try:
+        {}["key"]
+    except KeyError as error:
+        raise SpecError("search.yaml: line 3: give a key") from error
+
+
+def too_large(at):
+    raise CapacityError("80 GB are missing")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("work, kind, words", [
+    (refused_within, SpecError, "line 3: give a key"), (too_large, CapacityError, "80 GB are missing"),
+])  # fmt: skip
+def test_work_in_copies_raises_as_here(jobs, work, kind, words):
+    with pytest.raises(kind, match=words):
+        list(do_all(work, [1, 2], jobs))
+
+
+def test_a_process_that_is_killed_names_its_task():
+    with pytest.raises(ArchsimError, match="'third'.*signal 9"):
+        list(do_all(lambda task: task == "third" and os.kill(os.getpid(), signal.SIGKILL), ["first", "third"], 2))
+
+
 SEARCHED = {
     "system": "h200_node", "model": "llama-3.1-8b", "precision": {"products": "bf16"},
     "requests": {"arrivals": {"rate": "4/s"}, "input": {"fixed": 64}, "output": {"fixed": 8}, "count": 20},
@@ -423,7 +452,9 @@ def test_a_search_serves_limits_that_bound_nothing_once(monkeypatch):
 
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache, in which the second would find them
     monkeypatch.setattr(searching, "RATED", 0)
-    given = SEARCHED | {"search": {"devices": 1, "max_num_seqs": [16, 4, 64, 8], "max_num_batched_tokens": [512, 128]}}
+    # The captured graphs of 256 and 512 requests are as large, those of 4 and 8 smaller.
+    sizes = {"devices": 1, "max_num_seqs": [256, 4, 512, 8], "max_num_batched_tokens": [512, 128]}
+    given = SEARCHED | {"search": sizes}
     given["requests"] = given["requests"] | {"arrivals": {"rate": "60/s"}, "count": 2000}
     serving, served = load_serving(given), []
 
@@ -509,6 +540,25 @@ def test_every_configuration_of_a_search_is_a_file_that_says_the_same():
     assert len(seen) == 2 * 2 * 2 * 2
 
 
+def test_a_configuration_is_measured_as_the_file_that_it_makes(monkeypatch):
+    """Also where the search has larger batches, whose captured graph is larger, and where pools have constants."""
+    few(monkeypatch)
+    given = SEARCHED | {
+        "engine": "vllm", "requests": SEARCHED["requests"] | {"arrivals": {"rate": "40/s"}},
+        "search": {"devices": 2, "max_num_seqs": [4, 64], "max_num_batched_tokens": [512], "pools": [
+            "colocated", "disaggregated"]},
+    }  # fmt: skip
+    serving, pools = load_serving(given), set()
+    for layout in layouts(serving):
+        part = OfLayout(serving, None, None, layout)
+        for each in part.found(part.find(Workspace().of(SharedEngines))):
+            own = ar.serve(with_choice(serving.given, each.choice)).measures
+            for name in ("ttft", "tpot", "e2e"):
+                assert getattr(each.measures, name).mean == pytest.approx(getattr(own, name).mean, rel=1e-3), each
+            pools.add((each.choice.prefill, each.choice.max_num_seqs))
+    assert pools == {(0, 4), (0, 64), (1, 4), (1, 64)}
+
+
 @pytest.mark.parametrize("changes, words", [
     ({"speculation": "none"}, "search.draft_tokens"),
     ({"speculation": {"draft_tokens": 1, "acceptance": [0.8]}}, "2 drafts"),
@@ -535,30 +585,59 @@ def test_a_question_with_drafts_stages_and_context_has_kinds_that_start_so():
 
 
 def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_path, monkeypatch):
-    """The same folder then has the answer of a race that nobody ended, and nothing is served twice."""
+    """The same folder then has the answer of a race that nobody ended, and only what was missing is served."""
     from archsim.studies.serving import race
 
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
-    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 100)
+    monkeypatch.setattr("archsim.studies.serving.recommend.FULL_REQUESTS", 100)
     monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     done, simulate, ends = [], race.PartOfRace.simulate, [True]
 
     def ending(part, workspace):
-        curves = [each for each in done if each.startswith("find_curve")]
-        if ends and part.how is race.find_curve and curves:
+        if ends and part.how is race.find_curve and any(how == "find_curve" for how, _ in done):
             ends.pop()
             raise KeyboardInterrupt
-        done.append(f"{part.how.__name__} {part.key}")
+        if part.how is not race.serve_few:  # which every call begins with
+            done.append((part.how.__name__, part.key))
         return simulate(part, workspace)
 
     monkeypatch.setattr(race.PartOfRace, "simulate", ending)
-    found = recommend(given, folder=tmp_path)
+    found = recommend(given, folder=tmp_path / "ended")
     assert found.ended and not found.others and "ended" in found.notes[0]
-    whole = recommend(given, folder=tmp_path)
-    again = [each for each in done if not each.startswith("serve_few")]  # which every call begins with
-    assert not whole.ended and whole.others and len(set(again)) == len(again)
+    first = done.copy()
+    whole = recommend(given, folder=tmp_path / "ended")
+    more = done[len(first) :]
+    assert not whole.ended and whole.others and more and {how for how, _ in more} == {"find_curve"}
+    done.clear()
+    recommend(given, folder=tmp_path / "whole")
+    assert sorted(first + more) == sorted(done)
     assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
+
+
+def test_a_race_shows_where_the_program_failed():
+    from archsim.studies.serving.race import PartOfRace, Rounds, Tried
+
+    def broken(part, engines):
+        return 1 / 0
+
+    tried = Tried(0, Configuration(ParallelSpec(), 1, 8, 512), 0.0, 0.0)
+    with pytest.raises(FailedRuns, match="1 of 1 runs failed(?s:.*)ZeroDivisionError(?s:.*)in broken"):
+        Rounds(print, 1, None).rows([PartOfRace(load_serving(SEARCHED), broken, tried)], "sizes")
+
+
+def test_what_a_search_varies_is_in_the_keys_of_its_parts():
+    """Estimates, tables and the limits that are tried depend on it, so what was kept holds for it alone."""
+    from archsim.studies.serving.race import PartOfRace, Tried, find_limits
+
+    keys = []
+    for change in ({}, {"max_num_seqs": [8, 16]}, {"max_num_batched_tokens": [256, 512]}, {"decode_max_num_seqs": [4]}):
+        serving = load_serving(SEARCHED | {"search": SEARCHED["search"] | change})
+        layout, tried = layouts(serving)[0], Tried(0, Configuration(ParallelSpec(), 1, 8, 512), 1.0, 1e9)
+        parts = OfLayout(serving, None, None, layout), PartOfRace(serving, find_limits, tried)
+        keys += [key for part in parts for key in (f"{type(part)} {part.key}", f"{type(part)} {part.group}")]
+    assert len(set(keys)) == len(keys)
 
 
 def small(monkeypatch, *words):

@@ -82,10 +82,16 @@ class PartOfSearch(Job):
         """See `Job.cacheable`."""
         return not functions_of(self.serving)
 
+    @property
+    def limits(self) -> list[tuple[int, ...]]:
+        """All batch limits of ``search:``, which decide the tables of engines, estimates and what is tried."""
+        given = self.serving.spec.search
+        return [given.max_num_seqs, given.max_num_batched_tokens, given.decode_max_num_seqs]
+
     @cached_property
     def group(self) -> str:
-        """Parts of one policy and precision share engines."""
-        return key_of(self.serving)
+        """Parts of one policy, precision and largest batch share engines."""
+        return key_of(self.serving, self.limits)
 
     @property
     def kernel(self) -> str:
@@ -174,10 +180,10 @@ def prefilling(serving: Serving) -> str:
 
 
 def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[ServingEngine, Built]:
-    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, and the times of
-    one group of experts that has rebalanced. ``alone``: as of `Known`.
+    """An engine with the laws of the largest batch of the search; smaller ones read the same tables, but for the host,
+    and the times of one group of experts that has rebalanced. ``alone``: as of `Known`.
     """
-    host = host_for(serving, DECODE if alone == DECODE else "", parallel.attention.dp)
+    host = host_for(serving)
     given, engine = serving.spec.search, engine_of(serving, parallel)
     engine = engine._replace(decodes_alone=alone == DECODE, prefills_alone=alone == PREFILL)
     seqs = max(*given.max_num_seqs, *given.decode_max_num_seqs, 1)
@@ -194,14 +200,18 @@ def largest(serving: Serving, parallel: ParallelSpec, alone: str = "") -> tuple[
 def deployment_of(serving: Serving, sides: Sequence[tuple[ServingEngine, Built]], choice: Configuration) -> Deployment:
     """Engines that are built, in the numbers and with the batch limits of a choice. Raises CapacityError."""
     scheduler = _scheduler(serving, choice.max_num_seqs, choice.max_num_batched_tokens)
-    counts = (choice.prefill, choice.instances - choice.prefill) if choice.prefill else (choice.instances,)
-    built = [
-        known._replace(pool=known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler)))
-        for (engine, known), count in zip(sides, counts, strict=False)
-    ]
+    counts, hosts = [choice.instances], [host_for(serving, PREFILL if choice.prefill else "")]
+    if choice.prefill:
+        counts = [choice.prefill, choice.instances - choice.prefill]
+        hosts.append(host_for(serving, DECODE, (choice.decode or choice.parallel).attention.dp))
+    built = []
+    for (engine, known), count, host in zip(sides, counts, hosts, strict=False):
+        table = known.pool.table._replace(host=host.of_iterations(choice.max_num_seqs))
+        pool = known.pool._replace(instances=count, kv_blocks=kv_blocks(engine, scheduler), table=table)
+        built.append(known._replace(pool=pool))
     if choice.decode_seqs:
         built[1] = built[1]._replace(pool=built[1].pool._replace(most=choice.decode_seqs))
-    host = host_for(serving, PREFILL if choice.prefill else "")
+    host = hosts[0]
     first, machines = built[0], ((serving.system.name, choice.devices),)
     store = kv_store_of(serving, scheduler, choice.parallel)
     decode = moved = None

@@ -17,9 +17,11 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.base.files import own_folder
 from archsim.runs import store, sweep
-from archsim.runs.run import Record, Workspace
+from archsim.runs.pool import Failure
+from archsim.runs.run import Job, Record, Workspace
 from archsim.serving.deployment import Built
 from archsim.serving.engine import ServingEngine
+from archsim.serving.file_engines import host_for
 from archsim.serving.outcome import Deployment
 from archsim.serving.power import BOARD_W, Upkeep, upkeep
 from archsim.serving.requests import Requests, first, scale_rate
@@ -65,6 +67,17 @@ class Tried(NamedTuple):
 AnyPart = TypeVar("AnyPart", bound=PartOfSearch)
 
 
+class _Tracebacks(sweep.Unwatched):
+    """Adds the traceback, where the program is at fault, to the last of ``failures``."""
+
+    def __init__(self, failures: list[str]) -> None:
+        self._failures = failures
+
+    def on_failed(self, job: Job, failure: Failure) -> None:
+        if failure.details:
+            self._failures[-1] += f"\n{failure.details}"
+
+
 @dataclass
 class Rounds:
     """The rounds of a race, whose parts may depend on what was found before. ``folder``: keeps what was found, where a
@@ -95,7 +108,7 @@ class Rounds:
 
         try:
             sweep.complete(
-                parts, kept, sweep.Unwatched(), failures, self.jobs, workspace=self.workspace,
+                parts, kept, _Tracebacks(failures), failures, self.jobs, workspace=self.workspace,
                 kept_from_s=sweep.KEPT_ALONE_S, found=end,
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -144,7 +157,7 @@ class PartOfRace(PartOfSearch):
     def key(self) -> str:
         """See `Job.key`."""
         tried, held_to = repr(self.tried._replace(kind=0)), (highest_rate.ENOUGH, highest_rate.SUSTAINED)
-        return key_of(self.serving, self.how.__name__, tried, self.best, self.gpu, held_to)
+        return key_of(self.serving, self.limits, self.how.__name__, tried, self.best, self.gpu, held_to)
 
     @property
     def name(self) -> str:
@@ -208,9 +221,10 @@ _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def _row(tried: Tried) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(tried, name) for name in _CHANGING}
+    """As JSON gives it back: keys of later parts have it."""
+    row: dict[str, Any] = {name: getattr(tried, name) for name in _CHANGING} | {"rate": float(tried.rate)}
     row |= {name: getattr(tried.choice, name) for name in _LIMITS}
-    return row | {"residence_ns": tried.residence_ns if tried.residence_ns < np.inf else None}
+    return row | {"residence_ns": float(tried.residence_ns) if tried.residence_ns < np.inf else None}
 
 
 def estimate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
@@ -228,13 +242,14 @@ def serve_few(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 
 def find_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
-    """The rate of sizes with the usual batch limits, and the fewest requests that do not bound it; ``best``: requests a
-    second a GPU that are known to be served.
+    """The rate of sizes with the usual batch limits, and the fewest requests that bound neither it nor the captured
+    graph (`Host.of_iterations`); ``best``: requests a second a GPU that are known to be served.
     """
     given, tried = part.serving.spec.search, part.tried
     dp, devices = tried.choice.parallel.attention.dp, tried.devices
     running = ROOM * tried.rate * tried.residence_ns / units.NS_PER_S / dp
-    enough = [each for each in sorted(given.max_num_seqs) if each >= running]
+    fewest = max(running, host_for(part.serving).captured / 2)
+    enough = [each for each in sorted(given.max_num_seqs) if each >= fewest]
     choice = tried.choice._replace(
         max_num_seqs=enough[0] if enough else max(given.max_num_seqs),
         max_num_batched_tokens=_nearest(given.max_num_batched_tokens, question.USUAL_TOKENS),
@@ -244,7 +259,7 @@ def find_rate(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
 
 def find_limits(part: PartOfRace, engines: SharedEngines) -> dict[str, Any]:
     """The best batch limits of sizes whose rate with the usual ones is known. A limit of requests that is beyond what
-    the engine has changes nothing, and is not served.
+    the engine has changes nothing, as `find_rate` leaves the graph its size, and is not served.
     """
     given, tried, runs, seen = part.serving.spec.search, part.tried, 0, 0
     best = tried

@@ -13,6 +13,7 @@ import numpy as np
 
 from archsim.base.errors import ArchsimError, SpecError
 from archsim.runs.run import Workspace
+from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
 from archsim.serving.requests import first
@@ -53,8 +54,7 @@ class OfLayout(PartOfSearch):
     @cached_property
     def key(self) -> str:
         """See `Job.key`."""
-        given = self.serving.spec.search
-        return key_of(self.serving, [each.name for each in self.choices], given.max_num_seqs)
+        return key_of(self.serving, self.limits, [each.name for each in self.choices])
 
     @property
     def name(self) -> str:
@@ -106,13 +106,14 @@ class OfLayout(PartOfSearch):
             sides = build_sides(serving, layout.parallel, layout.decode, apart, known)
         except ArchsimError as error:
             return [ConfigurationResult(choice, None, str(error)) for choice in choices]
-        unbound: dict[tuple[int, ...], _Unbound] = {}
+        unbound: dict[tuple[float, ...], _Unbound] = {}
         estimate = 0.0 if apart else estimate_rate(serving, *sides[0], requests).rate
         found: dict[Configuration, ConfigurationResult] = {}
         for choice in sorted(choices, key=lambda each: each.max_num_seqs):
-            key = choice.instances, choice.prefill, choice.max_num_batched_tokens, choice.decode_seqs
             try:
                 deployment = deployment_of(serving, sides, choice)
+                graph = float(deployment.prefill.pool.table.host[HOST_CAPTURED])
+                key = choice.instances, choice.prefill, choice.max_num_batched_tokens, choice.decode_seqs, graph
                 blocks = deployment.prefill.pool.kv_blocks
                 measures = unbound[key].with_room(blocks) if key in unbound else None
                 if measures is None:
@@ -219,7 +220,8 @@ def _best_of_ties(found: Sequence[ConfigurationResult]) -> list[ConfigurationRes
 
 class _Unbound(NamedTuple):
     """A run on ranks of ``blocks`` in which neither the limit of requests nor KV made any request wait: those of larger
-    limits, whose ranks have ``needed`` blocks or more, are the same but for the share of KV that is in use.
+    limits, whose ranks have ``needed`` blocks or more and a captured graph as large, are the same but for the share of
+    KV that is in use.
     """
 
     measures: Measures
