@@ -42,13 +42,19 @@ class LayerTimes(NamedTuple):
 
 
 def _with_expert(plan: Plan, pairs: np.ndarray) -> Plan:
-    """A plan of one more expert a rank, which computes so many ``pairs: float64[die]``."""
+    """A plan of one more expert a rank, of its last kernel, which computes so many ``pairs: float64[die]``."""
     dies = np.flatnonzero(pairs >= 1)
     expert = np.full(len(dies), plan.expert.max(initial=-1) + 1, np.int32)
     return plan._replace(
         expert=np.append(plan.expert, expert), die=np.append(plan.die, dies.astype(np.int32)),
         tokens=np.append(plan.tokens, np.rint(pairs[dies]).astype(np.int32)),
+        first=None if plan.first is None else np.append(plan.first, np.zeros(len(dies), np.int32)),
     )  # fmt: skip
+
+
+def _seen(arrived: np.ndarray, times: RankTimes) -> np.ndarray:
+    """What the first of two kernels does not hide of a dispatch: float64[die] ns."""
+    return np.maximum(arrived - times.first_ns, 0.0)
 
 
 class ExpertParallel:
@@ -120,13 +126,14 @@ class ExpertParallel:
     def in_turn(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: none``."""
         arrived = self._moves.dispatch_ns(sent)
-        return self._after(sent, times, arrived, arrived + times.shared_ns, fetched)
+        return self._after(sent, times, arrived, _seen(arrived, times) + times.shared_ns, fetched)
 
     def beside_shared(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: shared_expert``."""
         arrived, (sms, _) = self._moves.dispatch_ns(sent), self._moves.sms(sent)
-        both = beside.py_func(arrived, times.shared_ns, sms)
-        return self._after(sent, times, arrived, np.where(times.shared_ns > 0, both, arrived), fetched)
+        seen = _seen(arrived, times)
+        both = beside.py_func(seen, times.shared_ns, sms)
+        return self._after(sent, times, arrived, np.where(times.shared_ns > 0, both, seen), fetched)
 
     def by_halves(self, order: Order, tokens, sent: Sent, times: RankTimes, fetched: FetchedWeights) -> LayerTimes:
         """``overlap: two_batch``; attention and all else of a layer hide transfers, too, but are no part of it."""
@@ -146,9 +153,7 @@ class ExpertParallel:
         return LayerTimes(found.total, np.array(found), one.last, one.waits)
 
     def _after(self, sent: Sent, times: RankTimes, arrived, begin, fetched: FetchedWeights) -> LayerTimes:
-        """The layer from the kernels on."""
-        hidden = np.minimum(arrived, times.first_ns)  # of a dispatch beside the first of two kernels
-        arrived, begin = arrived - hidden, begin - hidden
+        """The layer from the kernels on, which take their time without a break from ``begin`` on: float64[die]."""
         complete = np.where(fetched.share > 0, arrived + fetched.ns, 0.0)  # weights follow the tokens
         end = np.maximum(begin + times.kernel_ns, complete + times.kernel_ns * fetched.share)
         done = self._moves.combine_ns(sent, end)

@@ -8,7 +8,8 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S
 from archsim.laws.mesh import FULL, KERNELS, LINEAR, MESH, RING, TERMS, EndpointLaw
-from archsim.specs.fabric_calibrations import fabric_calibration
+from archsim.specs.fabric_calibrations import FabricCalibration, fabric_calibration
+from archsim.specs.system import D2DSpec
 from microarch.fabric.fabric import Fabric
 
 _GRIDS = ("mesh", "torus")
@@ -62,9 +63,21 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
     return law
 
 
-def neighbour_bytes_per_s(system, fabric: Fabric) -> float:
-    """Nominal rate of the slowest link between neighbours, one direction, for which laws of meshes were fitted."""
-    return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / system.d2d.efficiency
+def neighbour_bytes_per_s(name: str, system, fabric: Fabric) -> float:
+    """Rate of the slowest link between neighbours, one direction, for the law ``MACHINE/VERSION``. Laws of meshes were
+    fitted to nominal rates: less than these only where links reach a smaller share of theirs than the measured ones.
+    """
+    share, measured = system.d2d.efficiency, _reached_share(fabric_calibration(Path(name.rpartition("/")[0])))
+    return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / share * min(share / measured, 1.0)
+
+
+def _reached_share(calibration: FabricCalibration) -> float:
+    """Share of its nominal rate that a measured link reached at most, in hundredths as machines give theirs; where no
+    link was measured, that of a machine that gives none.
+    """
+    reached = max((each.bytes_per_s for each in calibration.link_rate), default=0.0)
+    nominal = [law.link_bytes_per_s for law in calibration.endpoint if law.link_bytes_per_s >= reached]
+    return round(reached / min(nominal), 2) if reached and nominal else D2DSpec.model_fields["efficiency"].default
 
 
 def name_endpoint(system) -> str:

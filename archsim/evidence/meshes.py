@@ -7,7 +7,7 @@ these says nothing, and the summary says where that is so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -195,7 +195,7 @@ def _judge(
         )
     vectors = quantities(case.sent, case.sides, case.wrapped, case.kernel)
     found = found._replace(
-        simulated_ns=stages * law.time_ns(vectors, case.vector_bytes, case.links),
+        simulated_ns=stages * _ns_of(law, case, vectors),
         nulls=tuple(law.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS),
     )
     others = [
@@ -207,9 +207,14 @@ def _judge(
         return found
     again = _refit(others, law)
     return found._replace(
-        left_out_ns=again.time_ns(vectors, case.vector_bytes, case.links),
+        left_out_ns=_ns_of(again, case, vectors),
         left_out_nulls=tuple(again.null_ns(name, vectors, case.vector_bytes, case.links) for name in NULLS),
     )
+
+
+def _ns_of(law: EndpointLaw, case: Case, vectors: Mapping[str, float]) -> float:
+    """The time of a case as a run of a machine with its links has it."""
+    return law.time_ns(vectors, case.vector_bytes, case.links, case.links * case.link_bytes_per_s)
 
 
 def _refit(cases: Sequence[Case], law: EndpointLaw) -> EndpointLaw:

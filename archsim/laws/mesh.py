@@ -80,7 +80,7 @@ class EndpointLaw(NamedTuple):
         """
         passed_ns, busiest_ns = self.link_ns(vectors, vector_bytes, links), 0.0
         if rate is not None:
-            passed_ns *= self.links * self.link_bytes_per_s / rate
+            passed_ns *= (links or self.links) * self.link_bytes_per_s / rate
             busiest_ns = vectors[LINK] * vector_bytes / rate * NS_PER_S
         return max(self.fixed_ns + self.endpoint_ns(vectors, links) + passed_ns, busiest_ns)
 

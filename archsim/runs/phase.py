@@ -103,7 +103,8 @@ def time_phase(replay: Replay, phase: str, law: str | None = None) -> PhaseTimes
         sent = np.array(vectors, np.float64)
         law_ns = None
         if known is not None:
-            found_at, rate = quantities(sent, *mesh_of(system)[1:], phase), neighbour_bytes_per_s(system, fabric)
+            rate = neighbour_bytes_per_s(str(law), system, fabric)
+            found_at = quantities(sent, *mesh_of(system)[1:], phase)
             law_ns = known.time_ns(found_at, size, rate=rate)
         np.fill_diagonal(sent, 0.0)
         over = sent if phase == DISPATCH else sent.T

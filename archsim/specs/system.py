@@ -449,8 +449,9 @@ class SystemSpec(Spec):
 
     @property
     def kernel_rates(self) -> Rates:
-        """Peak and bandwidth of a die as designed, for laws of kernels. Where reads reach a smaller share of its HBM
-        than on the measured GPU, kernels are as much slower; no kernel is faster for a larger share.
+        """Peak and bandwidth of a die as designed, for kernels of a measured GPU. Where reads reach a smaller share of
+        its HBM than there, kernels are as much slower; no kernel is faster for a larger share. Kernels of the die's own
+        (`compute.kernel_latency`) have the same share in `archsim.laws.gemm.OwnKernels`, its experts in these rates.
         """
         import numpy as np
 

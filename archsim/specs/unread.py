@@ -180,7 +180,7 @@ ROWS: tuple[UnreadKeys, ...] = (
     UnreadKeys(("system.decision.fsm.cost_quantum",), "allocation: {run.policy.allocation.name} compares no costs in whole units; allocation: paper does", lambda run: run.policy.allocation.name != "paper" and ":" not in run.policy.allocation.name),
     UnreadKeys(("workload.seed",), "requests are generated, with the seed of trace.synthetic.seed; this one samples recorded requests", _is_generated),
     UnreadKeys(("workload.attention_weights",), "memory: experts counts the weights of experts alone", lambda run: run.assumptions.memory == "experts" and run.system.launch == "local_cp"),
-    UnreadKeys(("policy.shared.kernel",), "execution: {run.assumptions.execution} multiplies expert by expert; expert_parallel has a grouped kernel", lambda run: run.assumptions.execution != "expert_parallel"),
+    UnreadKeys(("policy.shared.kernel", "policy.allocation.stages"), "execution: {run.assumptions.execution} multiplies expert by expert; expert_parallel has a grouped kernel", lambda run: run.assumptions.execution != "expert_parallel"),
     UnreadKeys(("policy.replication.path_length", "policy.replication.sample_tokens"), "replication.accuracy is given instead of paths", lambda run: run.policy.replication.params.get("accuracy", 0) > 0),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
 from archsim.engine import fabrics, grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
+from archsim.iteration.machine import is_measured
 from archsim.laws import die, moe
 from archsim.runs.prices import Coefficients
 from archsim.specs.assumptions import GATHERING
@@ -101,7 +102,7 @@ def _written(system: SystemSpec, scenario: Scenario | None, widths: UncertaintyS
         if own is not None and own.distribution.centre == value:
             distribution, group = own.distribution, own.group or group
             source = own.source or f"range beside its value in {system.name}"
-        elif (kind := _kind(key, dimension)) and value and not _is_belief(key, scenario):
+        elif (kind := _kind(key, dimension)) and value and not (_is_belief(key, scenario) or _is_timed(key, scenario)):
             distribution, source = widths.defaults[kind].of(value), f"default of {kind}: {widths.defaults[kind].source}"
             distribution = _within(spec, name, distribution)
         if distribution is not None:
@@ -138,6 +139,16 @@ def _kind(key: str, dimension: Dimension) -> str:
 def _is_belief(key: str, scenario: Scenario | None) -> bool:
     """Whether a number is what a policy believes, not what the machine does."""
     return key == "system.compute.efficiency" and scenario is not None and scenario.assumptions.gemm != "roofline"
+
+
+def _is_timed(key: str, scenario: Scenario | None) -> bool:
+    """Whether a number is in the times of kernels that were measured on this very GPU, and in little else: `_off` has
+    what these may be off, to both sides.
+    """
+    if key != "system.hbm.efficiency" or scenario is None or scenario.system.launch != "gpu":
+        return False
+    kernels = scenario.assumptions.gemm in ("grouped", "calibrated")
+    return kernels and scenario.assumptions.execution == "expert_parallel" and is_measured(scenario.system)
 
 
 def _cause(key: str) -> str:

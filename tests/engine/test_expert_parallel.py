@@ -236,6 +236,21 @@ def test_what_stays_local_runs_first_and_hides_the_dispatch():
     assert in_sight < dispatch and in_two > experts and after == pytest.approx(combine)
 
 
+@pytest.mark.parametrize("shared", [{}, {"shared": {"name": "waterfill", "kernel": "fused", "least_tokens": 0}}])
+def test_two_stages_beside_shared_experts_lose_no_work(shared):
+    """A dispatch that a first kernel hides is hidden once; the rest of the layer has all that it computes."""
+    how = {"allocation": {"name": "libra", "stages": 2}, **shared}
+    took, demand = {}, demand_of(PLAIN, 8, 2048, 0.3, 1)
+    for overlap in ("none", "shared_expert"):
+        engine = engine_of(cluster(), PLAIN, policy=how, dispatch="all_gather_all_reduce", overlap=overlap)
+        plan = engine.step(0, demand, 0.0).plan
+        took[overlap] = engine.tally.part_ns.copy()
+    dispatch, own, experts, combine = took["shared_expert"]
+    assert plan.first.sum() > 0 and own == pytest.approx(took["none"][1]) and experts == pytest.approx(took["none"][2])
+    assert dispatch >= 0 and (own > 0) == (not shared)
+    assert took["shared_expert"].sum() == pytest.approx(max(took["none"][0], own) + experts + combine, rel=0.02)
+
+
 def test_nodes_between_measured_numbers_take_times_between():
     took = []
     for nodes in (2, 4, 8):

@@ -10,11 +10,14 @@ from archsim.engine.cluster.transfer_times import send_equal
 from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.moves import Sizes, VectorBytes
 from archsim.iteration.machine import calibration_on, is_measured, rates_of
+from archsim.iteration.run_iteration import rates_of as rates_of_dies
 from archsim.iteration.times import Batches, iteration_laws, iteration_times
 from archsim.laws.laws import Laws
 from archsim.laws.scaling import at_rates
 from archsim.laws.tables import CalibrationSpec
+from archsim.laws.transfers import read_share
 from archsim.specs.calibration_files import calibration_named
+from archsim.specs.config_files import named_files
 from archsim.specs.deployment import Parallelism, Precision
 from archsim.specs.library import load_model, load_system
 from archsim.specs.system import SystemSpec
@@ -128,9 +131,7 @@ def test_no_faster_rate_makes_an_iteration_slower_and_all_rates_make_it_as_much_
 
 @pytest.mark.parametrize("like", ["h200_node", "rtx_pro_6000_pair", "mi355x_node", "dojo", "blackhole_ring8"])
 def test_experts_of_a_run_take_the_hbm_that_reads_reach(like):
-    """Half of what reads reach is half of the bandwidth, in experts, too, below the share of the measured GPU; shipped
-    machines are as they were, to the bit.
-    """
+    """Half of what reads reach is half of the bandwidth, in experts, too, below the share of the measured GPU."""
     system, model = load_system(like), load_model("qwen3-235b-a22b")
     sizes = np.array([64.0]), np.array([8.0]), np.array([60.0])
     share = system.hbm.efficiency / 2 / (0.81 if like == "h200_node" else 0.9 if like == "rtx_pro_6000_pair" else 0.82)
@@ -144,3 +145,18 @@ def test_experts_of_a_run_take_the_hbm_that_reads_reach(like):
     assert of()[0] == rate and of(bandwidth_bytes_per_s=rate / 2)[0] == rate / 2
     less, same = of(efficiency=system.hbm.efficiency / 2), of(bandwidth_bytes_per_s=rate * share)
     assert less == pytest.approx(same, rel=1e-12) and less[1] > of()[1]
+
+
+@pytest.mark.parametrize("name", sorted(named_files("systems")))
+def test_kernels_read_at_the_share_of_the_file_or_at_that_which_was_measured(name):
+    """The smaller one: all shipped machines but one have their bandwidth, to the bit. Kernels of a die's own
+    (`kernel_latency`) read at the share of its file, as its experts do.
+    """
+    system = load_system(name)
+    bandwidth, share = system.hbm.bandwidth_bytes_per_s, system.hbm.efficiency
+    reached = system.kernel_rates.hbm_bytes_per_s * read_share(calibration_named(system.compute.calibration))
+    assert name == "lpu576" or system.kernel_rates.hbm_bytes_per_s == bandwidth
+    assert name != "lpu576" or reached == pytest.approx(bandwidth * share)
+    if system.compute.kernel_latency_ns is not None:
+        rates = rates_of_dies(system)
+        assert (rates.hbm_bytes_per_s, rates.own.byte_share) == (bandwidth, share) and reached <= bandwidth * share

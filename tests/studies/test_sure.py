@@ -294,6 +294,15 @@ def test_measured_transfers_are_drawn_and_one_factor_slows_them():
     assert times[1] > 1.01 * times[0]
 
 
+def test_the_share_of_hbm_is_sampled_unless_kernels_were_measured_with_it():
+    """It would make measured kernels slower alone, and never faster; a range that the user gives is taken."""
+    ranged = {"efficiency": {"value": 0.82, "range": [0.7, 0.9]}}
+    for hbm, sampled in (({}, False), ({"efficiency": 0.6}, True), (ranged, True)):
+        system = {"like": "h100_node", "name": "mine", "hbm": hbm}
+        (run,) = runs_of(CLUSTER | {"systems": [system]})
+        assert ("system.hbm.efficiency" in [each.quantity.key for each in quantities_of(run)]) is sampled
+
+
 def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)

@@ -428,16 +428,22 @@ def test_a_phase_alone_has_the_vectors_of_the_matrix_and_the_time_of_the_law(sto
 
 
 @pytest.mark.parametrize("phase", ["dispatch", "combine"])
-@pytest.mark.parametrize("version", ["replay-2026-09-11", "column-g3-2026-07-29"])
-def test_a_law_of_a_mesh_takes_the_links_of_the_machine(store, phase, version):
-    """Half the rate adds what bytes take on the busiest link, and no link passes more than its rate."""
+@pytest.mark.parametrize(("like", "version"), [
+    ("ring8", "replay-2026-09-11"), ("ring8", "column-g3-2026-07-29"), ("line8", "column-g3-2026-07-29"),
+])  # fmt: skip
+def test_a_law_of_a_mesh_takes_the_links_of_the_machine(store, phase, like, version):
+    """Half the rate, or half of the share that links reach, adds what bytes take on the busiest link, and no link
+    passes more than its rate.
+    """
     law = fabric_calibration("blackhole").law(phase, version)
 
-    def layer(gb_per_s):
-        system = {"like": "blackhole_ring8", "name": "own", "d2d": {"bandwidth": f"{gb_per_s} GB/s"}}
+    def layer(gb_per_s, share=0.94):
+        d2d = {"bandwidth": f"{gb_per_s} GB/s", "efficiency": share}
+        system = {"like": f"blackhole_{like}", "name": "own", "d2d": d2d}
         return ar.run_phase(experiment(store[0], systems=[system]), phase, law=f"blackhole/{version}").layers[0]
 
-    sent, (half, whole, least) = quantities(SENT, (8,), (True,), phase), map(layer, (25, 50, 1))
+    sent, (half, whole, least) = quantities(SENT, (8,), (like == "ring8",), phase), map(layer, (25, 50, 1))
+    assert layer(50, 0.47).law_ns == pytest.approx(half.law_ns) and layer(50, 1.0).law_ns == whole.law_ns
     size = whole.n_bytes / whole.vectors
     passed = law.link_ns(sent, size) * law.links * law.link_bytes_per_s / 1e9
     assert half.law_ns - whole.law_ns == pytest.approx(passed * (1 / 25 - 1 / 50), rel=1e-9, abs=1e-6)

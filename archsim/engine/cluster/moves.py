@@ -429,7 +429,7 @@ class MeshMoves(RouteMoves):
         super().__init__(scenario, machine, fabric)
         self._once, self._factor = False, system.d2d.measured_factor
         self._laws = [mesh_laws.measured_law(name, kernel, system) for kernel in MESH_KERNELS]
-        self._mesh, self._rate = mesh_laws.mesh_of(system)[1:], mesh_laws.neighbour_bytes_per_s(system, fabric)
+        self._mesh, self._rate = mesh_laws.mesh_of(system)[1:], mesh_laws.neighbour_bytes_per_s(name, system, fabric)
         self.named = mesh_laws.name_endpoint(system)
 
     def dispatch_ns(self, sent: Sent) -> np.ndarray:
