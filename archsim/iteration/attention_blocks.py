@@ -23,6 +23,9 @@ from archsim.specs.calibration_files import siblings_of
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 SHORT, LONG = "short", "long"  # reach of a table
 PADDED_HEADS = 64  # to which FlashMLA's sparse kernel pads the heads of a rank (deepseek-ai/FlashMLA, README)
+# Scans of the keys of a request and KV head that run at once. In SGLang's prompts of one token after 65,536 on six GPUs
+# 256 scans take as long as one, 512 twice as long, which no term has. Sizes beyond count as extrapolated.
+SCANS_PER_SM = 2
 CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
 LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named
 _FASTER = {"bf16": 1.0, "fp16": 1.0, "fp8": 2.0, "nvfp4": 4.0}  # rate of products relative to BF16
@@ -85,7 +88,7 @@ def block_terms(
         "pairs": every / 1e3,
         "rows": tokens * heads,
         "steps": new,
-        "length": context,  # that a kernel scans one block of keys after the other, whatever the number of requests
+        "length": context,  # that a kernel scans one block of keys after the other, of up to `SCANS_PER_SM` at once
     }
     return _together(seconds, counts, tokens.shape)
 
@@ -190,6 +193,9 @@ class BlockTimes:
         for table in self.tables:
             longest = context > table.most_context if table.part == BLOCK else np.zeros(context.shape, bool)
             far = (requests > table.most_requests) | longest | bool(table.scaled_from)
+            if table.prices.get("length"):
+                scans = requests * max(1.0, self.kind.kv_heads / self.tp)
+                far = far | (scans > SCANS_PER_SM * self.machine.sms)
             beyond = beyond | (self._here(table, context) & far)
         return beyond
 

@@ -50,16 +50,18 @@ MACHINE_POWER, DIE_POWER = "power of the machine", "power of a die"
 DIE_HEAT, HBM_HEAT = "temperature of a die", "temperature of HBM"
 
 NOMINAL = HeatEstimates()
+MAY_BE_0 = ("lowest_voltage",)  # coefficients: the voltage follows the clock
 NO_PLACES: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
 def heat_with(changes: Mapping[str, float]) -> HeatEstimates:
-    """The coefficients of power and heat with a user's values. Raises SpecError for one that is negative, or 0 where
-    its range is above 0, and for shares of the power of a die that waits that are more than all of it.
+    """The coefficients of power and heat with a user's values. Raises SpecError for one that is not positive (of
+    `MAY_BE_0`: negative), and for shares of the power of a die that waits that are more than all of it.
     """
     for name, value in changes.items():
-        if not value >= 0 or (value == 0 and NOMINAL.by_name()[name].low > 0):
-            raise SpecError(f"economics: {name} must be above 0, got {value!r}")
+        if not (value >= 0 if name in MAY_BE_0 else value > 0):
+            expected = "0 or above" if name in MAY_BE_0 else "above 0"
+            raise SpecError(f"economics: {name} must be {expected}, got {value!r}")
     found = NOMINAL.change(changes)
     known = found.values()
     if (shares := known["leakage_share"] + known["clock_share"]) > 1:

@@ -20,7 +20,8 @@ KINDS_OF_KERNELS = MappingProxyType({
     "sparse": "attention", "linear": "attention", "nccl": "collectives", "all_reduce": "collectives",
     "dispatch": "collectives", "wide_ep": "moe",
 })  # fmt: skip
-WIDE_EP = 16  # ranks of experts from which curves of other shapes are further off (TensorRT-LLM on H100)
+BY_QUANTILES = ("sparse", "linear")  # learned from three quantiles of each table alone
+WIDE_EP = 16  # ranks of experts from which curves of other shapes are further off
 TABLES = ("gemm", "moe", "attention", "copies", "collectives", "launches", *KINDS_OF_KERNELS)
 KERNELS = ("vectors", "multiply")
 SUBSTITUTIONS = ("fit", "nearest_shape", "sibling_gpu", "scaled", "roofline")
@@ -51,7 +52,7 @@ class LevelsSpec(fields.Spec):
     """Measured over predicted, of both levels: ``common`` to a table, and of a ``shape``. Two factors are the central
     90 %, five the quantiles `KNOTS` (5, 25, 50, 75 and 95 %).
 
-    ``points``: how many measurements that no fit saw it was learned from; 0: a placeholder.
+    ``points``: how many measurements that no fit saw it was learned from; 0: a placeholder, or quantiles of tables.
     """
 
     common: Range | FiveFactors
@@ -67,6 +68,11 @@ class LevelsSpec(fields.Spec):
                 raise fields.KeyProblem((key,), f"{list(given)}: expected ascending factors")
             _check_ends("lognormal", (given[0], given[-1]), key)
         return self
+
+    @property
+    def learned(self) -> str:
+        """Where it comes from, and of how many points, in words."""
+        return f"{self.source} ({self.points} points that no fit saw)" if self.points else self.source
 
     @property
     def spread(self) -> float:

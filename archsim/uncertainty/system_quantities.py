@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from math import log2
 from typing import NamedTuple
 
 from archsim.base.fields import Spec, dimension_of_field
 from archsim.base.quantities import BANDWIDTH, CLOCK, COMPUTE, FRACTION, TIME, Dimension
 from archsim.engine import fabrics, grouped_gemm, mesh_laws
 from archsim.engine.cluster import moves, ports
+from archsim.engine.cluster.laws import KERNELS
+from archsim.engine.transfer_kernels import own_calibration
 from archsim.iteration.machine import is_measured
 from archsim.laws import die, moe
 from archsim.runs.prices import Coefficients
@@ -18,7 +21,7 @@ from archsim.specs.assumptions import GATHERING
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
-from archsim.specs.uncertainty import UncertaintySpec, load_widths
+from archsim.specs.uncertainty import SUBSTITUTIONS, UncertaintySpec, load_widths
 from archsim.specs.unread import ROWS, Chosen
 from archsim.uncertainty.quantities import Distribution, Quantity
 
@@ -234,9 +237,12 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         return
     charged = system.launch == "gpu" and assumptions.transfer_software == "charged"
     if charged and assumptions.activations == "dispatched":
-        gathers = assumptions.dispatch in GATHERING
-        table, carried = "nccl" if gathers else "dispatch", not gathers and _is_carried_over(scenario)
-        way = "sibling_gpu" if carried else "fit"
+        gathers, kernel = assumptions.dispatch in GATHERING, KERNELS.get(assumptions.dispatch)
+        ops = ("all_gather", GATHERING[assumptions.dispatch]) if gathers else ("all_to_all",)
+        table = "nccl" if gathers or (kernel is not None and "nccl" in kernel.names) else "dispatch"
+        ways = [_way_of_collective(system, op) for op in ops] if table == "nccl" else []
+        ways += ["sibling_gpu"] if not gathers and _is_carried_over(scenario) else ["fit"]
+        way = max(ways, key=SUBSTITUTIONS.index)
     elif system.d2d.copies is not None:
         table, way = "copies", "fit"
     else:
@@ -245,12 +251,26 @@ def _of_transfers(scenario: Scenario, widths: UncertaintySpec) -> Iterator[Syste
         yield SystemQuantity(quantity, ("d2d", "measured_factor"), factors=True)
 
 
+def _way_of_collective(system: SystemSpec, op: str) -> str:
+    """How the law of the nearest number of ranks was had: on the GPU itself, on one that multiplies the same dtypes, as
+    those of a generation do, or on another.
+    """
+    own = calibration_named(own_calibration(system))
+    tables = [table for table in own.collectives if table.of.get("op") == op and "num_gpus" in table.of]
+    if not tables:
+        return "fit"  # its run refuses it
+    near = min(tables, key=lambda each: (abs(log2(int(each.of["num_gpus"]) / system.dies)), bool(each.scaled_from)))
+    if not near.scaled_from:
+        return "fit"
+    base = calibration_named(near.scaled_from).reference
+    return "sibling_gpu" if set(base.peak_flop_per_s) == set(own.reference.peak_flop_per_s) else "scaled"
+
+
 def measured_off(widths: UncertaintySpec, table: str, way: str, model: str) -> Iterator[Quantity]:
     """Two levels of a measured law: common to its table, and of the shape of the model."""
     levels = widths.levels(table, way)
-    source = f"{levels.source} ({levels.points} points that no fit saw)"
     for level, of in (("common", ""), ("shape", f".{model}")):
-        yield Quantity(f"measured.{table}.{way}.{level}{of}", 1.0, "", source, levels.level(level))
+        yield Quantity(f"measured.{table}.{way}.{level}{of}", 1.0, "", levels.learned, levels.level(level))
 
 
 def _is_carried_over(scenario: Scenario) -> bool:

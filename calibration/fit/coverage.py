@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 
 from archsim.base.host import use_one_blas_thread
-from archsim.specs.uncertainty import KINDS_OF_KERNELS
+from archsim.specs.uncertainty import BY_QUANTILES, KINDS_OF_KERNELS
 from archsim.uncertainty.quantities import Quantiles
 from calibration.fit.residuals import KINDS, TableResiduals, residuals
 from calibration.fit.widths import DRAWS, bounds, levels_of, pool_residuals
@@ -62,8 +62,12 @@ class Coverage(NamedTuple):
 
 
 def coverage_of(tables: list[TableResiduals]) -> Coverage:
-    """Coverage of intervals by tables that they were not learned from."""
+    """Coverage of intervals by tables that they were not learned from. Raises ValueError for tables of one GPU, where a
+    GPU is left out at a time.
+    """
     parts = _folds_of(tables)
+    if len(parts) < 2:
+        raise ValueError(f"{tables[0].section}, {tables[0].how}: measured on one GPU alone; leaving it out takes two")
     within, widths, pits, weights = [[] for _ in LEVELS], [], [], []  # type: ignore[var-annotated]
     for fold in range(len(parts)):
         others = [each for at, part in enumerate(parts) if at != fold for each in part]
@@ -100,10 +104,20 @@ def _folds_of(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
     return [[each._replace(of=each.of[fold::FOLDS]) for each in large] for fold in range(FOLDS)]
 
 
+def _may_be_covered(tables: list[TableResiduals]) -> bool:
+    """Whether there are enough points, of more GPUs than one where one is left out; not for quantiles of tables, between
+    which points are assumed.
+    """
+    points = sum(len(each.of) for each in tables)
+    return tables[0].section not in BY_QUANTILES and points > 2 * FOLDS and len(_folds_of(tables)) > 1
+
+
 def by_way(found: list[TableResiduals]) -> dict[tuple[str, str], list[TableResiduals]]:
     groups: dict[tuple[str, str], list[TableResiduals]] = {}
     for each in found:
         groups.setdefault((each.section, each.how), []).append(each)
+        if each.how == "fit" and KINDS_OF_KERNELS.get(each.section) == "collectives":  # of all kinds together, too
+            groups.setdefault(("collectives", "fit"), []).append(each._replace(section="collectives"))
     return groups
 
 
@@ -176,8 +190,9 @@ def with_widths(text: str, groups: Mapping[tuple[str, str], list[TableResiduals]
                 lines.append(line)
                 continue
             common, own = (", ".join(f"{each:.4g}" for each in level) for level in levels)
-            points = sum(len(each.of) for each in tables)
-            said = f"fitted to {len(tables)} tables: python -m calibration.fit.coverage"
+            points = 0 if section in BY_QUANTILES else sum(len(each.of) for each in tables)
+            by = ", by their 5, 50 and 95 % quantiles" if section in BY_QUANTILES else ""
+            said = f"fitted to {len(tables)} tables{by}: python -m calibration.fit.coverage"
             line = f'    {key}: {{common: [{common}], shape: [{own}], points: {points}, source: "{said}"}}'
         lines.append(line)
     return "\n".join(lines) + "\n"
@@ -203,7 +218,7 @@ def main(arguments: list[str]) -> int:
             [(*each[:3], value) for each in found for value in each.of], columns=["section", "how", "table", "of"]
         ).to_parquet(args.keep[0])
     groups = by_way(found)
-    judgement = [coverage_of(tables) for tables in groups.values() if sum(len(each.of) for each in tables) > 2 * FOLDS]
+    judgement = [coverage_of(tables) for tables in groups.values() if _may_be_covered(tables)]
     print(table_of(judgement))
     if args.write:
         args.write.write_text(with_widths(args.write.read_text(encoding="utf-8"), groups), encoding="utf-8")

@@ -64,12 +64,12 @@ _SUSTAINED_FLOP_W = _SUSTAINED_W - _WAITING_W - _SUSTAINED_TBIT_PER_S * _READ_PJ
 # its limit holds there. A FLOP has the voltage of the clock at which it was measured.
 CLOCK_MHZ = 1500  # of the energy of a FLOP
 BOOST = 1980 / CLOCK_MHZ
-# Of the voltage at the full clock, at no clock. Of 0 to 0.8, 0 has the least error in 26 works of an H100 and an H200
-# (`archsim.evidence.power`: 6 % at most; 12 % with 0.66, an RTX PRO 6000's).
+# Of the voltage at the full clock, at no clock; 0 to 0.8 was tried. Chosen by the least error on the same 26 works of an
+# H100 and an H200 that `archsim.evidence.power` reports, so these do not test it: 6 % off at most; 12 % with 0.66, an
+# RTX PRO 6000's.
 HOPPER_AT_NO_CLOCK = 0.0
-BOOSTED = (
-    1 / voltage(1 / BOOST, HOPPER_AT_NO_CLOCK) ** 2
-)  # energy of an operation at the full clock over that at CLOCK_MHZ
+# Energy of an operation at the full clock over that at CLOCK_MHZ
+BOOSTED = 1 / voltage(1 / BOOST, HOPPER_AT_NO_CLOCK) ** 2
 _SKINNY_TFLOP_PER_S = 2.82  # products of BF16 with one row: 2 FLOP for every weight of 2 bytes
 # Rows of the smallest tile of Hopper's tensor cores (PTX ISA, wgmma: M is 64); an expert's last tile may be part empty
 TILE_ROWS = 64

@@ -60,8 +60,8 @@ class HeatEstimates(Estimates):
         "assumed: between an H100 that waits and one at its limit, by whose powers the coefficients of energy were fitted",
     )
     lowest_voltage: Estimate = Estimate(  # where the line of voltage over clock begins, at no clock
-        0.66, 0.0, 0.8, "of the voltage at full clock",
-        "fitted to prompts of 39,760 tokens of Qwen3.8-27B in NVFP4 on an RTX PRO 6000 at 15 power limits of 285 to 585 W (GitHub, September 2026): 2 % off at most, 0.66 to 0.67 with a third left out; high: a GB300's GEMM at 500 of 1,400 W (facebookexperimental/triton#2023); low: V ~ f, by works of an H100 and an H200 at 1,500 and 1,980 MHz (docs/economics.md)",
+        0.66, 0.55, 0.8, "of the voltage at full clock",
+        "fitted to prompts of 39,760 tokens of Qwen3.8-27B in NVFP4 on an RTX PRO 6000 at 15 power limits of 285 to 585 W (GitHub, September 2026): 2 % off at most, 0.66 to 0.67 with a third left out; high: a GB300's GEMM at 500 of 1,400 W (facebookexperimental/triton#2023); low: assumed (works of an H100 and an H200 fit best with 0: microarch.silicon.energy)",
     )  # fmt: skip
     silicon_w_per_mk: Estimate = Estimate(  # conductivity
         118.0, 100.0, 148.0, "W/mK", "148 at 300 K (Incropera et al., table A.1), and as T^-1.3 at 85 C"

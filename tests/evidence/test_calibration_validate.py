@@ -26,7 +26,7 @@ from archsim.laws.transfers import nodes_away
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.uncertainty import UncertaintySpec, load_widths
 from archsim.uncertainty.quantities import KNOTS, Quantiles
-from calibration.fit.coverage import BEGIN, END, LEVELS, coverage_of, with_table, with_widths
+from calibration.fit.coverage import BEGIN, END, LEVELS, by_way, coverage_of, with_table, with_widths
 from calibration.fit.isolated import apart, spread_of
 from calibration.fit.moe import fit_moe
 from calibration.fit.residuals import TableResiduals
@@ -400,6 +400,19 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
     assert levels.points == 2400
     assert levels.level("common").at(np.array([0.5]))[0] == pytest.approx(1.105, rel=0.1)
     assert found.measured["gemm"] == before.measured["gemm"] and found.defaults == before.defaults
+
+
+def test_kinds_leave_gpus_out_and_refuse_one_alone():
+    """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles count as no points."""
+    of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8)]
+    with pytest.raises(ValueError, match="one GPU"):
+        coverage_of(of)
+    assert coverage_of([each._replace(table=f"gpu{at % 2} x") for at, each in enumerate(of)]).tables == 8
+    assert set(by_way(of)) == {("dispatch", "fit"), ("collectives", "fit")}
+    text = load_file().read_text(encoding="utf-8")
+    sparse = [each._replace(section="sparse", how="nearest_shape") for each in of]
+    (line,) = set(with_widths(text, by_way(sparse)).splitlines()) - set(text.splitlines())
+    assert "points: 0" in line and "8 tables, by their 5, 50 and 95 % quantiles" in line
 
 
 def test_a_page_keeps_what_is_around_its_table():

@@ -276,7 +276,11 @@ def test_command_prints_and_changes_coefficients_of_power_and_heat(capsys):
     assert main(["cost", "configs/power.yaml", "--sources"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in HeatEstimates().by_name())
-    for change, why in (("leakage_share=0.9", "are 1.34 together"), ("stack_share=-1", "stack_share must be above 0")):
+    for change, why in (
+        ("leakage_share=0.9", "are 1.34 together"),
+        ("stack_share=-1", "stack_share must be above 0"),
+        ("lowest_voltage=-1", "lowest_voltage must be 0 or above"),
+    ):
         assert main(["cost", "configs/power.yaml", "--coefficient", change]) == 2
         assert why in capsys.readouterr().err
     assert main(["cost", "configs/power.yaml", "--coefficient", "lowest_voltage=0.9"]) == 0

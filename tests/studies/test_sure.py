@@ -303,6 +303,18 @@ def test_the_share_of_hbm_is_sampled_unless_kernels_were_measured_with_it():
         assert ("system.hbm.efficiency" in [each.quantity.key for each in quantities_of(run)]) is sampled
 
 
+@pytest.mark.parametrize(("system", "dispatch", "tables"), [
+    ("h100_node", "all_gather", {"nccl.fit"}), ("h800_cluster", "all_gather", {"nccl.sibling_gpu"}),
+    ("h100_node", "all_to_all", {"nccl.fit"}), ("h100_node", "per_rank", {"dispatch.fit"}),
+])  # fmt: skip
+def test_widths_of_transfers_are_those_of_their_kernel_and_gpu(system, dispatch, tables):
+    """NCCL has its own also in an all-to-all; an H800 has an H100's all-gather, scaled."""
+    changed = [CLUSTER["assumptions"][0] | {"dispatch": dispatch}]
+    (run,) = runs_of(CLUSTER | {"systems": [system], "assumptions": changed})
+    keys = [each.quantity.key.split(".") for each in quantities_of(run)]
+    assert {".".join(key[1:3]) for key in keys if key[1] in ("nccl", "dispatch")} == tables
+
+
 def test_a_measurement_narrows_or_says_what_choosing_is_worth():
     command = SimpleNamespace(of="reads of your HBM", run="measure memory", minutes=5)
     place = SimpleNamespace(ratio=Interval(1.27, 1.3, 1.35), headline=True)
