@@ -21,6 +21,7 @@ from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
 from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
 from archsim.runs.executor import do_all
+from archsim.runs.run import Workspace
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
@@ -33,10 +34,12 @@ from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
 from archsim.studies.serving.chances import Factors, drawn_rates
 from archsim.studies.serving.configuration import Configuration, with_choice
+from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import asked_of, kinds_of
-from archsim.studies.serving.recommend import _most_ranks, _too_few, recommend
+from archsim.studies.serving.race import Race, Tried
+from archsim.studies.serving.recommend import _most_ranks, _serve_best, _too_few, recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
@@ -263,6 +266,20 @@ def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
     asked = SimpleNamespace(rate=100.0)
     rates = np.repeat([2.0, 4.0], 50)[None]  # one engine answers 2/s in nine tenths of the samples
     assert "on h200:400" in _too_few(asked, [row], rates)
+
+
+def test_more_engines_at_a_rate_each_have_the_times_of_one(monkeypatch):
+    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 300)
+    kind = kinds_of(asked := asked_of("llama-3.1-8b", ["h200:8"], tpot="50ms", engines=["vllm"]))[0]
+    race, seen = Race(asked, [kind], requests_of(kind.serving)), []
+    for number in (1, 8):
+        choice = Configuration(ParallelSpec(), number, 256, 8192, precision=kind.dtypes)
+        best = SimpleNamespace(kind=kind, choice=choice, rate_per_s=20.0 * number)
+        tried = Tried(0, choice._replace(instances=1), 20.0, 5e9)
+        seen.append(_serve_best(race, tried, best, SharedEngines(Workspace()))[0])
+    one, eight = seen
+    assert eight.tpot == one.tpot and eight.e2e == one.e2e
+    assert eight.output_tokens_per_s == pytest.approx(8 * one.output_tokens_per_s)
 
 
 def test_default_lengths_fit_the_positions_of_the_model():
@@ -566,8 +583,7 @@ def small(monkeypatch, *words):
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    for module in ("recommend", "recommendation"):
-        monkeypatch.setattr(f"archsim.studies.serving.{module}.FULL_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 400)
     asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
     assert main([*asked.split(), *words]) == 0
     return lines[0]

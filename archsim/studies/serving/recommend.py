@@ -24,7 +24,6 @@ from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import Measures, usd_per_million
-from archsim.serving.outcome import Deployment
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
 from archsim.serving.serving import at_full_clock, serve_requests
@@ -60,12 +59,18 @@ from archsim.studies.serving.race import (
     find_rate,
     serve_few,
 )
-from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
+from archsim.studies.serving.recommendation import Recommendation, Recommended, enough_requests, shown_rate
 from archsim.verbs import caller_name
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
 MOST_OF_KIND = 3  # of these, of one engine and precision
+RATES = (
+    "requests_per_s",
+    "goodput_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+)  # of `Measures`, of all engines
 ENDED = "The search was ended, so this compares what was found so far. The same command goes on from there."
 
 
@@ -281,8 +286,7 @@ def _compare(
     if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
         raise SpecError(_too_few(asked, rows, drawn))
     best = rows[order[0]]
-    deployment = race.deployment(finalists[order[0]], best.choice, engines)
-    measures = _serve_best(race, deployment, best)
+    measures, notes = _serve_best(race, finalists[order[0]], best, engines)
     refused = tuple(
         (f"{NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused) for each in done if each.refused
     )
@@ -290,7 +294,7 @@ def _compare(
         asked, best, tuple(rows[at] for at in order[1:]), measures,
         configurations=sum(each.configurations for each in done),
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
-        notes=(*([ENDED] if ended else []), *_notes(race, best), *deployment.notes),
+        notes=(*([ENDED] if ended else []), *_notes(race, best), *notes),
     )  # fmt: skip
 
 
@@ -350,12 +354,19 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
     return -cost.j_per_token[0] * nominal / np.maximum(rates, 1e-9)
 
 
-def _serve_best(race: Race, deployment: Deployment, best: Recommended) -> Measures:
-    """All of its instances, at LOADED of its rate, or at the rate that is asked."""
-    asked, serving = race.asked, best.kind.serving
-    rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
-    some = first(race.requests, FULL_REQUESTS)
-    return serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
+def _serve_best(
+    race: Race, tried: Tried, best: Recommended, engines: SharedEngines
+) -> tuple[Measures, tuple[str, ...]]:
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
+    requests are enough to fill it however many engines there are.
+    """
+    serving, number = best.kind.serving, 1 if best.choice.prefill else best.choice.instances
+    deployment = race.deployment(tried, best.choice if number == 1 else best.choice._replace(instances=1), engines)
+    rate = shown_rate(race.asked, best) / number
+    some = first(race.requests, enough_requests(rate * tried.residence_ns / NS_PER_S))
+    served = serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
+    of_all = {name: getattr(served, name) * number for name in RATES}
+    return served._replace(**of_all), deployment.notes
 
 
 def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:
