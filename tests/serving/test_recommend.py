@@ -249,6 +249,8 @@ def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
     assert [_most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
     own = asked_of("qwen3-235b-a22b", ["rtx_pro_6000_pair"], rate=1)
     assert own.offers[0].devices >= 1000 and own.objective == "price"
+    with pytest.raises(SpecError, match="objective energy: rate finds the cheapest"):  # what is named is what counts
+        asked_of("qwen3-235b-a22b", ["h200"], rate=20, objective="energy")
 
 
 def test_drafts_need_a_checkpoint_that_drafts():

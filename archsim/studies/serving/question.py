@@ -148,6 +148,11 @@ def asked_of(
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
              if ":" not in text and not bought and not is_open]  # fmt: skip
+    if rate and objective not in (None, PRICE):
+        raise SpecError(
+            f"{caller_name('objective')} {objective}: {caller_name('rate')} finds the cheapest GPUs that answer it. "
+            f"Leave out {caller_name('objective')} or {caller_name('rate')}"
+        )
     if objective is None:
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
