@@ -37,7 +37,7 @@ from archsim.studies.serving.configuration import Configuration, with_choice
 from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
-from archsim.studies.serving.question import asked_of, kinds_of
+from archsim.studies.serving.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.studies.serving.race import Race, Tried
 from archsim.studies.serving.recommend import _most_ranks, _serve_best, _too_few, recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
@@ -262,12 +262,19 @@ def test_drafts_need_a_checkpoint_that_drafts():
 
 
 def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
-    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
-    choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 1, 64, 4096)
-    row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=5.0)
-    asked = SimpleNamespace(rate=100.0)
+    def refusal(rates, devices=32, pools=False, budget=()):
+        kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200", devices=devices))
+        choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 4, 64, 4096)
+        row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=20.0)
+        return _too_few(SimpleNamespace(rate=100.0, pools=pools, budget=budget), [row], rates)
+
     rates = np.repeat([2.0, 4.0], 50)[None]  # one engine answers 2/s in nine tenths of the samples
-    assert "on h200:400" in _too_few(asked, [row], rates)
+    assert "on h200:400" in refusal(rates) and "as many as are needed" in refusal(rates)
+    # As many as are needed are not to be had beside pools, a budget, nor twice.
+    for given in ({"pools": True}, {"budget": ("watts",)}, {"devices": MOST_DEVICES}):
+        assert "as many as are needed" not in refusal(rates, **given)
+    assert "aise watts or" in refusal(rates, budget=("watts",)) and "h200:" not in refusal(rates, budget=("watts",))
+    assert "Raise the limits" in refusal(np.zeros((1, 100)))  # no number of engines that hardly answer is known
 
 
 def test_more_engines_at_a_rate_each_have_the_times_of_one(monkeypatch):

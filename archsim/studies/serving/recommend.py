@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
@@ -284,7 +284,7 @@ def _compare(
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
-        raise SpecError(_too_few(asked, rows, drawn))
+        raise SpecError(_too_few(asked, rows, drawn) + (f". {ENDED}" if ended else ""))
     best = rows[order[0]]
     measures, notes = _serve_best(race, finalists[order[0]], best, engines)
     refused = tuple(
@@ -304,17 +304,24 @@ def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> st
     """
     needed: dict[str, int] = {}
     for row, rates in zip(rows, drawn, strict=True):
-        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS)) or row.rate_per_s
+        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS))
+        if not low:
+            continue
         one = row.choice.devices if row.choice.prefill else row.choice.parallel.devices
         gpu = row.kind.offer.gpu
         needed[gpu] = min(needed.get(gpu, MOST_NEEDED), one * math.ceil(asked.rate / low))
     most = max(rows, key=lambda row: row.rate_per_s)
     gpu, on = most.kind.offer.gpu, caller_name("on")
-    number = f"{needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+    number, ways = "", ["raise the limits"]
+    if gpu in needed:
+        number = f"; {asked.rate:g} take about {needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+        if not asked.pools and not asked.budget and most.kind.offer.devices < MOST_DEVICES:
+            ways = [f"{on} {gpu} for as many as are needed", *ways]
+        bought = " or ".join(map(caller_name, asked.budget))
+        ways = [f"raise {bought}" if bought else f"give {on} {gpu}:{needed[gpu]}", *ways]
     return (
         f"{caller_name('rate')} {asked.rate:g}: {most.choice.devices:,} {gpu.upper()} answer at most "
-        f"{most.rate_per_s:.1f} requests per second within the limits; {asked.rate:g} take about {number}. Give "
-        f"{on} {gpu}:{needed[gpu]}, {on} {gpu} for as many as are needed, or raise the limits"
+        f"{most.rate_per_s:.1f} requests per second within the limits{number}. {capital(' or '.join(ways))}"
     )
 
 
