@@ -39,7 +39,7 @@ from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
 from archsim.studies.serving.question import MOST_DEVICES, asked_of, kinds_of
 from archsim.studies.serving.race import Race, Tried
-from archsim.studies.serving.recommend import _most_ranks, _serve_best, _too_few, recommend
+from archsim.studies.serving.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
@@ -585,6 +585,23 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
     again = [each for each in done if not each.startswith("serve_few")]  # which every call begins with
     assert not whole.ended and whole.others and len(set(again)) == len(again)
     assert found.best.rate_per_s in [each.rate_per_s for each in (whole.best, *whole.others)]
+
+
+@pytest.mark.parametrize("end, rounds", [("estimated", 1), ("sizes served", 2), ("nothing", 3)])
+def test_no_round_of_sizes_begins_after_a_race_is_ended(end, rounds):
+    begun = []
+
+    def tried(parts, what):
+        begun.append(what)
+        stub.ended |= what == end
+        return [part._replace(rate=part.rate or 1.0) for part in parts]
+
+    stub = SimpleNamespace(ended=False, tried=tried)
+    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
+    race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each)
+    sizes = [Configuration(ParallelSpec(attention=AttentionRanks(tp=tp)), 1, 64, 4096) for tp in (1, 2)]
+    _race_sizes(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    assert len(begun) == rounds
 
 
 def small(monkeypatch, *words):

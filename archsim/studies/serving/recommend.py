@@ -143,6 +143,8 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     done: list[Tried] = []
     for some in (first, [at for at in range(len(chosen)) if at not in first]):
+        if rounds.ended:
+            break
         best = _best_per_gpu(race, done)
         parts = [race.part(find_rate, chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
         done += rounds.tried(parts, "sizes served")
@@ -224,6 +226,8 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
     first = [of.index(gpu) for gpu in dict.fromkeys(of)]
     found: list[Tried] = []
     for some in (first, [at for at in range(len(tasks)) if at not in first]):
+        if rounds.ended:
+            break
         best = {gpu: max((each.rate for each in found if race.kinds[each.kind].offer.gpu == gpu), default=0.0)
                 for gpu in of}  # fmt: skip
         parts = [race.part(find_pool_rate, tasks[at], best[of[at]]) for at in some]
