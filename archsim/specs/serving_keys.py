@@ -98,8 +98,19 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB with so many slots beyond one for each expert, over all ranks, under routing from traffic; 0: as without."""
-    ranks = ParallelSpec.model_validate(tree.data.get("parallel") or {}).sizes().ep
+    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic; 0:
+    none.
+    """
+    given = tree.data.get("disaggregated")
+    both = [given.get("prefill"), given.get("decode")] if isinstance(given, dict) else [tree.data]
+    sides = [each for each in both if isinstance(each, dict)]
+    every = [ParallelSpec.model_validate(each.get("parallel") or {}).sizes().ep for each in sides]
+    ranks = every[0] if every else 1
+    if value and (len(set(every)) > 1 or any(isinstance(each.get("experts_on"), dict) for each in sides)):
+        raise SpecError(
+            f"{head}: ranks of the sides of disaggregated share experts differently. Give slots beside them: policies: "
+            "[{name: eplb, placement: {name: redundant, slots: 2}, allocation: even}]"
+        )
     if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value % ranks:
         fits = ", ".join(str(each * ranks) for each in range(4))
         raise SpecError(f"{head}: {ranks} ranks share redundant experts equally: expected a number such as {fits}")

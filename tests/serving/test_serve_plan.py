@@ -358,6 +358,20 @@ def test_a_key_goes_by_its_last_part_and_by_the_flag_of_an_engine(text):
     assert found == value
 
 
+def test_redundant_experts_are_shared_by_the_ranks_of_the_sides():
+    given = load_serving("serve_h200").given
+    four, eight = ({"parallel": {"attention": {"tp": ranks}}} for ranks in (4, 8))
+    plain = {key: each for key, each in given.items() if key != "parallel"}
+
+    def slots(prefill, decode):
+        sides = {"disaggregated": {"prefill": prefill, "decode": decode}}
+        return load_serving(plain | sides, ["redundant_experts=32"]).spec.policies[0]["placement"]["slots"]
+
+    assert slots("none", eight) == 4 and slots(four, four) == 8
+    with pytest.raises(SpecError, match="share experts differently"):
+        slots(four, eight)
+
+
 def test_requests_come_as_they_are_given_last(tmp_path):
     trace = tmp_path / "mine.csv"
     trace.write_text("timestamp,input_length,output_length\n0.5,10,5\n1.25,20,5\n")
