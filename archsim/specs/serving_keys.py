@@ -68,6 +68,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
+def replaces(axis: str, key: str) -> bool:
+    """Whether the values of an axis replace what is put at a key. Requests come in one way."""
+    one, other = (_path_of(tuple(each.split(".")), each).split(".") for each in (axis, key))
+    both = min(len(one), len(other))
+    ways = {each[1] for each in (one, other) if each[0] == "requests" and len(each) > 1 and each[1] in _WAYS}
+    return one[:both] == other[:both] or len(ways) == 2
+
+
 def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Keys in full, with their values."""
     if path == REDUNDANT:

@@ -15,6 +15,7 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
+from archsim.report.answer import Answer
 from archsim.runs.sweep import Unwatched
 from archsim.serving.file_engines import host_for
 from archsim.specs.serving_files import load_serving
@@ -370,6 +371,25 @@ def test_redundant_experts_are_shared_by_the_ranks_of_the_sides():
     assert slots("none", eight) == 4 and slots(four, four) == 8
     with pytest.raises(SpecError, match="share experts differently"):
         slots(four, eight)
+
+
+ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
+
+
+@pytest.mark.parametrize(
+    ("axis", "option", "refused"),
+    [
+        ({"rate": ["2/s", "4/s"]}, "--rate 9", True), ({"requests.arrivals.rate": ["2/s"]}, "--users 9", True),
+        ({"slo.tpot": ["20 ms"]}, "--tpot 30ms", True), ({"requests": [ONE]}, "--rate 9", True),
+        ({"slo.tpot": ["20 ms"]}, "--ttft 3s", False), ({"requests.arrivals.burstiness": [1, 2]}, "--rate 9", False),
+    ],
+)  # fmt: skip
+def test_an_option_that_an_axis_replaces_is_refused(axis, option, refused, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "swept.yaml"
+    file.write_text(json.dumps(load_serving("serve_h200").given | {"sweep": {"grid": axis}}))
+    monkeypatch.setattr("archsim.cli.serve._serve", lambda args: Answer(("served",)))
+    assert main(["serve", str(file), *option.split()]) == (2 if refused else 0)
+    assert (f"the axis {next(iter(axis))} " in capsys.readouterr().err) == refused
 
 
 def test_requests_come_as_they_are_given_last(tmp_path):
