@@ -168,7 +168,7 @@ def asked_of(
     drafting = MTP_LAYERS.get(whose.name)
     if any(drafts) and drafting == 0:
         raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
-    heads = f"The configuration of {whose.name} names no MTP layer: drafts need a checkpoint that has one."
+    heads = f"It is not known whether the checkpoint of {whose.name} has an MTP layer, which drafts need."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
