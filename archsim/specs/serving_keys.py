@@ -175,12 +175,16 @@ def _below(annotation: Any, prefix: str) -> Iterator[str]:
 
 def precision_word(tree: yaml.Tree) -> str:
     """Takes the precision of a checkpoint out of ``precision: fp8``, from which dtypes follow; '' where there is none.
-    Beside ``kv`` it is at CHECKPOINT.
+    Beside ``kv`` it is at CHECKPOINT. Raises SpecError for an unknown one.
     """
     given = tree.data.get("precision")
     word = given.get(CHECKPOINT) if isinstance(given, dict) else given
-    if not isinstance(word, str) or word not in PRECISIONS.values():
+    if not isinstance(word, str):
         return ""
+    if word not in PRECISIONS.values():
+        known = list(dict.fromkeys(PRECISIONS.values()))
+        where = tree.place(("precision", CHECKPOINT) if isinstance(given, dict) else ("precision",))
+        raise SpecError(f"{where}: unknown precision {word!r}{did_you_mean(word, known)} (known: {', '.join(known)})")
     others = {key: each for key, each in given.items() if key != CHECKPOINT} if isinstance(given, dict) else {}
     tree.graft(("precision",), yaml.Tree(others, {(): tree.place(("precision",))}))
     return word

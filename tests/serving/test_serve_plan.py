@@ -408,6 +408,7 @@ def test_requests_come_as_they_are_given_last(tmp_path):
     [
         ("redundant_experts=12", "8 ranks .* 0, 8, 16, 24"), ("seed=3", "requests.seed or speculation.seed"),
         ("max_num_sequences=3", "did you mean 'max_num_seqs'"), ("kv_offload=true", "its capacity"),
+        ("precision=fp9", "unknown precision 'fp9'.*known: bf16, fp8"), ("drafts=2", "acceptance: how many drafts are"),
     ],
 )  # fmt: skip
 def test_a_name_of_no_key_or_of_several_is_refused(text, words):
