@@ -188,7 +188,9 @@ def _users(found: Recommendation) -> str:
     serves about as many: its rate falls as its times rise.
     """
     users = found.best.rate_per_s * found.measures.e2e.mean * NS_PER_MS / NS_PER_S
-    return "" if found.asked.rate or not 0 < users < inf else f", from about {significant(users)} users at a time,"
+    if found.asked.rate or not 0 < users < inf:
+        return ""
+    return f", from about {float(f'{users:.2g}'):,.0f} users at a time,"
 
 
 def _describe_fewer(best: Recommended) -> str:
