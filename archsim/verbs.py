@@ -331,8 +331,8 @@ COMPARE: Options = {
     "prices": PRICES.of(group=SIDES),
     **choice_options(),
     "model": Option(
-        "Which model is served, or taken of the experiment (default: its first; of machines, the largest that fits).",
-        "NAME", group=COMBINATION,
+        "Which model is served, or taken of the experiment (default: its first; of machines, deepseek-v3, or where it "
+        "does not fit, the largest that does).", "NAME", group=COMBINATION,
     ),
     "overrides": OVERRIDES.of(help="Override a key of all sides. May be repeated."),
     **out("Folder to write the page to (default: reports/A-B-…)."),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from archsim.cli import arguments, heartbeat
@@ -24,6 +26,7 @@ def run_serve(args: argparse.Namespace) -> Answer:
     _refuse_unwritten(args)
     keys = {"requests": "requests.trace", "rate": "rate", "users": "users", "ttft": "slo.ttft", "tpot": "slo.tpot"}
     given = {key: value for name, key in keys.items() if (value := getattr(args, name)) is not None}
+    _refuse_swept(args, given)
     args.overrides = [*args.overrides, *(f"{key}={value}" for key, value in given.items())]
     print_compiling("serving")
     if args.search:
@@ -69,6 +72,22 @@ def _refuse_unwritten(args: argparse.Namespace) -> None:
     for name in ("out", "timeline"):
         if asked and getattr(args, name) and (asked, name) != ("search", "out"):
             raise SpecError(f"--{name} and --{asked} cannot be given together, as --{asked} writes no such file")
+
+
+def _refuse_swept(args: argparse.Namespace, given: Mapping[str, object]) -> None:
+    """Raise SpecError for options that an axis of the file replaces. ``given``: their keys → values."""
+    from archsim.base.errors import SpecError
+    from archsim.specs.serving_files import load_serving
+    from archsim.specs.serving_keys import replaces
+
+    axes = load_serving(args.file, args.overrides).axes if given else {}
+    for key, axis in product(given, axes):
+        if replaces(axis, key):
+            option = f"--{key.split('.')[-1] if key != 'requests.trace' else 'requests'}"
+            raise SpecError(
+                f"{option} has no effect beside the axis {axis} of `sweep:` in {args.file}. Leave it out, or give the "
+                "file without that axis"
+            )
 
 
 def _search(args: argparse.Namespace) -> Answer:

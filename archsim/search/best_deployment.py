@@ -35,9 +35,9 @@ def best_sentence(
     )
     best, base = names[found.cheapest], 0 if 0 not in found.equal else found.worst  # a tie is no gain
     ends = interval(values[found.cheapest])
-    number, low, high = written_interval(ends.p50, ends.p05, ends.p95)
+    number, spread = _written(ends)
     begin = f"{capital(what)}{per} is {number} {unit.replace('/s', ' per second')}".rstrip()
-    begin += f" ({low}–{high}) with {short(best)}"
+    begin += f" ({spread}) with {short(best)}"
     if found.flat:
         gain = _over(values, found.cheapest, 0 if found.cheapest else found.worst, names)
         return (
@@ -54,14 +54,14 @@ def _over(values: Sequence[np.ndarray], at: int, base: int, names: Sequence[str]
     """``, 1.1 × (0.9–1.3) that with 8 requests per rank``; '' over nothing, and over itself."""
     if at == base or float(np.median(values[base])) <= 0:
         return ""
-    times = ratio_of(values[at], values[base])
-    middle, low, high = written_interval(times.p50, times.p05, times.p95)
-    return f", {middle} × ({f'{low}–{high}' if low != high else 'in all samples'}) that with {short(names[base])}"
+    middle, spread = _written(ratio_of(values[at], values[base]))
+    return f", {middle} × ({spread}) that with {short(names[base])}"
 
 
-def _spread(ends: Interval) -> str:
-    _, low, high = written_interval(ends.p50, ends.p05, ends.p95)
-    return f"{low}–{high}" if low != high else "in all samples"
+def _written(ends: Interval) -> tuple[str, str]:
+    """The middle, and its range."""
+    middle, low, high = written_interval(ends.p50, ends.p05, ends.p95)
+    return middle, f"{low}–{high}" if low != high else "in all samples"
 
 
 def numbers_in(names: Sequence[str]) -> list[float]:
@@ -99,8 +99,8 @@ def _edges(sure: ServedSure, name: str, limits_ms: Mapping[str, float]) -> str:
         found, (unit, what) = option.intervals.get(column), HEADLINES[column]
         if found is None:
             continue
-        middle, low, high = written_interval(found.p50, found.p05, found.p95)
+        middle, spread = _written(found)
         limit = limits_ms.get(column.partition("_")[0])
         edge = f", at the limit of {limit:g} {unit}" if limit and found.p05 <= limit <= found.p95 else ""
-        said.append(f"{what} is {middle} {unit} ({low}–{high}){edge}")
+        said.append(f"{what} is {middle} {unit} ({spread}){edge}")
     return f" {listing(said)} there." if said else ""

@@ -19,7 +19,7 @@ from archsim.search import machines, worlds
 from archsim.search.frontier import Crossing, Curve, Frontier, crossing_of, grid_of
 from archsim.search.limits import Limits
 from archsim.search.machines import Batch, Machine, Used, batch_of, experiment_of, run_of
-from archsim.search.options import EQUALS, Requests, Side, largest_model
+from archsim.search.options import EQUALS, FIRST, Requests, Side, largest_model
 from archsim.specs.experiment import ExperimentSpec
 from archsim.specs.model import ModelSpec
 from archsim.studies.machine_price import price_machine
@@ -202,9 +202,8 @@ def _chosen_model(sides: Sequence[Side], asked: Any, name: str) -> tuple[str, ..
     """How the model was chosen, where neither the question nor a side names one."""
     if asked is not None or any(side.experiment is not None for side in sides):
         return ()
-    return (
-        f"No model was named, so {name} is served, which fits on every side ({caller_name('model')} takes another)",
-    )
+    why = "" if name == FIRST else ", the largest that fits on every side"  # it is also served where none fits
+    return (f"No model was named, so {name} is served{why} ({caller_name('model')} takes another)",)
 
 
 def _common_model(sides: Sequence[Side], model: str | ModelSpec | None) -> str | ModelSpec:

@@ -354,6 +354,15 @@ class SpeculationSpec(Spec):
         rates = self.acceptance if isinstance(self.acceptance, float) else self.acceptance[:drafts]
         return self.model_copy(update={"draft_tokens": drafts, "acceptance": rates})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_acceptance(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "acceptance" not in given:
+            raise KeyProblem(
+                ("acceptance",), "how many drafts are accepted is not known. Give speculation.acceptance, such as 0.8"
+            )
+        return given
+
     @model_validator(mode="after")
     def _one_each(self) -> "SpeculationSpec":
         if isinstance(self.acceptance, tuple) and len(self.acceptance) != self.draft_tokens:

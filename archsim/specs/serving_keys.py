@@ -68,6 +68,14 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
         put(tree, keys, each, head, expand)
 
 
+def replaces(axis: str, key: str) -> bool:
+    """Whether the values of an axis replace what is put at a key. Requests come in one way."""
+    one, other = (_path_of(tuple(each.split(".")), each).split(".") for each in (axis, key))
+    both = min(len(one), len(other))
+    ways = {each[1] for each in (one, other) if each[0] == "requests" and len(each) > 1 and each[1] in _WAYS}
+    return one[:both] == other[:both] or len(ways) == 2
+
+
 def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Keys in full, with their values."""
     if path == REDUNDANT:
@@ -98,8 +106,19 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """EPLB with so many slots beyond one for each expert, over all ranks, under routing from traffic; 0: as without."""
-    ranks = ParallelSpec.model_validate(tree.data.get("parallel") or {}).sizes().ep
+    """EPLB with so many slots beyond one for each expert, over all ranks of an engine, under routing from traffic; 0:
+    none.
+    """
+    given = tree.data.get("disaggregated")
+    both = [given.get("prefill"), given.get("decode")] if isinstance(given, dict) else [tree.data]
+    sides = [each for each in both if isinstance(each, dict)]
+    every = [ParallelSpec.model_validate(each.get("parallel") or {}).sizes().ep for each in sides]
+    ranks = every[0] if every else 1
+    if value and (len(set(every)) > 1 or any(isinstance(each.get("experts_on"), dict) for each in sides)):
+        raise SpecError(
+            f"{head}: ranks of the sides of disaggregated share experts differently. Give slots beside them: policies: "
+            "[{name: eplb, placement: {name: redundant, slots: 2}, allocation: even}]"
+        )
     if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value % ranks:
         fits = ", ".join(str(each * ranks) for each in range(4))
         raise SpecError(f"{head}: {ranks} ranks share redundant experts equally: expected a number such as {fits}")
@@ -156,12 +175,16 @@ def _below(annotation: Any, prefix: str) -> Iterator[str]:
 
 def precision_word(tree: yaml.Tree) -> str:
     """Takes the precision of a checkpoint out of ``precision: fp8``, from which dtypes follow; '' where there is none.
-    Beside ``kv`` it is at CHECKPOINT.
+    Beside ``kv`` it is at CHECKPOINT. Raises SpecError for an unknown one.
     """
     given = tree.data.get("precision")
     word = given.get(CHECKPOINT) if isinstance(given, dict) else given
-    if not isinstance(word, str) or word not in PRECISIONS.values():
+    if not isinstance(word, str):
         return ""
+    if word not in PRECISIONS.values():
+        known = list(dict.fromkeys(PRECISIONS.values()))
+        where = tree.place(("precision", CHECKPOINT) if isinstance(given, dict) else ("precision",))
+        raise SpecError(f"{where}: unknown precision {word!r}{did_you_mean(word, known)} (known: {', '.join(known)})")
     others = {key: each for key, each in given.items() if key != CHECKPOINT} if isinstance(given, dict) else {}
     tree.graft(("precision",), yaml.Tree(others, {(): tree.place(("precision",))}))
     return word

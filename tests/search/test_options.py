@@ -2,6 +2,7 @@
 
 import copy
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
 from archsim.search.beside import deployment_on
+from archsim.search.best_deployment import best_sentence
 from archsim.search.deployment_pair import MOVED, moved_limits, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
@@ -256,3 +258,14 @@ def test_a_memory_of_its_own_counts_in_the_price_of_a_side(files):
     for each in found.sides:
         assert each.usd.tolist() == price_machine(each.machine.system, samples=16).own_usd.tolist()
     assert (found.sides[1].usd > found.sides[0].usd).all()
+
+
+def test_a_best_value_that_is_the_same_in_all_samples_has_no_range():
+    options = [
+        SimpleNamespace(name=f"rate {rate}/s", samples={"requests_per_s": np.full(8, rate)}, intervals={})
+        for rate in (2.0, 2.5)
+    ]
+    names = [each.name for each in options]
+    sure, ones = SimpleNamespace(judged="requests_per_s", options=options), dict.fromkeys(names, 1.0)
+    said = best_sentence(sure, names, ones, "", ones, {})
+    assert "2.50 requests per second (in all samples)" in said and "(2.50–2.50)" not in said

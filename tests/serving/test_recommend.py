@@ -39,8 +39,9 @@ from archsim.studies.serving.configuration import Configuration, with_choice
 from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import Curve
 from archsim.studies.serving.kubernetes import llm_d_values, manifests
-from archsim.studies.serving.question import asked_of, kinds_of
-from archsim.studies.serving.recommend import _most_ranks, _too_few, recommend
+from archsim.studies.serving.question import MOST_DEVICES, asked_of, kinds_of
+from archsim.studies.serving.race import Race, Tried
+from archsim.studies.serving.recommend import _most_ranks, _race_sizes, _serve_best, _too_few, recommend
 from archsim.studies.serving.search import OfLayout, layouts, search, serving_under
 from archsim.studies.serving.start import DECODE, PREFILL, Started, arguments, gpus_of_host, options_file, script
 
@@ -250,23 +251,46 @@ def test_a_rate_asks_how_many_gpus_and_needs_no_price_of_one_kind():
     assert [_most_ranks(asked.offers[0], offers) for offers in (1, 2)] == [32, 16]
     own = asked_of("qwen3-235b-a22b", ["rtx_pro_6000_pair"], rate=1)
     assert own.offers[0].devices >= 1000 and own.objective == "price"
+    with pytest.raises(SpecError, match="objective energy: rate finds the cheapest"):  # what is named is what counts
+        asked_of("qwen3-235b-a22b", ["h200"], rate=20, objective="energy")
 
 
 def test_drafts_need_a_checkpoint_that_drafts():
     given = {"tpot": "50ms", "drafts": [1], "acceptance": 0.8}
     assert not asked_of("deepseek-v3", ["h200:8"], **given).notes
-    assert "no MTP layer" in asked_of("qwen3-235b-a22b", ["h200:8"], **given).notes[-1]
+    assert "not known whether" in asked_of("qwen3-235b-a22b", ["h200:8"], **given).notes[-1]
     with pytest.raises(SpecError, match="drafts 1: kimi-k2 has no MTP layer"):
         asked_of("kimi-k2", ["h200:16"], **given)
 
 
 def test_too_few_gpus_for_a_rate_are_refused_with_the_number_that_answers_it():
-    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
-    choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 1, 64, 4096)
-    row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=5.0)
-    asked = SimpleNamespace(rate=100.0)
+    def refusal(rates, devices=32, pools=False, budget=()):
+        kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200", devices=devices))
+        choice = Configuration(ParallelSpec(attention=AttentionRanks(tp=8)), 4, 64, 4096)
+        row = SimpleNamespace(kind=kind, choice=choice, rate_per_s=20.0)
+        return _too_few(SimpleNamespace(rate=100.0, pools=pools, budget=budget), [row], rates)
+
     rates = np.repeat([2.0, 4.0], 50)[None]  # one engine answers 2/s in nine tenths of the samples
-    assert "on h200:400" in _too_few(asked, [row], rates)
+    assert "on h200:400" in refusal(rates) and "as many as are needed" in refusal(rates)
+    # As many as are needed are not to be had beside pools, a budget, nor twice.
+    for given in ({"pools": True}, {"budget": ("watts",)}, {"devices": MOST_DEVICES}):
+        assert "as many as are needed" not in refusal(rates, **given)
+    assert "aise watts or" in refusal(rates, budget=("watts",)) and "h200:" not in refusal(rates, budget=("watts",))
+    assert "Raise the limits" in refusal(np.zeros((1, 100)))  # no number of engines that hardly answer is known
+
+
+def test_more_engines_at_a_rate_each_have_the_times_of_one(monkeypatch):
+    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 300)
+    kind = kinds_of(asked := asked_of("llama-3.1-8b", ["h200:8"], tpot="50ms", engines=["vllm"]))[0]
+    race, seen = Race(asked, [kind], requests_of(kind.serving)), []
+    for number in (1, 8):
+        choice = Configuration(ParallelSpec(), number, 256, 8192, precision=kind.dtypes)
+        best = SimpleNamespace(kind=kind, choice=choice, rate_per_s=20.0 * number)
+        tried = Tried(0, choice._replace(instances=1), 20.0, 5e9)
+        seen.append(_serve_best(race, tried, best, SharedEngines(Workspace()))[0])
+    one, eight = seen
+    assert eight.tpot == one.tpot and eight.e2e == one.e2e
+    assert eight.output_tokens_per_s == pytest.approx(8 * one.output_tokens_per_s)
 
 
 def test_default_lengths_fit_the_positions_of_the_model():
@@ -640,13 +664,29 @@ def test_what_a_search_varies_is_in_the_keys_of_its_parts():
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.parametrize("end, rounds", [("estimated", 1), ("sizes served", 2), ("nothing", 3)])
+def test_no_round_of_sizes_begins_after_a_race_is_ended(end, rounds):
+    begun = []
+
+    def tried(parts, what):
+        begun.append(what)
+        stub.ended |= what == end
+        return [part._replace(rate=part.rate or 1.0) for part in parts]
+
+    stub = SimpleNamespace(ended=False, tried=tried)
+    kind = SimpleNamespace(offer=SimpleNamespace(gpu="h200"))
+    race = SimpleNamespace(kinds=[kind], part=lambda how, each, best=0.0: each)
+    sizes = [Configuration(ParallelSpec(attention=AttentionRanks(tp=tp)), 1, 64, 4096) for tp in (1, 2)]
+    _race_sizes(race, [Tried(0, each, 0.0, 1e9) for each in sizes], stub)
+    assert len(begun) == rounds
+
+
 def small(monkeypatch, *words):
     """The answer of one small question, as ``--json`` prints it."""
     lines = []
     monkeypatch.setattr("archsim.cli.printing.print_json", lines.append)
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 400)
-    for module in ("recommend", "recommendation"):
-        monkeypatch.setattr(f"archsim.studies.serving.{module}.FULL_REQUESTS", 400)
+    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 400)
     asked = "recommend qwen3-30b-a3b --ttft 2s --tpot 30ms --engine sglang --precision fp8 --jobs 1 --json"
     assert main([*asked.split(), *words]) == 0
     return lines[0]

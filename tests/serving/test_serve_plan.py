@@ -15,6 +15,7 @@ from archsim.base.errors import ArchsimError, SpecError
 from archsim.cli.main import main
 from archsim.cli.progress import Lines
 from archsim.iteration.constants import residual_of
+from archsim.report.answer import Answer
 from archsim.runs.sweep import Unwatched
 from archsim.serving.file_engines import host_for
 from archsim.specs.serving_files import load_serving
@@ -358,6 +359,39 @@ def test_a_key_goes_by_its_last_part_and_by_the_flag_of_an_engine(text):
     assert found == value
 
 
+def test_redundant_experts_are_shared_by_the_ranks_of_the_sides():
+    given = load_serving("serve_h200").given
+    four, eight = ({"parallel": {"attention": {"tp": ranks}}} for ranks in (4, 8))
+    plain = {key: each for key, each in given.items() if key != "parallel"}
+
+    def slots(prefill, decode):
+        sides = {"disaggregated": {"prefill": prefill, "decode": decode}}
+        return load_serving(plain | sides, ["redundant_experts=32"]).spec.policies[0]["placement"]["slots"]
+
+    assert slots("none", eight) == 4 and slots(four, four) == 8
+    with pytest.raises(SpecError, match="share experts differently"):
+        slots(four, eight)
+
+
+ONE = {"concurrency": 1, "input": {"fixed": 3}, "output": {"fixed": 3}}
+
+
+@pytest.mark.parametrize(
+    ("axis", "option", "refused"),
+    [
+        ({"rate": ["2/s", "4/s"]}, "--rate 9", True), ({"requests.arrivals.rate": ["2/s"]}, "--users 9", True),
+        ({"slo.tpot": ["20 ms"]}, "--tpot 30ms", True), ({"requests": [ONE]}, "--rate 9", True),
+        ({"slo.tpot": ["20 ms"]}, "--ttft 3s", False), ({"requests.arrivals.burstiness": [1, 2]}, "--rate 9", False),
+    ],
+)  # fmt: skip
+def test_an_option_that_an_axis_replaces_is_refused(axis, option, refused, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "swept.yaml"
+    file.write_text(json.dumps(load_serving("serve_h200").given | {"sweep": {"grid": axis}}))
+    monkeypatch.setattr("archsim.cli.serve._serve", lambda args: Answer(("served",)))
+    assert main(["serve", str(file), *option.split()]) == (2 if refused else 0)
+    assert (f"the axis {next(iter(axis))} " in capsys.readouterr().err) == refused
+
+
 def test_requests_come_as_they_are_given_last(tmp_path):
     trace = tmp_path / "mine.csv"
     trace.write_text("timestamp,input_length,output_length\n0.5,10,5\n1.25,20,5\n")
@@ -374,6 +408,7 @@ def test_requests_come_as_they_are_given_last(tmp_path):
     [
         ("redundant_experts=12", "8 ranks .* 0, 8, 16, 24"), ("seed=3", "requests.seed or speculation.seed"),
         ("max_num_sequences=3", "did you mean 'max_num_seqs'"), ("kv_offload=true", "its capacity"),
+        ("precision=fp9", "unknown precision 'fp9'.*known: bf16, fp8"), ("drafts=2", "acceptance: how many drafts are"),
     ],
 )  # fmt: skip
 def test_a_name_of_no_key_or_of_several_is_refused(text, words):

@@ -83,6 +83,7 @@ class Asked(NamedTuple):
     drafts: tuple[int, ...] = ()  # of every decode, that are tried; 0: none
     acceptance: float | None = None  # of a draft
     assumed: bool = False  # whether the limits are USUAL_LIMITS, as none was given
+    budget: tuple[str, ...] = ()  # of usd_per_hour and watts, those that bound the GPUs
 
 
 def asked_of(
@@ -143,11 +144,16 @@ def asked_of(
     if any(each > 1 for each in context) and "vllm" not in (engines or ENGINES):
         told = "only vLLM shares the tokens of a request among ranks when it decodes"
         raise SpecError(f"{caller_name('context')} {max(context)}: {told}")
-    bought = usd_per_hour is not None or watts is not None
+    bought = tuple(name for name in ("usd_per_hour", "watts") if numbers[name] is not None)
     is_open = bool(rate) and not bought and not pools  # as many GPUs as the rate needs
     offers = tuple(_offer(each, usd_per_hour, watts, prices or {}, MOST_DEVICES if is_open else None) for each in on)
     taken = [f"`--on {each.name}` means {_one_machine(each)}" for text, each in zip(on, offers, strict=True)
              if ":" not in text and not bought and not is_open]  # fmt: skip
+    if rate and objective not in (None, PRICE):
+        raise SpecError(
+            f"{caller_name('objective')} {objective}: {caller_name('rate')} finds the cheapest GPUs that answer it. "
+            f"Leave out {caller_name('objective')} or {caller_name('rate')}"
+        )
     if objective is None:
         objective = PRICE if rate or len({offer.gpu for offer in offers}) > 1 else THROUGHPUT
     for offer in offers:
@@ -162,7 +168,7 @@ def asked_of(
     drafting = MTP_LAYERS.get(whose.name)
     if any(drafts) and drafting == 0:
         raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
-    heads = f"The configuration of {whose.name} names no MTP layer: drafts need a checkpoint that has one."
+    heads = f"It is not known whether the checkpoint of {whose.name} has an MTP layer, which drafts need."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
@@ -177,6 +183,7 @@ def asked_of(
         ), assumed=assumed,
         stages=tuple(dict.fromkeys((1, *stages))), context=tuple(dict.fromkeys((1, *context))),
         drafts=tuple(dict.fromkeys((0, *drafts))) if any(drafts) else (), acceptance=acceptance,
+        budget=bought,
     )  # fmt: skip
 
 

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from archsim.base.errors import SpecError, TraceError
+from archsim.base.errors import SpecError, TraceError, capital
 from archsim.base.units import NS_PER_S
 from archsim.iteration.layers import has_experts
 from archsim.iteration.machine import scaled_report
 from archsim.runs.calibration_notes import datasheet_note
 from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import Measures, usd_per_million
-from archsim.serving.outcome import Deployment
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
 from archsim.serving.serving import at_full_clock, serve_requests
@@ -60,12 +59,18 @@ from archsim.studies.serving.race import (
     find_rate,
     serve_few,
 )
-from archsim.studies.serving.recommendation import FULL_REQUESTS, LOADED, Recommendation, Recommended
+from archsim.studies.serving.recommendation import Recommendation, Recommended, enough_requests, shown_rate
 from archsim.verbs import caller_name
 
 RACED_OF_KIND, RACED = 3, 9  # sizes that are served, by their estimates: of an engine and precision, and in all
 LIMITED, FINALISTS = 3, 5  # sizes with all batch limits, and on the grid
 MOST_OF_KIND = 3  # of these, of one engine and precision
+RATES = (
+    "requests_per_s",
+    "goodput_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+)  # of `Measures`, of all engines
 ENDED = "The search was ended, so this compares what was found so far. The same command goes on from there."
 
 
@@ -138,6 +143,8 @@ def _race_sizes(race: Race, every: Sequence[Tried], rounds: Rounds) -> list[Trie
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     done: list[Tried] = []
     for some in (first, [at for at in range(len(chosen)) if at not in first]):
+        if rounds.ended:
+            break
         best = _best_per_gpu(race, done)
         parts = [race.part(find_rate, chosen[at], best.get(race.kinds[kinds[at]].offer.gpu, 0.0)) for at in some]
         done += rounds.tried(parts, "sizes served")
@@ -219,6 +226,8 @@ def _with_pools(race: Race, served: Sequence[Tried], done: list[Tried], rounds: 
     first = [of.index(gpu) for gpu in dict.fromkeys(of)]
     found: list[Tried] = []
     for some in (first, [at for at in range(len(tasks)) if at not in first]):
+        if rounds.ended:
+            break
         best = {gpu: max((each.rate for each in found if race.kinds[each.kind].offer.gpu == gpu), default=0.0)
                 for gpu in of}  # fmt: skip
         parts = [race.part(find_pool_rate, tasks[at], best[of[at]]) for at in some]
@@ -279,10 +288,9 @@ def _compare(
         ))  # fmt: skip
     order = sorted(range(len(rows)), key=lambda at: (-round(float(probability[at]), 2), -mine[at]))
     if asked.rate and not any(row.rate_per_s >= asked.rate for row in rows):
-        raise SpecError(_too_few(asked, rows, drawn))
+        raise SpecError(_too_few(asked, rows, drawn) + (f". {ENDED}" if ended else ""))
     best = rows[order[0]]
-    deployment = race.deployment(finalists[order[0]], best.choice, engines)
-    measures = _serve_best(race, deployment, best)
+    measures, notes = _serve_best(race, finalists[order[0]], best, engines)
     refused = tuple(
         (f"{NAMES[kinds[each.kind].engine]}, {each.choice.ranks}", each.refused) for each in done if each.refused
     )
@@ -290,7 +298,7 @@ def _compare(
         asked, best, tuple(rows[at] for at in order[1:]), measures,
         configurations=sum(each.configurations for each in done),
         simulated=sum(each.simulated for each in done) + len(GRID) * len(finalists), refused=refused, ended=ended,
-        notes=(*([ENDED] if ended else []), *_notes(race, best), *deployment.notes),
+        notes=(*([ENDED] if ended else []), *_notes(race, best), *notes),
     )  # fmt: skip
 
 
@@ -300,17 +308,24 @@ def _too_few(asked: Asked, rows: Sequence[Recommended], drawn: np.ndarray) -> st
     """
     needed: dict[str, int] = {}
     for row, rates in zip(rows, drawn, strict=True):
-        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS)) or row.rate_per_s
+        low = float(np.quantile(rates, 1 - ENOUGH_WORLDS))
+        if not low:
+            continue
         one = row.choice.devices if row.choice.prefill else row.choice.parallel.devices
         gpu = row.kind.offer.gpu
         needed[gpu] = min(needed.get(gpu, MOST_NEEDED), one * math.ceil(asked.rate / low))
     most = max(rows, key=lambda row: row.rate_per_s)
     gpu, on = most.kind.offer.gpu, caller_name("on")
-    number = f"{needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+    number, ways = "", ["raise the limits"]
+    if gpu in needed:
+        number = f"; {asked.rate:g} take about {needed[gpu]:,} {gpu.upper()} in {ENOUGH_WORLDS:.0%} of samples"
+        if not asked.pools and not asked.budget and most.kind.offer.devices < MOST_DEVICES:
+            ways = [f"{on} {gpu} for as many as are needed", *ways]
+        bought = " or ".join(map(caller_name, asked.budget))
+        ways = [f"raise {bought}" if bought else f"give {on} {gpu}:{needed[gpu]}", *ways]
     return (
         f"{caller_name('rate')} {asked.rate:g}: {most.choice.devices:,} {gpu.upper()} answer at most "
-        f"{most.rate_per_s:.1f} requests per second within the limits; {asked.rate:g} take about {number}. Give "
-        f"{on} {gpu}:{needed[gpu]}, {on} {gpu} for as many as are needed, or raise the limits"
+        f"{most.rate_per_s:.1f} requests per second within the limits{number}. {capital(' or '.join(ways))}"
     )
 
 
@@ -350,12 +365,19 @@ def _score(asked: Asked, offer: Offer, tried: Tried, rates: np.ndarray, nominal:
     return -cost.j_per_token[0] * nominal / np.maximum(rates, 1e-9)
 
 
-def _serve_best(race: Race, deployment: Deployment, best: Recommended) -> Measures:
-    """All of its instances, at LOADED of its rate, or at the rate that is asked."""
-    asked, serving = race.asked, best.kind.serving
-    rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
-    some = first(race.requests, FULL_REQUESTS)
-    return serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
+def _serve_best(
+    race: Race, tried: Tried, best: Recommended, engines: SharedEngines
+) -> tuple[Measures, tuple[str, ...]]:
+    """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
+    requests are enough to fill it however many engines there are.
+    """
+    serving, number = best.kind.serving, 1 if best.choice.prefill else best.choice.instances
+    deployment = race.deployment(tried, best.choice if number == 1 else best.choice._replace(instances=1), engines)
+    rate = shown_rate(race.asked, best) / number
+    some = first(race.requests, enough_requests(rate * tried.residence_ns / NS_PER_S))
+    served = serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
+    of_all = {name: getattr(served, name) * number for name in RATES}
+    return served._replace(**of_all), deployment.notes
 
 
 def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from archsim.base.tables import INTEGER, REAL, TEXT, Shown, Table
 from archsim.base.units import NS_PER_MS, NS_PER_S
 from archsim.iteration.layers import has_experts
-from archsim.report.units import interval, percent
+from archsim.report.units import interval, percent, significant
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import Measures
 from archsim.serving.power import Upkeep
@@ -33,12 +33,13 @@ from archsim.studies.serving.question import (
     describe_limits,
     file_of,
 )
+from archsim.studies.serving.race import RESIDENCES
 from archsim.studies.serving.start import BOTH, DECODE, OPTIONS_OF, PREFILL, Started, gpus_of_host, options_file, script
 
 if TYPE_CHECKING:
     import pandas
 
-FULL_REQUESTS = 2000  # of the run that is shown
+FULL_REQUESTS = 2000  # of the run that is shown, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,8 @@ class Recommendation(Shown):
     asked: Asked
     best: Recommended  # the most likely best
     others: tuple[Recommended, ...]  # in order of probability, then of what was asked
-    measures: Measures  # of the best, all of its instances served at LOADED of its rate, or at the asked rate
+    # Of one engine of the best, or of its pools, at LOADED of its rate, or at the asked rate; rates are of all engines.
+    measures: Measures
     configurations: int  # sizes and limits that were looked at
     simulated: int  # runs
     refused: tuple[tuple[str, str], ...]  # (engine and sizes, why none of them runs)
@@ -131,6 +133,16 @@ class Recommendation(Shown):
 
 
 LOADED = 0.95  # of the highest rate, at which the best is served to be shown
+
+
+def shown_rate(asked: Asked, best: Recommended) -> float:
+    """Requests a second of all engines, at which the best is shown."""
+    return min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
+
+
+def enough_requests(users: float) -> int:
+    """Requests of a run in which so many users are served at a time."""
+    return int(max(FULL_REQUESTS, RESIDENCES * users if users < inf else 0))
 
 
 def answer(found: Recommendation) -> str:
@@ -172,12 +184,13 @@ def _describe_rate(each: Recommended) -> str:
 
 
 def _users(found: Recommendation) -> str:
-    """``, from 310 (260 to 390) users at a time``: its rate times the time of a request (Little's law)."""
-    best, seconds = found.best, found.measures.e2e.mean * NS_PER_MS / NS_PER_S
-    if found.asked.rate or not 0 < seconds < inf:
+    """``, from about 310 users at a time``: its rate times the time of a request (Little's law). A slower system
+    serves about as many: its rate falls as its times rise.
+    """
+    users = found.best.rate_per_s * found.measures.e2e.mean * NS_PER_MS / NS_PER_S
+    if found.asked.rate or not 0 < users < inf:
         return ""
-    each, low, high = interval(best.rate_per_s * seconds, best.low * seconds, best.high * seconds)
-    return f", from {each} ({low} to {high}) users at a time,"
+    return f", from about {float(f'{users:.2g}'):,.0f} users at a time,"
 
 
 def _describe_fewer(best: Recommended) -> str:
@@ -305,9 +318,9 @@ def serve_file(found: Recommendation) -> dict[str, Any]:
     best, asked = found.best, found.asked
     choice = best.choice
     given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
-    rate = min(asked.rate, best.rate_per_s) if asked.rate else LOADED * best.rate_per_s
+    rate = shown_rate(asked, best)
     if "arrivals" in given["requests"]:
-        given["requests"]["count"] = FULL_REQUESTS
+        given["requests"]["count"] = enough_requests(rate * found.measures.e2e.mean * NS_PER_MS / NS_PER_S)
         given["requests"]["arrivals"] = {"rate": f"{rate:.4g}/s"}
     else:
         given["requests"]["speed"] = float(f"{rate / _offered_rate(found):.4g}")
@@ -370,7 +383,6 @@ def page_of(found: Recommendation, files: Sequence[str]) -> str:
     and why.
     """
     from archsim.report.rendering import render
-    from archsim.report.units import significant
     from archsim.studies.serving.search_page import pareto_plots
 
     every = (found.best, *found.others)
