@@ -403,7 +403,7 @@ def test_widths_are_put_into_the_file_that_runs_read(tmp_path):
 
 
 def test_kinds_leave_gpus_out_and_refuse_one_alone():
-    """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles count as no points."""
+    """A kind of kernel leaves whole GPUs out; collectives of all kinds are pooled, too; quantiles are no points."""
     of = [each._replace(section="dispatch", how="fit") for each in tables(0.1, 0.1, count=8)]
     with pytest.raises(ValueError, match="one GPU"):
         coverage_of(of)
