@@ -105,9 +105,7 @@ def _folds_of(tables: list[TableResiduals]) -> list[list[TableResiduals]]:
 
 
 def _may_be_covered(tables: list[TableResiduals]) -> bool:
-    """Whether there are enough points, of more GPUs than one where one is left out; not for quantiles of tables,
-    between which points are assumed.
-    """
+    """Whether there are enough points, of more GPUs than one where one is left out, and no mere quantiles of tables."""
     points = sum(len(each.of) for each in tables)
     return tables[0].section not in BY_QUANTILES and points > 2 * FOLDS and len(_folds_of(tables)) > 1
 
