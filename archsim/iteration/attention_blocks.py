@@ -23,8 +23,8 @@ from archsim.specs.calibration_files import siblings_of
 BLOCK, CONVOLUTION, RULE = "block", "convolution", "rule"
 SHORT, LONG = "short", "long"  # reach of a table
 PADDED_HEADS = 64  # to which FlashMLA's sparse kernel pads the heads of a rank (deepseek-ai/FlashMLA, README)
-# Scans of the keys of a request and KV head that run at once. In SGLang's prompts of one token after 65,536 on six GPUs
-# 256 scans take as long as one, 512 twice as long, which no term has. Sizes beyond count as extrapolated.
+# Scans of the keys of a request and KV head that run at once. In SGLang's prompts of one token after 65,536 on B200,
+# H200 and GB200 256 scans take as long as one, 512 twice as long, which no term has: sizes beyond are extrapolated.
 SCANS_PER_SM = 2
 CHUNK_TOKENS = 64  # of a prompt, between which a linear attention passes its state on
 LIBRARIES = ("vllm", "sglang", "trtllm")  # in order of preference, where none is named

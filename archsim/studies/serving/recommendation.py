@@ -314,17 +314,27 @@ def start_script(best: Recommended) -> str:
 
 
 def serve_file(found: Recommendation) -> dict[str, Any]:
-    """The best as a file of ``archsim serve``, at the rate at which it is shown."""
+    """The best as a file of ``archsim serve``, at the rate at which it is shown; of engines on more machines than the
+    one that is named, those of one, at their share of the rate.
+    """
     best, asked = found.best, found.asked
     choice = best.choice
     given = file_of(asked, best.kind.offer, best.kind.engine, best.kind.dtypes, best.kind.drafts)
-    rate = shown_rate(asked, best)
+    share = of_one_machine(best) / choice.instances
+    choice, rate = choice._replace(instances=of_one_machine(best)), share * shown_rate(asked, best)
     if "arrivals" in given["requests"]:
         given["requests"]["count"] = enough_requests(rate * found.measures.e2e.mean * NS_PER_MS / NS_PER_S)
         given["requests"]["arrivals"] = {"rate": f"{rate:.4g}/s"}
     else:
         given["requests"]["speed"] = float(f"{rate / _offered_rate(found):.4g}")
     return with_choice(given, choice)
+
+
+def of_one_machine(best: Recommended) -> int:
+    """Engines that its system has devices for; all where it has pools, which share one."""
+    choice = best.choice
+    most = best.kind.offer.system.dies // choice.parallel.devices
+    return choice.instances if choice.prefill else min(choice.instances, most)
 
 
 def _offered_rate(found: Recommendation) -> float:
@@ -347,6 +357,9 @@ def write_recommendation(found: Recommendation, folder: Path, loads: Sequence[Pa
         written.append(folder / name)
 
     rest = "\n".join(f"# {line}" for line in why(found))
+    engines, name = of_one_machine(found.best), found.best.kind.offer.system.name
+    if engines < found.best.choice.instances:
+        rest += f"\n# This file has the {engines} of its {found.best.choice.instances} engines that fit on one {name}."
     write("serve.yaml", f"# {answer(found)}\n{rest}\n{yaml.safe_dump(serve_file(found), sort_keys=False)}")
     write("start.sh", start_script(found.best))
     of_host = gpus_of_host(found.best.kind.offer.system)
