@@ -431,7 +431,8 @@ def start_stuck(tmp_path: Path):
     (tmp_path / "stuck.py").write_text("import time\ndef stuck(step, **params):\n    time.sleep(600)\n")
     stuck = "policies=[ep, {name: stuck, allocation: stuck:stuck}]"
     process = start(tmp_path, "sweep", tiny_file(tmp_path), "--set", stuck, "--out", "out", "--jobs", "2")
-    wait_for(lambda: list((tmp_path / "out").glob("runs/*.json")), process)
+    out = tmp_path / "out"  # the row of a record follows it
+    wait_for(lambda: list(out.glob("runs/*.json")) and (out / "results.partial.csv").exists(), process)
     workers = workers_of(process)
     assert len(workers) == 2 and all(map(alive, workers))
     return process, workers

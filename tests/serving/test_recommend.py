@@ -614,7 +614,7 @@ def test_a_race_that_is_ended_compares_what_it_has_and_goes_on_from_there(tmp_pa
 
     given = asked_of("llama-3.1-8b", ["h200:1"], tpot="10ms", engines=["vllm", "sglang"])
     monkeypatch.setattr("archsim.studies.serving.question.MOST_REQUESTS", 100)
-    monkeypatch.setattr("archsim.studies.serving.recommend.FULL_REQUESTS", 100)
+    monkeypatch.setattr("archsim.studies.serving.recommendation.FULL_REQUESTS", 100)
     monkeypatch.setattr("archsim.runs.sweep.KEPT_ALONE_S", 0.0)
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache: the folder alone keeps them
     done, simulate, ends = [], race.PartOfRace.simulate, [True]
