@@ -57,8 +57,9 @@ def routing_statistics(models: Sequence[str], requests: int = 2000, layers: int 
     of the selections after an expert in the 20 % of experts that follow it most often; ``together_10``, % of
     co-selections in the most frequent 10 % of pairs; ``bright``, the pair at 99.9 % over the mean pair;
     ``prefill_top_N``, % of the N most loaded experts of prefill that are among those of decode. ``hottest_most``,
-    ``hottest_least``: hottest expert over the mean in the most and the least skewed layer. ``heatmap_rank``: median
-    over layers and both heatmaps, across layers and across tokens, of Spearman's correlation of prefill and decode.
+    ``hottest_least``: hottest expert over the mean in the most and the least skewed layer; ``hottest_peak``: in the
+    most skewed layer of a task. ``heatmap_rank``: median over layers and both heatmaps, across layers and across
+    tokens, of Spearman's correlation of prefill and decode.
     """
     return [{"model": name} | _statistics_of(*_spread_pairs(name, requests, layers, seed)) for name in models]
 
@@ -73,6 +74,7 @@ def _statistics_of(trace: Trace, pairs: list[int]) -> dict[str, float]:
         "following_across_layers": 100 * statistics.predictable(across, across).mean(),
         "following_across_tokens": 100 * statistics.predictable(following, following).mean(),
         "hottest_most": hottest.max(), "hottest_least": hottest.min(),
+        "hottest_peak": np.nanmax([statistics.max_over_mean(task) for task in statistics.subject_loads(trace)]),
     }  # fmt: skip
     if trace.top_k > 1:
         above = np.triu_indices(trace.num_experts, 1)
@@ -103,8 +105,8 @@ def _spread_pairs(name: str, requests: int, layers: int, seed: int) -> tuple[Tra
 
 def skewed_loads(model: str, skew: float | Sequence[float], gamma: float = 2.0, seed: int = 0) -> Rows:
     """A row a ``skew`` (standard deviation of log popularity) with loads as generated traffic expects them, means over
-    the model's MoE layers: ``hottest`` expert over the mean, % of all that the ``two`` hottest have, and ``dropped``, %
-    of all above ``gamma`` times the mean. ``hottest_most``, ``hottest_least``: of single layers.
+    the model's MoE layers: ``hottest`` expert over the mean, and ``dropped``, % of all above ``gamma`` times the mean.
+    Of single layers: ``hottest_most``, ``hottest_least``, and ``two_most``, % of all that the two hottest have.
     """
     shape, rows = library.load_model(model), []
     ids = np.array(shape.moe_layer_ids, np.int32)
@@ -115,7 +117,7 @@ def skewed_loads(model: str, skew: float | Sequence[float], gamma: float = 2.0, 
         hottest = loads[:, -1] / mean[:, 0]
         rows.append({
             "skew": each, "hottest": float(hottest.mean()), "hottest_most": float(hottest.max()),
-            "hottest_least": float(hottest.min()), "two": float(100 * (loads[:, -2:].sum(axis=1) / whole).mean()),
+            "hottest_least": float(hottest.min()), "two_most": float(100 * (loads[:, -2:].sum(axis=1) / whole).max()),
             "dropped": float(100 * (np.maximum(loads - gamma * mean, 0).sum(axis=1) / whole).mean()),
         })  # fmt: skip
     return rows
