@@ -51,7 +51,10 @@ def import_config(
             raise SpecError(f"{path}: {unknown[0]} (known: {', '.join(config_families.KNOWN)}); {_GO_ON}")
         keys.guessed = []
     _refuse_odd_text(keys)
-    fields = {"positions": _positions(keys)} | (reader or config_families.as_others)(keys) | asked
+    drafting = keys.whole("num_mtp_modules", "num_nextn_predict_layers", least=0)
+    fields = (
+        {"positions": _positions(keys), "mtp_layers": drafting} | (reader or config_families.as_others)(keys) | asked
+    )
     unknown += [f"{each} is not supported" for each in keys.unread()]
     if unknown and not accept_approximate:
         lines = (f"{path}: {each}: it may change attention, experts or layers; {_GO_ON}" for each in unknown)

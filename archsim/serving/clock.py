@@ -256,6 +256,15 @@ def drafted_ns(state: ServingState, table: StepTable, i, decodes, chunk_tokens, 
     return state.totals[0].draft_share * ns
 
 
+@inner
+def host_ns(table: StepTable, requests):
+    """Of an iteration with so many requests of a rank. Each micro-batch of a pipeline is an iteration of the host
+    (SGLang, managers/scheduler_pp_mixin.py; vLLM, v1/engine/core.py, step_with_batch_queue).
+    """
+    micro_batches = max(min(float(table.beside.stages), float(requests)), 1.0)
+    return micro_batches * table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
+
+
 @outer
 def iteration_ns(state: ServingState, table: StepTable, i):
     """Ranks wait for each other; experts run on all of them."""
@@ -289,10 +298,7 @@ def iteration_ns(state: ServingState, table: StepTable, i):
         # Prompts after decodes alone: m micro-batches on p stages take m + p - 1 turns (GPipe, arXiv 1811.06965,
         # section 2.1), of which those before it filled none of the last p - 1.
         shared += (stages - 1) / stages * (slowest + shared)
-    # Each micro-batch of a pipeline is an iteration of the host (SGLang, managers/scheduler_pp_mixin.py; vLLM,
-    # v1/engine/core.py, step_with_batch_queue).
-    micro_batches = max(min(float(stages), float(requests)), 1.0)
-    host = micro_batches * table.host[HOST_ITERATION] + requests * table.host[HOST_REQUEST]
+    host = host_ns(table, requests)
     totals.prompts += 1 if chunks else 0
     if most > table.host[HOST_CAPTURED] and (chunks or table.host[HOST_CAPTURED] > 0):
         host += table.host[HOST_EAGER]

@@ -219,7 +219,9 @@ def empty(state: records.ServingState, k):
 # An admission needs room for the whole prompt, also where a chunk of it runs first, for its own output, and for a share
 # of the output that running requests have still to come (managers/schedule_policy.py, PrefillAdder.add_one_req and
 # new_token_ratio). The scheduler looks for new requests after ``poll_every`` iterations of decodes, after prompts and
-# when idle (managers/scheduler_recv_skipper.py).
+# when idle (managers/scheduler_recv_skipper.py). Until v0.5.9, requests that another engine has prefilled took an
+# iteration of their rank, in which its decodes sat out while other ranks decoded (disaggregation/decode.py; DP sync:
+# sgl-project/sglang#12839); now they join its decodes at once (#19568).
 
 MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOKENS there
 
@@ -227,10 +229,11 @@ MOST_LATER = 4096  # tokens of an output that room is kept for: CLIP_MAX_NEW_TOK
 def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimits):
     """A batch of prompts if there is one, else the decodes."""
     state, limits = reference(state), reference(limits)
-    poll_every, kept_share = limits.params[0], limits.params[1]
+    poll_every, kept_share, joins = limits.params[0], limits.params[1], limits.params[2] > 0
     rank = state.ranks[k]
     budget, prompts, kept = limits.budget, 0, 0
-    if rank.unpolled >= poll_every or rank.running == 0:
+    handed = state.instances[rank.instance].does == records.DECODE  # KV that arrives is looked for in every iteration
+    if handed or rank.unpolled >= poll_every or rank.running == 0:
         rank.received, rank.unpolled = rank.waiting, 0
     for i in range(rank.running):
         r = state.slots[k, i]
@@ -245,14 +248,15 @@ def sglang(state: records.ServingState, k, now_ns, limits: records.SchedulerLimi
         budget -= new
         prompts += new
     while budget > 0 and rank.received > 0 and rank.head >= 0 and rank.running < limits.max_seqs:
-        request = state.requests[rank.head]
+        r = rank.head
+        request = state.requests[r]
         own = min(request.output - request.made, MOST_LATER)
         whole = request.input + request.made + own
         new = admit(state, k, now_ns, budget, kept, whole, limits)
         if new == 0:
             break
         budget -= new
-        prompts += new
+        prompts += 0 if joins and not is_prompt(state, r) else new
         kept += kv.blocks_of(own, limits)
         rank.received -= 1
     rank.unpolled = rank.unpolled + 1 if prompts == 0 else poll_every

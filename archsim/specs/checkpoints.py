@@ -19,14 +19,6 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]*\w")
 _FILES = (".yaml", ".yml", ".json", ".onnx")
 
 
-# Shipped model → layers of its checkpoint that predict further tokens (MTP), where its config.json says it
-# (num_nextn_predict_layers; num_mtp_modules of MiniMax).
-MTP_LAYERS: Mapping[str, int] = MappingProxyType({
-    "deepseek-v3": 1, "deepseek-v3.2": 1, "deepseek-v4-flash": 1, "glm-4.5": 1, "glm-4.5-air": 1, "kimi-k2": 0,
-    "minimax-m2.5": 3,
-})  # fmt: skip
-
-
 class Checkpoint(NamedTuple):
     """What the name of a checkpoint says."""
 

@@ -45,8 +45,9 @@ class EngineDefault(NamedTuple):
         return f"{value} ({of}, {self.source}{memory}{' and FP8' * self.needs_fp8}{divided})"
 
 
-TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
+TOKENS, SEQS, JOIN = "max_num_batched_tokens", "max_num_seqs", "join_decodes"
 _VLLM, _SGLANG = "vllm/engine/arg_utils.py, get_batch_defaults", "server_args.py, _handle_gpu_memory_settings"
+_PREBUILT = "disaggregation/decode.py, get_next_disagg_decode_batch_to_run"
 # The first one of an engine and key that fits. TensorRT-LLM: BuildConfig. SGLang: requests of a pool of KV, at least.
 ENGINE_DEFAULTS = (
     EngineDefault("vllm", TOKENS, 16_384, _VLLM, "0.28", 160),
@@ -58,6 +59,7 @@ ENGINE_DEFAULTS = (
     *(EngineDefault("sglang", TOKENS, tokens, _SGLANG, "0", least, a_rank=True)
       for least, tokens in ((160, 16_384), (60, 8192), (20, 4096), (0, 2048))),
     EngineDefault("sglang", SEQS, 2048, "model_runner.py, init_memory_pool"),
+    EngineDefault("sglang", JOIN, 1, _PREBUILT, "0.5.10"), EngineDefault("sglang", JOIN, 0, _PREBUILT),
     EngineDefault("trtllm", TOKENS, TRTLLM_TOKENS, "llmapi/llm_args.py, max_num_tokens"),
     EngineDefault("trtllm", SEQS, 2048, "llmapi/llm_args.py, max_batch_size"),
 )  # fmt: skip
@@ -130,6 +132,9 @@ def _scheduler_of(spec: ServeSpec, system: SystemSpec) -> dict[str, tuple[Any, s
                     for each in ([spec.engine] if spec.engine in SCHEDULER_OF else SCHEDULER_OF)]  # fmt: skip
             value, row = max(((each.of_rank(ranks), each) for each in rows), key=lambda each: each[0])
             found[key] = value, row.sentence(value)
+    if spec.engine == "sglang" and spec.disaggregated != "none" and spec.scheduler.params.get(JOIN, 1):
+        row = default_of(spec.engine, JOIN, spec.engine_version, system)
+        found[JOIN] = row.value, row.sentence(row.value)
     if spec.engine == "trtllm" and TOKENS in found and not spec.scheduler.chunked_prefill:
         most = (spec.requests.concurrency or 0) + _longest(spec.requests.input) + 2 * TRTLLM_STEP - 1
         if (whole := most // TRTLLM_STEP * TRTLLM_STEP) > TRTLLM_TOKENS:

@@ -46,6 +46,9 @@ SCHEDULERS: Mapping[str, ShippedScheduler] = MappingProxyType(
                 {
                     "poll_every": Parameter(1, 1, 10_000, "decodes between two looks (--scheduler-recv-interval)"),
                     "kept_share": Parameter(0.7, 0, 1, "of the output still to come (its new_token_ratio)", float),
+                    "join_decodes": Parameter(
+                        1, 0, 1, "requests with their KV join decodes at once (v0.5.10; 0: before)"
+                    ),
                 }
             ),
         ),
@@ -91,7 +94,8 @@ class SchedulerSpec(Spec):
     # Which requests wait in front: arrival; priority: of requests.classes, the least first (vLLM's --scheduling-policy
     # priority), whose KV is also taken last; deadline: arrival and the ttft limit of the class, the earliest first.
     order: Literal["arrival", "priority", "deadline"] = "arrival"
-    # The scheduler's own; sglang: poll_every (iterations of decodes between two looks for new requests), kept_share.
+    # The scheduler's own; sglang: poll_every (iterations of decodes between two looks for new requests), kept_share,
+    # join_decodes (0: requests with their KV hold up the decodes of their rank for an iteration).
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
 
     @model_validator(mode="before")

@@ -13,7 +13,6 @@ from archsim.cli.main import main
 from archsim.models.config_json import import_config, write_model
 from archsim.models.config_keys import class_defaults, squeeze_name
 from archsim.runs.notes import memory_notes
-from archsim.specs.checkpoints import MTP_LAYERS
 from archsim.specs.deployment import Parallelism, refuse_uneven
 from archsim.specs.library import load_model
 
@@ -279,7 +278,7 @@ def test_layers_that_draft_are_those_of_the_configuration():
     for name, layers in (("DeepSeek-V3", 1), ("DeepSeek-V3.2", 1), ("GLM-4.5-Air", 1), ("MiniMax-M2.5", 3)):
         config = json.loads((folder / f"{name}.json").read_text())
         assert config.get("num_mtp_modules", config.get("num_nextn_predict_layers")) == layers
-        assert MTP_LAYERS[name.lower()] == layers
+        assert load_model(name.lower()).mtp_layers == layers
 
 
 def test_a_name_that_one_model_alone_continues_is_that_model():

@@ -114,8 +114,20 @@ PLAIN = {
     [
         ("h200_node", "vllm", "fp8_block", "bf16", ("vllm_v1", 8192, {"reserve_full_isl": 1})),
         ("h200_node", "trtllm", "fp8_block", "fp8", ("trtllm", 8192, {})),
-        ("h200_node", "sglang", "fp8_block", "bf16", ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7})),
-        ("b200_node", "sglang", "nvfp4", "fp8", ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7})),
+        (
+            "h200_node",
+            "sglang",
+            "fp8_block",
+            "bf16",
+            ("sglang", 8192, {"poll_every": 1, "kept_share": 0.7, "join_decodes": 1}),
+        ),
+        (
+            "b200_node",
+            "sglang",
+            "nvfp4",
+            "fp8",
+            ("sglang", 16384, {"poll_every": 1, "kept_share": 0.7, "join_decodes": 1}),
+        ),
     ],
 )
 def test_a_plain_file_is_served_as_its_engine_is_started(system, engine, products, kv, scheduler):
@@ -154,6 +166,24 @@ def test_defaults_follow_engine_version_and_memory_and_no_name(system, engine, v
         assert (each.spec.scheduler.max_num_batched_tokens, each.spec.scheduler.max_num_seqs) == (tokens, seqs)
         assert len([told for told in each.recipe if ".py" in told]) == 2  # the origin of both
     assert found[0].recipe == found[1].recipe
+
+
+@pytest.mark.parametrize(("version", "given", "joins"), [
+    (None, {}, 1), ("0.5.10.post1", {}, 1), ("v0.5.9", {}, 0), ("0.5.8.post1", {}, 0), (None, {"join_decodes": 0}, 0),
+])  # fmt: skip
+def test_sglangs_decodes_take_over_requests_as_their_version_does(version, given, joins):
+    """SGLang, disaggregation/decode.py, get_next_disagg_decode_batch_to_run: sgl-project/sglang#12839 and #19568."""
+    side = {"parallel": {"attention": {"tp": 8}, "experts": {"ep": 8}}}
+    file = {key: each for key, each in PLAIN.items() if key != "parallel"}
+    file |= {
+        "system": "gb200_nvl72",
+        "engine": "sglang",
+        "engine_version": version,
+        "scheduler": {"name": "sglang"} | given,
+    }
+    found = load_serving(file | {"disaggregated": {"prefill": side, "decode": side}})
+    assert found.spec.scheduler.params["join_decodes"] == joins
+    assert any("join_decodes" in each for each in found.recipe) == (not given)
 
 
 # ---- What was wrong in serving once: keys that nothing read, tables of another size, stand-ins that were never

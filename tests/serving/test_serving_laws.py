@@ -257,6 +257,21 @@ def test_kv_moves_to_the_instances_that_decode():
     assert requests["first_ns"][0] - requests["arrival_ns"][0] == pytest.approx(prefill + 1 * MS + 100 * 1e4)
 
 
+def test_requests_with_their_kv_hold_up_decodes_under_sglang_before_v0_5_10():
+    """Where they join, each decode gets a token in every iteration of its rank, as under an engine that mixes all."""
+    requests = opened([(at * 5.0, 100, 30) for at in range(8)])
+    found = {
+        (name, *own.values()): simulate(
+            requests, Scheduler(name, 8, 128, params=own), pool(100), decode=pool(200), transfer=FREE
+        ).requests["last_ns"]
+        for name, own in (("sglang", {"join_decodes": 0}), ("sglang", {"join_decodes": 1}), ("vllm_v1", {}),
+                          ("sglang", {"join_decodes": 1, "poll_every": 30}))
+    }  # fmt: skip
+    assert np.array_equal(found["sglang", 1], found["vllm_v1",])
+    assert np.array_equal(found["sglang", 1], found["sglang", 1, 30])  # KV that arrives is looked for at once
+    assert np.all(found["sglang", 0][:-1] > found["sglang", 1][:-1])
+
+
 def test_windows_and_states_move_with_a_request():
     rows = [(0.0, 100, 10)]
     transfer = KvTransfer(np.float64(0), np.float64(1e4), np.float64(3e5), np.array([[40.0, 1e3], [400.0, 10.0]]))

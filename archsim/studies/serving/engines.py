@@ -15,7 +15,7 @@ import numpy as np
 from archsim.base.units import NS_PER_S
 from archsim.iteration.constants import DECODE, PREFILL
 from archsim.runs.run import Job, Record, Workspace
-from archsim.serving.clock import HOST_ITERATION, HOST_REQUEST, times_of
+from archsim.serving.clock import host_ns, times_of
 from archsim.serving.deployment import Built, laws_of, with_host
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_engines import decodes_alone, engine_of, host_for, kv_store_of, transfer_of
@@ -128,8 +128,7 @@ def estimate_rate(serving: Serving, engine: ServingEngine, built: Built, request
     while batch <= min(max(serving.spec.search.max_num_seqs), kv):
         step = _ns(table, batch, seen, 0.0)
         added = max(_ns(table, batch, seen, chunk) - step, 0.0) / chunk
-        micro_batches = max(min(float(table.beside.stages), batch), 1.0)
-        step += micro_batches * table.host[HOST_ITERATION] + batch * table.host[HOST_REQUEST]
+        step += host_ns.py_func(table, batch)
         per_s = NS_PER_S / (prompt * added * held_up + output * step / batch)
         token_ns = batch / (per_s * output) * NS_PER_S
         if token_ns > limit:

@@ -18,7 +18,7 @@ from archsim.serving.file_requests import INPUT_STREAM, OUTPUT_STREAM
 from archsim.serving.power import board_w
 from archsim.serving.requests import lengths
 from archsim.specs import config_files, library, serving_files
-from archsim.specs.checkpoints import MTP_LAYERS, dtypes_in, precision_named
+from archsim.specs.checkpoints import dtypes_in, precision_named
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.model import ModelSpec
 from archsim.specs.serving import LengthSpec, RequestSpec
@@ -165,7 +165,7 @@ def asked_of(
         if precision not in PRECISIONS:
             raise SpecError(f"{model}: {precision} is not compared (known: {', '.join(PRECISIONS)})")
         precisions = (precision,)
-    drafting = MTP_LAYERS.get(whose.name)
+    drafting = whose.mtp_layers
     if any(drafts) and drafting == 0:
         raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
     heads = f"It is not known whether the checkpoint of {whose.name} has an MTP layer, which drafts need."
