@@ -379,7 +379,7 @@ def full_load(limits: PowerLimits, arrays: float, bandwidths: float) -> tuple[Cl
     """
     system, costs = limits.system, limits.costs
     links = build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum() / system.d2d.efficiency * NS_PER_S / system.dies
-    read = bandwidths * system.hbm.bandwidth_bytes_per_s
+    read = bandwidths * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
 
     def at(clock: int) -> ClassPower:
         flop = arrays * system.compute.peak_flop_per_s * clock / STEPS

@@ -71,8 +71,8 @@ def activity_of(model: ModelSpec, row: Mapping[str, Any]) -> Activity:
 
 
 def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> float:
-    """Power with every die at its peak, and HBM and links at their bandwidths, W: an upper bound, as no run does all
-    of it.
+    """Power with every die at its peak, memory at the share of its bandwidth that reads reach, and links at their
+    bandwidth, W: an upper bound, as no run does all of it.
     """
     return sum(full_load_blocks_w(machine, coefficients).values())
 
@@ -80,7 +80,7 @@ def full_load_w(machine: SystemHardware, coefficients: Coefficients | None = Non
 def full_load_blocks_w(machine: SystemHardware, coefficients: Coefficients | None = None) -> Mapping[str, float]:
     """Block → W of `full_load_w`."""
     system = machine.system
-    read = system.dies * system.hbm.bandwidth_bytes_per_s
+    read = system.dies * system.hbm.bandwidth_bytes_per_s * system.hbm.efficiency
     moved = float(build_fabric(system, ROW_MAJOR).link_bytes_per_ns.sum()) / system.d2d.efficiency * NS_PER_S
     second = Activity(1.0, read, moved, 2 * read, system.dies * system.compute.peak_flop_per_s, 1.0, 1.0)
     return energy_of(second, machine, coefficients)

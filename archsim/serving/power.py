@@ -21,6 +21,8 @@ from archsim.base.errors import SpecError, did_you_mean
 from archsim.base.sums import sum
 from archsim.base.units import NS_PER_S, WEIGHT_BYTES
 from archsim.iteration.layers import (
+    DECODES,
+    PROMPTS,
     SAMPLED,
     TOKENS,
     Stream,
@@ -114,46 +116,94 @@ def _product(dtype: str) -> float:
     return PRODUCT_BYTES.get(dtype, SIXTEEN_BIT) / SIXTEEN_BIT
 
 
+class _Pass(NamedTuple):
+    """Passes of tokens through layers, in the iterations of a log."""
+
+    layers: float  # share of the model's layers
+    times: int  # one after the other, in an iteration
+    tokens: np.ndarray  # float64[iteration], of all ranks, in each of the times
+    rows: Mapping[str, tuple[int, float]]  # rows of products: (iterations of the log that have some, how many in all)
+
+    def layers_of(self, rows: str) -> float:
+        """Share of the layers; what follows them is there once."""
+        return 1.0 if rows == SAMPLED else self.layers
+
+
+def _passes(served: Served, decodes: float) -> list[_Pass]:
+    """What is computed and verified, then the layers that draft: those of decodes, and of prompts, whose KV they keep
+    (``archsim.iteration.speculation``). ``decodes``: of a request in an iteration.
+    """
+    requests, log, totals = served.requests, served.log, served.totals
+    output, drafted = requests["output"].astype(float), float(totals["drafted"])
+    prompted, refused = float((requests["input"].astype(float) - requests["hit"]).sum()), drafted - totals["accepted"]
+    of_log, chunks = log["decodes"].astype(float), log["chunk_tokens"].astype(float)
+    tokens = of_log * (1.0 + drafted / max(decodes, 1.0)) + chunks
+    every, decoding, prompting = len(log), int((of_log > 0).sum()), int((chunks > 0).sum())
+    computed, sampled = prompted + float((output - 1).sum()) + refused, float(output.sum()) + refused
+    of_decodes, of_prompts = (decoding, decodes + drafted), (prompting, prompted)
+    rows = {TOKENS: (every, computed), DECODES: of_decodes, PROMPTS: of_prompts, SAMPLED: (every, sampled)}
+    found = [_Pass(1.0, 1, tokens, rows)]
+    if share := float(totals["draft_share"]):
+        depth, drafts = int(totals["depth"]), float(totals["drafts"])
+        of_drafts = dict.fromkeys((TOKENS, DECODES, SAMPLED), (decoding, decodes * drafts))
+        found.append(_Pass(share, depth, of_log * drafts / depth, of_drafts))
+        found.append(_Pass(share, 1, chunks, dict.fromkeys((TOKENS, PROMPTS), of_prompts)))
+    return found
+
+
 def activity(served: Served, engine: ServingEngine, system: SystemSpec, devices: int) -> Activity:
     """What all GPUs of identical engines did in a run with a log; ``tokens``: of outputs. FLOP count as in 16 bits."""
     model, parallel, precision = engine.model, engine.parallel, engine.precision
-    requests, log = served.requests, served.log
-    share = max(int(served.totals["iterations"]), 1) / max(len(log), 1)  # of all iterations over those in the log
+    requests, log, totals = served.requests, served.log, served.totals
+    share = max(int(totals["iterations"]), 1) / max(len(log), 1)  # of all iterations over those in the log
     prompt, output = requests["input"].astype(float), requests["output"].astype(float)
-    computed = float((prompt - requests["hit"]).sum() + (output - 1).sum())
-    tokens = (log["decodes"] + log["chunk_tokens"]).astype(float)
-    rows = tokens / parallel.dp  # of a rank
-    flop = row_flop(model, parallel)
-    of_tokens = sum(each for (of, _), each in flop.items() if of == TOKENS)
-    of_sampled = sum(each for (of, _), each in flop.items() if of == SAMPLED)
-    weights = (of_tokens + of_sampled) / 2 * WEIGHT_BYTES[precision.products]
+    flop: dict[str, float] = {}  # of a row
+    for (of, _), number in row_flop(model, parallel).items():
+        flop[of] = flop.get(of, 0.0) + number
     streams = [each for each in count_operators(program(model, parallel)) if isinstance(each, Stream)]
-    hbm_bytes = share * float(len(log)) * parallel.ranks * weights
-    hbm_bytes += parallel.tp * computed * sum(each.row_bytes for each in streams if each.rows == TOKENS)
-    hbm_bytes += parallel.tp * float(output.sum()) * sum(each.row_bytes for each in streams if each.rows == SAMPLED)
     of_products, of_experts = _product(precision.products), _product(precision.experts)
-    total_flop = parallel.tp * (computed * of_tokens + float(output.sum()) * of_sampled) * of_products
-    empty = share * float((_whole_tiles(rows) - rows).sum())
-    padded = parallel.ranks * empty * of_tokens * of_products
-    if has_experts(model):
-        layers, expert = len(model.moe_layer_ids), model.slices * model.slice_weights
-        active = model.experts * (1 - (1 - model.top_k / model.experts) ** tokens)
-        hbm_bytes += share * float(active.sum()) * layers * expert * WEIGHT_BYTES[precision.experts]
-        total_flop += 2.0 * computed * layers * model.top_k * expert * of_experts
-        of_each = np.divide(tokens * model.top_k, active, out=np.zeros_like(tokens), where=active > 0)
-        empty = share * float((active * (_whole_tiles(of_each) - of_each)).sum())
-        padded += 2.0 * empty * layers * expert * of_experts
+    hbm_bytes = total_flop = padded = 0.0
     steps = np.maximum(output - 1, 0)
-    seen = float((steps * prompt + steps * (steps + 1) / 2).sum())  # tokens of KV that decodes read
+    decodes = float(steps.sum()) - float(totals["accepted"])
+    passes = _passes(served, decodes)
+    for each in passes:
+        for of, (iterations, number) in each.rows.items():
+            layers = each.layers_of(of)
+            weights = layers * flop.get(of, 0.0) / 2 * WEIGHT_BYTES[precision.products]
+            hbm_bytes += share * each.times * iterations * parallel.ranks * weights
+            moved = sum(stream.row_bytes for stream in streams if stream.rows == of)
+            hbm_bytes += parallel.tp * layers * number * moved
+            total_flop += parallel.tp * layers * number * flop.get(of, 0.0) * of_products
+        rows = each.tokens / parallel.dp  # of a rank
+        empty = share * each.times * each.layers * float((_whole_tiles(rows) - rows).sum())
+        padded += parallel.ranks * empty * flop[TOKENS] * of_products
+        if has_experts(model):
+            layers, expert = len(model.moe_layer_ids) * each.layers, model.slices * model.slice_weights
+            active = model.experts * (1 - (1 - model.top_k / model.experts) ** each.tokens)
+            read = share * each.times * float(active.sum()) * layers * expert
+            hbm_bytes += read * WEIGHT_BYTES[precision.experts]
+            total_flop += 2.0 * each.rows[TOKENS][1] * layers * model.top_k * expert * of_experts
+            pairs = np.divide(each.tokens * model.top_k, active, out=np.zeros_like(active), where=active > 0)
+            empty = share * each.times * float((active * (_whole_tiles(pairs) - pairs)).sum())
+            padded += 2.0 * empty * layers * expert * of_experts
+    context = float((steps * prompt + steps * (steps + 1) / 2).sum()) / max(steps.sum(), 1.0)  # that a decode reads
+    verified, drafting = float(totals["drafted"]) / max(decodes, 1.0), float(totals["draft_share"])
     for kind, number in attentions(model):
-        decodes = kind.work("decode", parallel.tp, steps.sum(), 1.0, seen / max(steps.sum(), 1.0), precision.kv)
-        prompts = kind.work("prefill", parallel.tp, 1.0, prompt, prompt, precision.kv)
-        for work in (decodes, prompts):
-            hbm_bytes += number * parallel.tp * float(np.sum(work.moved_bytes))
-            total_flop += number * parallel.tp * float(np.sum(work.flop)) * _product(precision.attention)
+        works = [
+            (1.0, kind.work("decode", parallel.tp, decodes, 1.0 + verified, context + verified, precision.kv)),
+            (1.0 + drafting, kind.work("prefill", parallel.tp, 1.0, prompt, prompt, precision.kv)),
+        ]
+        if drafting:
+            depth, at_once = int(totals["depth"]), float(totals["drafts"]) / float(totals["depth"])
+            work = kind.work("decode", parallel.tp, decodes * depth, at_once, context + at_once - 1, precision.kv)
+            works.append((drafting, work))
+        for layers, work in works:
+            hbm_bytes += layers * number * parallel.tp * float(np.sum(work.moved_bytes))
+            total_flop += layers * number * parallel.tp * float(np.sum(work.flop)) * _product(precision.attention)
     begin, end = float(requests["arrival_ns"].min()), float(requests["last_ns"].max())
     seconds = np.maximum(log["end_ns"] - log["begin_ns"], 1.0) / NS_PER_S
-    each_token = total_flop / max(computed, 1.0) / parallel.ranks
+    tokens, rows = passes[0].tokens, passes[0].tokens / parallel.dp
+    each_token = total_flop / max(passes[0].rows[TOKENS][1], 1.0) / parallel.ranks
     peak = system.compute.peak_flop_per_s * system.compute.dtype_bytes / SIXTEEN_BIT
     little_s = share * parallel.ranks * seconds * (1 - multiplying(tokens * each_token / seconds, peak))
     return Activity(

@@ -28,9 +28,11 @@ class Memory(NamedTuple):
 
 
 def ports_of(component: Any) -> dict[str, Any]:
-    """Inputs and outputs of a component (Amaranth's signals) by name: that of its attribute, or their own."""
+    """Inputs and outputs of a component (Amaranth's signals) by name: that of its attribute, or their own. Those
+    without a bit are left out.
+    """
     names = {id(value): name for name, value in vars(component).items()}
-    return {names.get(id(each), each.name): each for each in [*component.inputs, *component.outputs]}
+    return {names.get(id(each), each.name): each for each in [*component.inputs, *component.outputs] if len(each)}
 
 
 def missing(package: str = "amaranth") -> str | None:

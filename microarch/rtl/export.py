@@ -103,6 +103,7 @@ def export(
         netlist = synthesis.map_to_cells(block, lockstep.BENCHES[block][0].component(found.parameters), library)
         timing = longest_path(netlist.module, library, getattr(shipped, "memories", []))
         files[f"{block}_netlist.v"] = netlist.verilog
+    files = {name: verilog.rename_ports(text) for name, text in files.items()}
     files[f"{block}.sdc"] = _constraints(block, shipped, timing)
     return Exported(files, found.events, len(cycles), timing)
 
@@ -117,10 +118,10 @@ def _bits(signals: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _ports(component: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs and outputs by name; those without a bit are left out."""
-    ports, n = ports_of(component), len(component.inputs)
-    kept = [(at, name, each) for at, (name, each) in enumerate(ports.items()) if len(each)]
-    return {name: each for at, name, each in kept if at < n}, {name: each for at, name, each in kept if at >= n}
+    """Inputs and outputs by name."""
+    ports, given = ports_of(component), {id(each) for each in component.inputs}
+    inputs = {name: each for name, each in ports.items() if id(each) in given}
+    return inputs, {name: each for name, each in ports.items() if name not in inputs}
 
 
 def _vectors(component: Any, cycles: list[tuple[int, int]]) -> str:
@@ -204,7 +205,7 @@ def _constraints(block: str, component: Any, timing: PathTiming | None) -> str:
         address = timing.arrivals[name] - access_ps(memory) if timing else 0.0
         lines += [
             f"# {name} is what the memory {memory.name} of {memory.bits:,} bits reads: it arrives after its address "
-            f"({', '.join(memory.address)}), whose arrival is "
+            f"({verilog.rename_ports(', '.join(memory.address))}), whose arrival is "
             + ("that in the netlist, and the access time" if timing else "to be added to the access time"),
             f"set_input_delay [expr {address:.2f} + {access_ps(memory):.2f}] -clock clk {port}",
             f"set_input_transition {DATA_SLEW_PS:g} {port}",
@@ -218,7 +219,7 @@ def _constraints(block: str, component: Any, timing: PathTiming | None) -> str:
 
 
 def _port(name: str, signal: Any) -> str:
-    return f"[get_ports {{{name}{'[*]' if signal is not None and len(signal) > 1 else ''}}}]"
+    return f"[get_ports {{{verilog.rename_ports(name)}{'[*]' if signal is not None and len(signal) > 1 else ''}}}]"
 
 
 def write(exported: Exported, folder: Path) -> None:

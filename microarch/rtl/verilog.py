@@ -14,70 +14,86 @@ from typing import Any
 
 from microarch.rtl import Memory, ports_of
 
-# Passes of Yosys before Verilog is written: operators whose two sides have widths of their own become selections, and
-# vectors of which bits are never written (of shifts, and the last word that the PDU gathers) become bits.
+# Passes of Yosys before Verilog is written: operators whose two sides have widths of their own become selections,
+# vectors of which bits are never written (of shifts, and the last word that the PDU gathers) become bits, and vectors
+# are cut where their parts are written apart (signs that are extended).
 PASSES = (
     "proc -norom", "flatten", "opt_expr", "opt_clean -purge", "pmuxtree",
     "techmap t:$shr t:$shl t:$shiftx t:$shift", "splitnets w:*techmap* w:gathered",
-    "simplemap t:$logic_not t:$logic_and t:$logic_or", "opt -purge", "wreduce", "opt_clean -purge",
+    "simplemap t:$logic_not t:$logic_and t:$logic_or", "opt -purge", "splitnets -driver", "opt_clean -purge",
 )  # fmt: skip
+# Ports whose names are words of C++, to which Verilator translates: their names in Verilog.
+RENAMED = {"set": "set_index"}
 
 _NAME = r"(?:\\\S+ |[A-Za-z_]\w*)"
 _PART = rf"{_NAME}(?:\s?\[\d+(?::\d+)?\])?|\d+'h[0-9a-f]+"
 _OPERAND = rf"{_PART}|\{{[^{{}}]*\}}"
 _BINARY = re.compile(rf"^(  assign ({_OPERAND})\s?= )({_OPERAND})\s? ([-+*&|^]|[<>=!]=|[<>]) ({_OPERAND})\s?;$", re.M)
-_DECLARED = re.compile(rf"^  (input|output|wire|reg) (?:signed )?(?:\[(\d+):0\] )?({_NAME})\s?;$", re.M)
-_VALUE = re.compile(rf"^(  reg (?:signed )?(?:\[\d+:0\] )?({_NAME})\s?) = ([^;]+);$", re.M)
+_DECLARED = re.compile(rf"^  (input|output|wire|reg) (?:signed )?(?:\[(\d+):(\d+)\] )?({_NAME})\s?;$", re.M)
+_VALUE = re.compile(rf"^(  reg (?:signed )?(?:\[\d+:\d+\] )?({_NAME})\s?) = ([^;]+);$", re.M)
+
+
+def rename_ports(text: str) -> str:
+    """Verilog, or the name of a port, with the names of RENAMED."""
+    return re.sub(rf"\b({'|'.join(RENAMED)})\b", lambda found: RENAMED[found[0]], text)
 
 
 def lint_free(text: str) -> str:
     """What Yosys wrote after ``PASSES``, as linters want it."""
     text = _VALUE.sub(r"\1;\n  initial \2 = \3;", text)
-    widths = {name.strip(): int(high or 0) + 1 for _, high, name in _DECLARED.findall(text)}
+    bits = bits_of(text)
 
     def extended(found: re.Match) -> str:
         head, left, one, operator, other = found.groups()
-        sizes = [_width(each, widths) for each in (one, other)]
-        most = max(*sizes, 0 if operator in ("<", ">", "<=", ">=", "==", "!=") else _width(left, widths))
+        sizes = [_width(each, bits) for each in (one, other)]
+        if operator == "<" and one == f"{max(sizes)}'h{2 ** max(sizes) - 1:x}":
+            return f"{head}1'h0;"
+        most = max(*sizes, 0 if operator in ("<", ">", "<=", ">=", "==", "!=") else _width(left, bits))
         both = zip((one, other), sizes, strict=True)
         sides = [each if most == n else f"{{ {most - n}'h0, {each} }}" for each, n in both]
         return f"{head}{sides[0]} {operator} {sides[1]};"
 
     text = _BINARY.sub(extended, text)
-    unused = list(_unused(text, widths))
+    unused = list(_unused(text, bits))
     if unused:
         nowhere = f"  wire unused_bits = &{{ 1'b0, {', '.join(unused)} }};\n"
         text = re.sub(r"^endmodule", nowhere + "endmodule", text, flags=re.M)
     return text
 
 
-def _width(operand: str, widths: dict[str, int]) -> int:
+def bits_of(text: str) -> dict[str, range]:
+    """Indices of the bits of every declared signal."""
+    found = _DECLARED.findall(text)
+    return {name.strip(): range(int(low or 0), int(high or 0) + 1) for _, high, low, name in found}
+
+
+def _width(operand: str, bits: dict[str, range]) -> int:
     if operand.startswith("{"):
-        return sum(_width(each.strip(), widths) for each in operand[1:-1].split(","))
+        return sum(_width(each.strip(), bits) for each in operand[1:-1].split(","))
     if (constant := re.match(r"(\d+)'h", operand)) is not None:
         return int(constant[1])
     part = re.search(r"\s?\[(\d+)(?::(\d+))?\]$", operand)
     if part is None:
-        return widths[operand.strip()]
+        return len(bits[operand.strip()])
     return 1 if part[2] is None else int(part[1]) - int(part[2]) + 1
 
 
-def _unused(text: str, widths: dict[str, int]) -> Iterator[str]:
+def _unused(text: str, bits: dict[str, range]) -> Iterator[str]:
     """Bits of signals that nothing reads, as slices."""
-    read: dict[str, set[int]] = {name: set() for name in widths}
-    outputs = {name.strip() for kind, _, name in _DECLARED.findall(text) if kind == "output"}
+    read: dict[str, set[int]] = {name: set() for name in bits}
+    outputs = {name.strip() for kind, _, _, name in _DECLARED.findall(text) if kind == "output"}
     for line in text.splitlines():
         if _DECLARED.match(line) or line.startswith(("module", "  initial")):
             continue
         assigned = re.match(rf"^\s*(?:assign |always .*|if \(.*\) |else )*(?:{_OPERAND})\s? <?= (.*);$", line)
         for name, high, low in re.findall(rf"({_NAME})(?:\s?\[(\d+)(?::(\d+))?\])?", assigned[1] if assigned else line):
             if (name := name.strip()) in read:
-                each = range(int(low or high), int(high) + 1) if high else range(widths[name])
+                each = range(int(low or high), int(high) + 1) if high else bits[name]
                 read[name].update(each)
-    for name, bits in read.items():
-        left = [] if name in outputs else sorted(set(range(widths[name])) - bits)
+    for name, seen in read.items():
+        left = [] if name in outputs else sorted(set(bits[name]) - seen)
         shown = name + " " * name.startswith("\\")
-        if len(left) == widths[name]:
+        if len(left) == len(bits[name]):
             yield shown
         elif left:
             yield from (f"{shown}[{bit}]" for bit in left)
@@ -91,7 +107,7 @@ def with_memories(block: str, component: Any) -> str | None:
     if not memories:
         return None
     (memory,) = memories
-    ports = {name: signal for name, signal in ports_of(component).items() if len(signal)}
+    ports = ports_of(component)
     address = [name for name in memory.address if name in ports]
     apart = len(memory.data) > 1  # each port has an address of its own
     ways = [address[i : i + 1] if apart else address for i in range(len(memory.data))]

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from support.examples import sampled
@@ -13,7 +14,9 @@ from microarch.silicon.liberty import find_libraries, read_libraries
 pytest.importorskip("amaranth", reason="RTL: pip install 'archsim[rtl]'")
 pytest.importorskip("pyosys", reason="RTL: pip install 'archsim[rtl]'")
 
-from microarch.rtl import verilog  # noqa: E402
+from amaranth.hdl import Signal  # noqa: E402
+
+from microarch.rtl import ports_of, verilog  # noqa: E402
 from microarch.rtl.export import export, write  # noqa: E402
 
 needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs Icarus Verilog: iverilog not found")
@@ -27,6 +30,23 @@ SMALL = {
     "sorter": {"experts": 8, "comparators": 4},
     "atu": {"entries": 8, "ways": 4, "experts": 40},
     "heatmap": {"experts": 12, "port_bits": 64},
+}
+# Words of C++ that are no words of Verilog: Verilator warns of them (SYMRSVDWORD).
+CPP_WORDS = {
+    "and",
+    "any",
+    "class",
+    "delete",
+    "free",
+    "friend",
+    "min",
+    "max",
+    "new",
+    "not",
+    "or",
+    "set",
+    "size_t",
+    "xor",
 }
 
 
@@ -52,16 +72,33 @@ def test_operands_have_equal_widths_and_registers_no_value_in_their_declaration(
     files = export(block, 1, changes=SMALL[block]).files
     assert (f"{block}_with_memory.v" in files) == (block not in ("pdu", "allocator"))
     text = files[f"{block}.v"]
-    widths = {name.strip(): int(high or 0) + 1 for _, high, name in verilog._DECLARED.findall(text)}
-    found = verilog._BINARY.findall(text)
+    bits, found = verilog.bits_of(text), verilog._BINARY.findall(text)
     assert found and not verilog._VALUE.search(text) and "casez" not in text
-    assert all(verilog._width(one, widths) == verilog._width(other, widths) for _, _, one, _, other in found)
+    assert all(verilog._width(one, bits) == verilog._width(other, bits) for _, _, one, _, other in found)
+    assert all(bits.values()) and not bits.keys() & CPP_WORDS
     if (lint := shutil.which("verilator")) is not None:
         for name, each in files.items():
             (tmp_path / name).write_text(each)
         wanted = [name for name in files if name in (f"{block}.v", f"{block}_with_memory.v")]
         asked = (lint, "--lint-only", "-Wall", "-Wno-DECLFILENAME", "--top-module", wanted[-1][:-2], *wanted)
         assert not subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.parametrize("given, wanted", [
+    ("4'hf < c", "1'h0"),  # never so
+    ("4'h7 < c", "4'h7 < c"),
+    ("3'h7 < c", "{ 1'h0, 3'h7 } < c"),
+    ("a + c", "{ 1'h0, a } + c"),  # its bits are 6 to 4
+])  # fmt: skip
+def test_what_linters_warn_of_is_written_otherwise(given, wanted):
+    declared = "  wire [6:4] a;\n  output b;\n  input [3:0] c;\n"
+    text = verilog.lint_free(f"module m(b, c);\n{declared}  assign b = {given};\nendmodule\n")
+    assert f"assign b = {wanted};" in text and ("&{ 1'b0, a" in text) == ("a" not in given)
+
+
+def test_ports_without_a_bit_are_left_out():
+    none, two = Signal(0, name="none"), Signal(2, name="two")
+    assert ports_of(SimpleNamespace(inputs=[none, two], outputs=[none])) == {"two": two}
 
 
 @needs_icarus

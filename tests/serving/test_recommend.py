@@ -21,14 +21,24 @@ from archsim.base.errors import ArchsimError, CapacityError, FailedRuns, SpecErr
 from archsim.cli.main import main
 from archsim.evidence.serving.inferencex_rows import decode_batches
 from archsim.iteration.constants import host_file, host_of
-from archsim.iteration.layers import TOKENS, Stream, count_operators, program, row_flop
+from archsim.iteration.layers import (
+    DECODES,
+    PROMPTS,
+    SAMPLED,
+    TOKENS,
+    Stream,
+    count_operators,
+    has_experts,
+    program,
+    row_flop,
+)
 from archsim.runs.executor import do_all
 from archsim.runs.run import Workspace
 from archsim.serving.engine import ServingEngine
 from archsim.serving.file_requests import requests_of
 from archsim.serving.measures import usd_per_million
-from archsim.serving.power import activity
-from archsim.serving.records import ITERATION
+from archsim.serving.power import activity, energy
+from archsim.serving.records import ITERATION, TOTALS
 from archsim.serving.serving import check_serving
 from archsim.specs.calibration_files import calibration_named
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, Parallelism, ParallelSpec, Precision
@@ -98,15 +108,20 @@ def test_errors_of_a_cell_of_one_group_move_all_of_its_sizes_together(monkeypatc
     assert np.corrcoef(apart)[0, 1] < 0.2
 
 
-def test_energy_follows_from_weights_kv_and_products():
-    # One request of 10 prompt and 3 output tokens on one GPU, in 3 iterations: 12 tokens are computed.
-    model, log = load_model("llama-3.1-8b"), np.zeros(3, ITERATION)
-    log["end_ns"] = 3e8
+def one_request(model, **totals):
+    """One request of 10 prompt and 3 output tokens on one GPU, in 3 iterations of 0.3 s: 12 tokens are computed."""
+    log = np.zeros(3, ITERATION)
+    log["end_ns"], log["decodes"], log["chunk_tokens"] = 3e8, [0, 1, 1], [10, 0, 0]
     requests = np.zeros(1, [(n, "i8") for n in ("input", "output", "hit")] + [("arrival_ns", "f8"), ("last_ns", "f8")])
     requests["input"], requests["output"], requests["last_ns"] = 10, 3, 1e9
     engine = ServingEngine(model, calibration_named("h200"), 141e9, Parallelism(), Precision())
-    served = SimpleNamespace(requests=requests, log=log, totals={"iterations": 3})
-    found = activity(served, engine, load_system("h200_node"), 1)
+    counts = dict.fromkeys(TOTALS.names, 0) | {"iterations": 3} | totals
+    return SimpleNamespace(requests=requests, log=log, totals=counts), engine, load_system("h200_node"), 1
+
+
+def test_energy_follows_from_weights_kv_and_products():
+    model = load_model("llama-3.1-8b")
+    found = activity(*one_request(model))
     flop = row_flop(model, Parallelism())
     weights = sum(flop.values()) / 2  # of all products, the head among them
     of_tokens = sum(each for (rows, _), each in flop.items() if rows == TOKENS)
@@ -118,6 +133,35 @@ def test_energy_follows_from_weights_kv_and_products():
     assert found.hbm_bytes == pytest.approx(3 * 2 * weights + read + moved, rel=0.001)
     assert found.kernel_s == pytest.approx(0.9, rel=1e-3)  # three iterations of 0.3 s
     assert found.flop == pytest.approx(12 * of_tokens + 3 * (sum(flop.values()) - of_tokens), rel=0.001)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3"])
+def test_drafts_take_the_energy_of_what_verifies_and_drafts_them(model):
+    model, joules, found = load_model(model), {}, {}
+    flop = {
+        rows: sum(each for (of, _), each in row_flop(model, Parallelism()).items() if of == rows)
+        for rows in (TOKENS, DECODES, PROMPTS, SAMPLED)
+    }
+    of_decodes, head = flop[TOKENS] + flop[DECODES], flop[SAMPLED]
+    of_prompts = flop[TOKENS] + flop[PROMPTS]
+    if has_experts(model):
+        experts = 2.0 * len(model.moe_layer_ids) * model.top_k * model.slices * model.slice_weights
+        of_decodes, of_prompts = of_decodes + experts, of_prompts + experts
+    for share, n in product((0.0, 1 / model.layers), range(4)):  # of n-grams, then of a layer; none is accepted
+        case = one_request(model, drafts=n, depth=n, drafted=2 * n, draft_share=share * (n > 0))
+        found[share, n], joules[share, n] = activity(*case), sum(energy(*case)[0].values())
+    for n in range(1, 4):
+        plain, verified, drafted = found[0.0, 0], found[0.0, n], found[share, n]
+        assert verified.flop - plain.flop == pytest.approx(2 * n * (of_decodes + head), rel=0.01)
+        more = share * (2 * n * of_decodes + 10 * of_prompts) + 2 * n * head
+        assert drafted.flop - verified.flop == pytest.approx(more, rel=0.01)
+        read = share * ((2 * n + 1) * flop[TOKENS] + 2 * n * flop[DECODES]) + 2 * n * head  # 2 bytes a weight, 2 FLOP
+        assert drafted.hbm_bytes - verified.hbm_bytes > read
+        assert joules[0.0, n - 1] < joules[0.0, n] < joules[share, n] and joules[share, n - 1] < joules[share, n]
+        refused = one_request(
+            model, drafts=n, depth=n, drafted=n, accepted=1, draft_share=share
+        )  # one decode makes two
+        assert sum(energy(*refused)[0].values()) < joules[share, n]
 
 
 def test_a_million_tokens_at_a_thousand_a_second_take_a_thousand_seconds_of_rent():
