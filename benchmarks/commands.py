@@ -45,6 +45,23 @@ sweep:
     llc.hit: {{from: 50 ns, to: 240 ns, linear: 10}}
 explore: {{objectives: [throughput, energy, cost], event_runs: 20}}
 """
+WAFER = """
+like: dojo
+name: wafer48
+mesh: {x: 8, y: 6}
+hbm: {bandwidth: 8 TB/s, capacity: 180 GB}
+compute: {peak: 4.5 PFLOP/s}
+d2d: {bandwidth: 2 TB/s}
+"""
+WIDE = """
+system: h200_cluster
+model: deepseek-v3
+parallel: {attention: {dp: 32}, experts: {ep: 32}}
+precision: {products: fp8_block, experts: fp8_block, kv: bf16}
+engine: sglang
+requests: {arrivals: {rate: 30/s}, input: {mean: 1024, cv: 0.5}, output: {mean: 512, cv: 0.5}, count: 600}
+slo: {ttft: 2 s, tpot: 50 ms}
+"""
 
 
 class Command(NamedTuple):
@@ -56,6 +73,7 @@ class Command(NamedTuple):
     experiment: str = ""
     out: bool = True
     compiled: bool = True
+    most_cpu_s: float | None = None
 
 
 def one_layer(system: str, batch: int, more: str = "", **values: object) -> str:
@@ -90,6 +108,20 @@ COMMANDS = {
         ],
         300, out=False,
     ),
+    "wafer or racks": Command(
+        ["compare", "FILE", "gb200_nvl72:8", "--model", "deepseek-v3", "--tpot", "50ms"], None, None, WAFER,
+        most_cpu_s=60,
+    ),
+    "H200 or B200": Command(["compare", "h200_node", "b200_node", "--model", "qwen3-235b-a22b"], most_cpu_s=60),
+    "spare experts": Command(
+        ["compare", "FILE", "--vary", "redundant_experts=[0,32,64]"], None, None, WIDE, most_cpu_s=60
+    ),
+    "KV offload": Command(
+        ["compare", str(CONFIGS / "serve_agents.yaml"), "--vary", "kv_offload=[none,1TB]"], most_cpu_s=60
+    ),
+    "recommend": Command(
+        ["recommend", "qwen3-235b-a22b", "--on", "h200", "--on", "b200", "--rate", "20"], most_cpu_s=25
+    ),
 }  # fmt: skip
 
 
@@ -108,7 +140,7 @@ def taken(command: Command) -> Taken:
 
 def rows(names: list[str]) -> Iterator[str]:
     """A row of the table for each command, after its head."""
-    head = f"{'':18}{'wall s':>14}{'CPU s':>8}{'CPU ref':>9}{'memory MB':>14}"
+    head = f"{'':18}{'wall s':>14}{'CPU s':>14}{'CPU ref':>9}{'memory MB':>14}"
     yield f"{head}{'shared once':>13}{'first line s':>14}{'silent s':>10}"
     for name in names:
         command = COMMANDS[name]
@@ -117,7 +149,8 @@ def rows(names: list[str]) -> Iterator[str]:
         references = found.processor_s / ((before_s + reference_s()) / 2)
         wall, memory = bounded(found.wall_s, command.most_s, 1), bounded(found.held_bytes, command.most_bytes, 1e6)
         said = f"{found.pss_bytes / 1e6:13,.0f}{found.first_s:14.1f}{found.silent_s:10.1f}"
-        yield f"{name:18}{wall:>14}{found.processor_s:8.1f}{references:9,.0f}{memory:>14}{said}"
+        processor = bounded(found.processor_s, command.most_cpu_s, 1)
+        yield f"{name:18}{wall:>14}{processor:>14}{references:9,.0f}{memory:>14}{said}"
 
 
 def bounded(value: float, most: float | None, unit: float) -> str:

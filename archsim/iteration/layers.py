@@ -126,10 +126,13 @@ def program(
     groups of ranks have requests of their own. Raises SpecError.
     """
     moves = moves or (GATHERED if parallel.dp > 1 else REDUCED)
-    found = Counter(
-        (*_attention(model, kind, parallel, apart), *_ffns(model, layer, parallel, moves))
-        for layer, kind in enumerate(by_layer(model.attention or (), model.layers))
-    )
+    moe, dense = set(model.moe_layer_ids), set(model.dense_in.ids if model.dense_in is not None else ())
+    same: dict[tuple, list[tuple[int, AttentionKind | None]]] = {}
+    for layer, kind in enumerate(by_layer(model.attention or (), model.layers)):
+        same.setdefault((id(kind), layer in moe, layer in dense), []).append((layer, kind))
+    found: Counter[tuple[Operator, ...]] = Counter()
+    for (layer, kind), *others in same.values():
+        found[*_attention(model, kind, parallel, apart), *_ffns(model, layer, parallel, moves)] += 1 + len(others)
     head = Layers(1, _head(model, parallel.tp))
     return (*(Layers(number, operators) for operators, number in found.items()), head)
 

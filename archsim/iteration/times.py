@@ -179,7 +179,8 @@ def iteration_laws(
     by: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     outside = {rows: np.zeros(most_tokens + 1) for rows in (TOKENS, SAMPLED, DECODES, PROMPTS)}
     sources: dict[str, set[str]] = {ATTENTION: {times.library for found in attention.values() for times, _ in found}}
-    for operator, count in count_operators(program(model, parallel, whole, moves)).items():
+    operators = count_operators(program(model, parallel, whole, moves))
+    for operator, count in operators.items():
         found = timing.of(operator)
         if found is None:
             continue
@@ -189,7 +190,7 @@ def iteration_laws(
         if found.library:
             sources.setdefault(operator.cause, set()).add(found.library)
     notes = dict.fromkeys(times.note for found in attention.values() for times, _ in found if times.note)
-    for operator in count_operators(program(model, parallel, whole, moves)):
+    for operator in operators:
         if isinstance(operator, Collective):
             text = describe_gathered(laws, operator.op, operator.ranks) if links is None else OVER_LINKS
             notes |= dict.fromkeys(filter(None, [text]))

@@ -6,6 +6,7 @@ At measured EP and TP sizes corrections are interpolated along ln tokens; at oth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +30,20 @@ def carry_corrections(kriging: Kriging | None, points: tuple, corrections: np.nd
     """Corrections at wanted points, float64[point]; points and wanted: ep, tp, tokens, float64[point] each."""
     if kriging is None:
         return np.zeros(len(wanted[0]))
-    known = _scale(kriging, points)
-    covariance = _covariance(known, known)
-    noise = _noise(kriging, covariance, corrections, list(ranks_of(points).values()))
-    weights = np.linalg.solve(covariance + np.diag(noise), corrections)
+    known, weights = _carried(kriging, tuple(each.tobytes() for each in points), corrections.tobytes())
     return _covariance(_scale(kriging, wanted), known) @ weights
+
+
+@lru_cache(maxsize=256)
+def _carried(kriging: Kriging, points: tuple[bytes, ...], corrections: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The points in its scale, and their weights; arrays of `carry_corrections` as bytes: every size and machine that
+    reads a table has the same.
+    """
+    at, measured = tuple(np.frombuffer(each) for each in points), np.frombuffer(corrections)
+    known = _scale(kriging, at)
+    covariance = _covariance(known, known)
+    noise = _noise(kriging, covariance, measured, list(ranks_of(at).values()))
+    return known, np.linalg.solve(covariance + np.diag(noise), measured)
 
 
 def off_the_others(

@@ -114,6 +114,12 @@ class GemmLaw(fields.Spec):
     order: Annotated[float, Field(ge=1, le=20)]
 
 
+@lru_cache(maxsize=512)
+def _shapes_of(names: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """Of rows by their names: every product that reads a table asks for them."""
+    return tuple(shape_of(name) for name in names)
+
+
 class GemmTable(TableOrigin):
     """GEMM times of one library, version and dtype: a law, and corrections to it."""
 
@@ -133,7 +139,7 @@ class GemmTable(TableOrigin):
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(n, k) of every row of ``shapes``."""
-        return tuple(shape_of(name) for name in self.shapes)
+        return _shapes_of(tuple(self.shapes))
 
     def range_of(self, n: int, k: int) -> tuple[float, float]:
         """The first and last measured m of a shape; for a shape that was not measured, those of the table."""

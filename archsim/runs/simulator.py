@@ -22,6 +22,7 @@ from archsim.runs import columns, packed_steps
 from archsim.runs.clocks import FULL, Clocks, has_limits, set_clocks, within_limits
 from archsim.runs.finished import Finished
 from archsim.runs.measures import frames, units
+from archsim.runs.measures.iteration import whole_iteration
 from archsim.runs.physical_laws import broken_laws, find_broken
 from archsim.runs.run import ROW, DemandSpec, Record, Run, Workspace, generated_digest, plain_text
 from archsim.specs.engines import ENGINES
@@ -156,7 +157,7 @@ class Simulator:
         if run.cacheable and run.simulation in self._outcomes:
             return self._outcomes[run.simulation]
         begin = time.perf_counter()
-        outcome = self._within_limits(run) if has_limits(run.system) else self._replay(run, FULL).run()
+        outcome = self._simulated(run)
         found = outcome, time.perf_counter() - begin
         if run.cacheable:
             self._outcomes[run.simulation] = replace(outcome, memory=counted_in(outcome.memory)), found[1]
@@ -166,11 +167,15 @@ class Simulator:
 
     def times(self, run: Run) -> tuple[float, float]:
         """ns of decode and of prefill; nothing else is measured, and nothing kept."""
-        if has_limits(run.system):
-            outcome = self._within_limits(run)
-        else:
-            outcome = self._replay(run, FULL).run()
+        outcome = self._simulated(run)
         return outcome.decode_ns, outcome.prefill_ns
+
+    def iteration(self, run: Run) -> dict[str, Any]:
+        """Columns of the whole iteration; nothing else is measured, and nothing kept."""
+        return whole_iteration(Finished(run, self._demand_of(run.demand), None, self._simulated(run)))
+
+    def _simulated(self, run: Run) -> RunOutcome:
+        return self._within_limits(run) if has_limits(run.system) else self._replay(run, FULL).run()
 
     def warm_up(self, run: Run) -> None:
         """Compile the run's kernels by running its first request for one decode step."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
 
 SAMPLES = 32  # worlds
+PARTS = 2  # of them, each simulated in one process
 NEVER = 1e-9  # tokens/s, of a side that keeps no limit
 UNITS: Mapping[str, str] = {
     "machines": "", "devices": "per device", "usd": "per dollar", "w": "per watt", "mm2": "per mm² of silicon",
@@ -267,20 +268,21 @@ def _in_worlds(
         ])  # fmt: skip
     drawn = worlds.draws([off for own in offs for off in own], samples)
     # The way that serves most runs in all worlds at several batches; others take its factors, by their place.
-    firsts = [worlds.InWorlds(at, own[0], drawn, samples) for at, own in zip(estimates, offs, strict=True)]
-    tasks = [(at, batch) for at, each in enumerate(found) for batch in _anchors(each.used[0], limits, requests)]
-    known: list[dict[int, np.ndarray]] = [{} for _ in found]
+    firsts = [worlds.InWorlds(at, own[0], drawn) for at, own in zip(estimates, offs, strict=True)]
+    anchors = [_anchors(each.used[0], limits, requests) for each in found]
+    tasks = [(at, tuple(range(first, samples, PARTS))) for at in range(len(found)) for first in range(PARTS)]
+    known = [np.empty((samples, len(each))) for each in anchors]
 
-    def in_worlds(task: tuple[int, int]) -> np.ndarray:
-        return firsts[task[0]].batch(found[task[0]].used[0].way, task[1])
+    def in_worlds(task: tuple[int, tuple[int, ...]]) -> np.ndarray:
+        return firsts[task[0]].batches(found[task[0]].used[0].way, anchors[task[0]], task[1])
 
-    for done, ((at, batch), longer) in enumerate(do_all(in_worlds, tasks, jobs), 1):
-        known[at][batch] = longer
-        say(f"{done} of {len(tasks)} batches in {samples} samples")
+    for done, ((at, among), longer) in enumerate(do_all(in_worlds, tasks, jobs), 1):
+        known[at][list(among)] = longer
+        say(f"{done} of {len(tasks)} parts of {samples} samples")
     frontiers = []
-    for each, own_factors in zip(found, known, strict=True):
+    for each, own, own_factors in zip(found, anchors, known, strict=True):
         curves, shown = [], each.used
-        factors = worlds.factors_of(shown[0], own_factors)
+        factors = worlds.factors_of(shown[0], own, own_factors)
         for used in shown:
             mine = factors if used is shown[0] else _by_place(shown[0], used, factors)
             rows = np.concatenate([np.ones((1, len(used.batches))), mine])
@@ -367,7 +369,7 @@ def _simulate(machine: Machine, used: Used, batch: int, requests: Requests) -> t
         context=_estimates(machine, requests).context,
     )  # fmt: skip
     run, simulator = run_of(file)
-    return batch_of(simulator.record(run)["row"], batch), file
+    return batch_of(simulator.record(run, details=False)["row"], batch), file
 
 
 def _notes(sides: Sequence[Compared], requests: Requests, model: ModelSpec, variants: bool) -> list[str]:

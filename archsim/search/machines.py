@@ -16,6 +16,8 @@ import numpy as np
 
 from archsim.base import errors
 from archsim.iteration.layers import has_experts
+from archsim.iteration.memory import fit_of
+from archsim.policies.registry import place_experts
 from archsim.runs.executor import do_all
 from archsim.runs.plan import select
 from archsim.runs.run import Run
@@ -268,10 +270,16 @@ def experiment_of(
     })  # fmt: skip
 
 
-def run_of(experiment: ExperimentSpec) -> tuple[Run, Simulator]:
-    """Its only run, and what simulates it. Raises ArchsimError for what does not fit, or was not measured."""
-    selection = select(experiment)
+def run_of(experiment: ExperimentSpec, explains: bool = True) -> tuple[Run, Simulator]:
+    """Its only run, and what simulates it. Raises ArchsimError for what does not fit, or was not measured.
+    ``explains``: and says what would make it fit, which takes longer than the run, and what else of the machine is
+    refused whatever the batch.
+    """
+    selection = select(experiment, refuse=explains)
     (run,) = selection.runs()
+    if not explains and run.assumptions.capacity == "finite":
+        if not fit_of(run, place_experts(run.policy, run.model, run.system.dies)).fits:
+            raise errors.CapacityError(f"{run.name} does not fit")
     return run, Simulator(selection.maker.traces)
 
 
@@ -282,10 +290,15 @@ def batch_of(row: Mapping[str, Any], batch: int) -> Batch:
             f"{row['model']} on {row['system']}: the time of a whole iteration is not known: attention or another part "
             "beside experts was not measured"
         )
-    parts = {part: float(row[f"iteration_{part}_ns"]) for part in PARTS}
+    parts = parts_of(row)
     joule = row["iteration_energy_per_token_j"] or 0.0
     watts = joule * batch / row["iteration_ns"] * 1e9
     return Batch(batch, float(row["iteration_ns"]), parts, watts, float(row["layers_error"] or 0.0))
+
+
+def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Part of PARTS → ns of the iteration of a row."""
+    return {part: float(row[f"iteration_{part}_ns"]) for part in PARTS}
 
 
 class Estimates(NamedTuple):
@@ -297,16 +310,17 @@ class Estimates(NamedTuple):
     batches: tuple[int, ...] = ()  # that are pinned; (): chosen
 
     def batch(self, way: Way, batch: int) -> Batch:
-        """Raises ArchsimError."""
-        run, simulator = run_of(experiment_of(self.base, way, batch, self.requests, context=self.context))
-        return batch_of(simulator.record(run)["row"], batch)
+        """Raises ArchsimError, which says how the smallest batch would fit."""
+        experiment = experiment_of(self.base, way, batch, self.requests, context=self.context)
+        run, simulator = run_of(experiment, batch <= way.groups or bool(self.batches))
+        return batch_of(simulator.record(run, details=False)["row"], batch)
 
     def prompt_ns(self, way: Way) -> float:
         """Of a prompt on every group of ranks; 0 where prompts do not count. Raises ArchsimError."""
         if not self.requests.prompts:
             return 0.0
         run, simulator = run_of(experiment_of(self.base, way, way.groups, self.requests, prompts=True))
-        found = simulator.record(run)["row"]["prefill_iteration_ns"]
+        found = simulator.iteration(run)["prefill_iteration_ns"]
         if not found:
             raise errors.ArchsimError(f"{run.system.name}: the time of a prompt is not known")
         return float(found)

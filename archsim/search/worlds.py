@@ -18,7 +18,7 @@ import numpy as np
 from archsim.base.sums import sum
 from archsim.iteration.layers import kind_of_attention
 from archsim.iteration.machine import has_measured_links, is_measured
-from archsim.search.machines import Batch, Estimates, Used, Way, batch_of, experiment_of, run_of
+from archsim.search.machines import Estimates, Used, Way, experiment_of, parts_of, run_of
 from archsim.serving.expert_groups import WITH_KERNELS
 from archsim.specs.scenario import Scenario
 from archsim.specs.system import SystemSpec
@@ -97,35 +97,37 @@ def draws(offs: Sequence[Off], samples: int) -> dict[str, np.ndarray]:
 
 
 class InWorlds(NamedTuple):
-    """What times a batch, or a prompt, in all worlds."""
+    """What times batches in worlds."""
 
     estimates: Estimates
     off: Off
     drawn: Mapping[str, np.ndarray]
-    samples: int
 
-    def batch(self, way: Way, batch: int) -> np.ndarray:
-        """float64[world] ns of an iteration over that without a draw."""
+    def batches(self, way: Way, batches: Sequence[int], among: Sequence[int]) -> np.ndarray:
+        """float64[world, batch] ns of an iteration over that without a draw, in the worlds ``among`` all. Batches of a
+        world follow each other, as they share its laws.
+        """
         at = self.estimates
-        run, simulator = run_of(experiment_of(at.base, way, batch, at.requests, context=at.context))
-        own = batch_of(simulator.record(run)["row"], batch)
-        found = []
-        for world in range(self.samples):
-            system = drawn(run.system, self.off.machine, self.drawn, world)
-            found.append(self._longer(batch_of(simulator.record(replace(run, system=system))["row"], batch), world))
-        return np.array(found) / own.ns
+        runs = [run_of(experiment_of(at.base, way, each, at.requests, context=at.context), False) for each in batches]
+        own = [sum(parts_of(simulator.iteration(run)).values()) for run, simulator in runs]
+        found = np.empty((len(among), len(batches)))
+        for row, world in zip(found, among, strict=True):
+            system = drawn(runs[0][0].system, self.off.machine, self.drawn, world)
+            row[:] = [self._longer(parts_of(simulator.iteration(replace(run, system=system))), world)
+                      for run, simulator in runs]  # fmt: skip
+        return found / own
 
-    def _longer(self, found: Batch, world: int) -> float:
-        factors = dict.fromkeys(found.parts_ns, 1.0)
+    def _longer(self, parts_ns: Mapping[str, float], world: int) -> float:
+        factors = dict.fromkeys(parts_ns, 1.0)
         for table, quantity in self.off.rest:
             for part in _REST[table]:
                 factors[part] *= value_of(quantity, self.drawn, world)
-        return sum(ns * factors[part] for part, ns in found.parts_ns.items())
+        return sum(ns * factors[part] for part, ns in parts_ns.items())
 
 
-def factors_of(used: Used, known: Mapping[int, np.ndarray]) -> np.ndarray:
-    """float64[world, batch]: of all batches of a way, interpolated in logarithms between those ``known``."""
-    anchors = sorted(known)
-    there = np.log(np.stack([known[each] for each in anchors]))
+def factors_of(used: Used, anchors: Sequence[int], known: np.ndarray) -> np.ndarray:
+    """float64[world, batch]: of all batches of a way, interpolated in logarithms between those at ``anchors``, which
+    are ``known: float64[world, anchor]``.
+    """
     at, every = np.log(np.array(anchors, float)), np.log([each.batch for each in used.batches])
-    return np.exp(np.stack([np.interp(every, at, one) for one in there.T]))
+    return np.exp(np.stack([np.interp(every, at, one) for one in np.log(known)]))

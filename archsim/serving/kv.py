@@ -307,23 +307,19 @@ def pieces_of(requests: Requests, block_tokens: int) -> PromptPieces:
     own = np.minimum((at + 1) * requests.hash_tokens, chains.tokens[of_request]) // block_tokens - begin
     end = np.minimum((at + 1) * requests.hash_tokens, prompt) // block_tokens
     of_prompt = end - begin  # blocks of this id; below 1 after the prompt
-    before_last = of_prompt - ((end == prompt // block_tokens) & (prompt % block_tokens == 0))
-    ids = np.concatenate([chains.ids] * 3)
-    parted = np.unique(np.stack([ids, np.concatenate([own, of_prompt, before_last])]), axis=1)
-    ids, ends = parted[:, parted[1] > 0]
+    parts, others = own > 0, (own != of_prompt) & (of_prompt > 0)  # most ids have the same blocks everywhere
+    last = (end == prompt // block_tokens) & (prompt % block_tokens == 0) & (of_prompt > 1)
+    scale = int(max(own.max(initial=0), of_prompt.max(initial=0))) + 1
+    keys = chains.ids * scale
+    ends = [(keys + own)[parts], (keys + of_prompt)[others], (keys + of_prompt - 1)[last]]
+    ids, ends = np.divmod(np.unique(np.concatenate(ends)), scale)
     sizes = np.diff(ends, prepend=0)
     begins = np.r_[True, ids[1:] != ids[:-1]][: len(ids)]
     sizes[begins] = ends[begins]
     # A request has the pieces of an id up to its own last block.
     low = np.searchsorted(ids, chains.ids, "left")
-    high = _up_to(ids, ends, chains.ids, own)
+    high = np.searchsorted(ids * scale + ends, keys + own, "right")
     counts = high - low
     first = np.concatenate([[0], np.cumsum(counts)])
     pieces = np.repeat(low - first[:-1], counts) + np.arange(first[-1])
     return PromptPieces(pieces, first[chains.first], sizes)
-
-
-def _up_to(ids: np.ndarray, ends: np.ndarray, of: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Index after the last piece of an id that ends with at most so many blocks; both are sorted."""
-    scale = int(max(ends.max(initial=0), most.max(initial=0))) + 1
-    return np.searchsorted(ids * scale + ends, of * scale + most, "right")

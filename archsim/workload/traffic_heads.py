@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,7 +139,14 @@ Head = TrafficTables | TrafficStatistics | TrafficSubjects
 
 
 def read_head(file: Path) -> tuple[Head, Tree]:
-    """The head in a file, and its tree for places in messages. Raises SpecError."""
+    """The head in a file, and its tree for places in messages; neither is to be written. Raises SpecError."""
+    found = file.stat() if file.is_file() else None
+    return _read_once(file, found and (found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=32)
+def _read_once(file: Path, stamp: tuple[int, int] | None) -> tuple[Head, Tree]:
+    """``stamp``: of the file as it is now. Every batch of a sweep asks for it."""
     tree = read_yaml(file)
     if "subjects" in tree.data:
         return validation.validate(TrafficSubjects, tree), tree

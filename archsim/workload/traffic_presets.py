@@ -15,7 +15,6 @@ import numpy as np
 
 from archsim.base.errors import TraceError, did_you_mean
 from archsim.base.packed_files import UNREADABLE, read_npz
-from archsim.base.yaml import read_yaml
 from archsim.specs.config_files import named_files
 from archsim.workload import traffic_heads, traffic_model
 from archsim.workload.imbalance import skew_of
@@ -119,9 +118,7 @@ def preset_digest(like: str) -> str:
     file = traffic_file(like)
     digest = hashlib.sha256()
     files = [file]
-    if file.exists() and "subjects" in read_yaml(file).data:
-        head = traffic_heads.read_head(file)[0]
-        assert isinstance(head, traffic_heads.TrafficSubjects)
+    if file.exists() and isinstance(head := traffic_heads.read_head(file)[0], traffic_heads.TrafficSubjects):
         files += [file.parent / part.like for part in head.subjects.values()]
     for part in (each for one in files for each in (one, one.with_suffix(".npz"))):
         digest.update(part.read_bytes() if part.exists() else b"")
@@ -141,7 +138,7 @@ def load_traffic(like: str, model) -> Parameters:
     if isinstance(head, traffic_heads.TrafficSubjects):
         models: dict[str, traffic_model.TrafficModel] = {}
         for name, part in head.subjects.items():
-            if "subjects" in read_yaml(inner := file.parent / part.like).data:
+            if isinstance(traffic_heads.read_head(inner := file.parent / part.like)[0], traffic_heads.TrafficSubjects):
                 raise TraceError(
                     f"{tree.place(('subjects', name))}: {inner} has subjects, too; expected traffic of one"
                 )
