@@ -247,7 +247,7 @@ class EventEngine:
         view = StepView(
             tokens=np.ascontiguousarray(demand.tokens),
             first_seen=demand.first_seen,
-            home=placement.home[row],
+            home=np.ascontiguousarray(placement.home[row]),
             copied_slices=self.memory.copies.slices[begin : begin + len(demand.tokens)],
             hops=self.fabric.hops,
             costs=self.costs,

@@ -7,6 +7,7 @@ serves with, or a fault of the measurement. Tables are compared at all points th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from archsim.laws.tables import (
     CalibrationSpec,
     GemmTable,
     MoeTable,
+    Same,
     TableOrigin,
     TransferTable,
     newest_first,
@@ -56,7 +58,13 @@ def not_served(calibration: CalibrationSpec, dtype: str) -> list[Dominated]:
     """Balanced fused layers in ``dtype`` of kernels that take NOT_SERVED times as long as kernels of more bits of their
     library, at the median of the models.
     """
-    there = [table for table in calibration.moe if table.distribution == "balanced" and not table.eplb_slots]
+    return list(_not_served(tuple(map(Same, calibration.moe)), dtype))
+
+
+@lru_cache(maxsize=64)  # every served engine asks, and all points of all tables are compared
+def _not_served(tables: tuple[Same, ...], dtype: str) -> tuple[Dominated, ...]:
+    moe = (table.value for table in tables)
+    there = [table for table in moe if table.distribution == "balanced" and not table.eplb_slots]
     kernels: dict[tuple[str, str], list[Dominated]] = {}
     for table in there:
         if table.dtype == dtype:
@@ -64,7 +72,8 @@ def not_served(calibration: CalibrationSpec, dtype: str) -> list[Dominated]:
             one = _dominated_by_best("moe", table, [each for each in group if _bits(each.dtype) > _bits(dtype)])
             if one:
                 kernels.setdefault((table.library, table.kernel), []).append(one)
-    return [one for each in kernels.values() if np.median([one.ratio for one in each]) >= NOT_SERVED for one in each]
+    slow = (each for each in kernels.values() if np.median([one.ratio for one in each]) >= NOT_SERVED)
+    return tuple(one for each in slow for one in each)
 
 
 def _dominated_by_best(section: str, table: TableOrigin, group: Sequence[TableOrigin]) -> Dominated | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from archsim.base import compiled, units
+from archsim.laws import tables
 from archsim.laws.scaling import Scale, measured_scale
 from archsim.laws.tables import AttentionLaw, CalibrationSpec, GemmLaw, GemmTable, LawMissing, MoeLaw, newest
 
@@ -227,21 +228,28 @@ def gemm_curve(table: GemmTable, n: int, k: int, sms: int, compute: float = 1.0,
     quantiles = table.seen if measured and table.seen is not None else table.unseen
     first, last = table.range_of(n, k)
     low, high = ns * (1 + min(quantiles.p05, 0.0)), ns * (1 + max(quantiles.p95, 0.0))
-    far = bool(far_from_all(np.array(table.sizes, float), shape.astype(float))[0])
+    far = bool(far_from_all(_arrays_of(tables.Same(table.shapes))[1], shape.astype(float))[0])
     return GemmCurve(
         m=m, ns=ns, there_ns=there_ns, low=low, high=high, measured=measured, extrapolates=far, first=int(first),
         last=int(last),
     )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
+def _arrays_of(shapes: tables.Same) -> tuple[dict[tuple[int, int], int], np.ndarray, np.ndarray]:
+    """Of ``GemmTable.shapes``: the row of every (n, k), (n, k) float64[row, 2] and corrections float64[row, point]."""
+    sizes = [tables.shape_of(name) for name in shapes.value]
+    rows = {size: row for row, size in enumerate(sizes)}
+    return rows, np.array(sizes, float), np.array(tuple(shapes.value.values())) * CORRECTION_UNIT
+
+
 def _corrections(table: GemmTable, shapes: np.ndarray, sms: int) -> tuple[np.ndarray, np.ndarray]:
     """(m int64[point], measured over law float64[shape, point]) of shapes int64[shape, (n, k)], up to MOST_ROWS."""
-    known = {size: row for row, size in enumerate(table.sizes)}
+    (known, sizes, corrections), axis = _arrays_of(tables.Same(table.shapes)), np.array(table.m)
     rows = np.array([known.get((n, k), -1) for n, k in shapes.tolist()])
-    corrections, axis = np.array(tuple(table.shapes.values())) * CORRECTION_UNIT, np.array(table.m)
     found = corrections[rows]
     if (rows < 0).any():
-        found[rows < 0] = krige(np.array(table.sizes, float), corrections, shapes[rows < 0].astype(float), axis, sms)
+        found[rows < 0] = krige(sizes, corrections, shapes[rows < 0].astype(float), axis, sms)
     doublings = max(0, int(np.ceil(np.log2(MOST_ROWS / axis[-1]))))
     m = np.concatenate([axis, axis[-1] * 2.0 ** np.arange(1, doublings + 1)])
     found = np.pad(found, [(0, 0), (0, doublings)], mode="edge")
@@ -263,7 +271,7 @@ def outside(table: GemmTable, n, k, m) -> np.ndarray:
     """bool[row]: products outside the measured sizes; n, k, m: int64[row]."""
     shapes, which = np.unique(np.stack([n, k], axis=1), axis=0, return_inverse=True)
     ends = np.array([table.range_of(*shape) for shape in shapes.tolist()]).reshape(-1, 2)[which.ravel()]
-    far = far_from_all(np.array(table.sizes, float), shapes.astype(float))[which.ravel()]
+    far = far_from_all(_arrays_of(tables.Same(table.shapes))[1], shapes.astype(float))[which.ravel()]
     return far | (m < ends[:, 0]) | (m > ends[:, 1])
 
 
@@ -507,4 +515,4 @@ def _candidates(calibration: CalibrationSpec, dtype: str, every: bool) -> list[G
 
 def _octaves(table: GemmTable, n: int, k: int) -> float:
     """Distance to the nearest measured shape."""
-    return float(np.abs(np.log2(np.array(table.sizes) / (n, k))).max(axis=1).min())
+    return float(np.abs(np.log2(_arrays_of(tables.Same(table.shapes))[1] / (n, k))).max(axis=1).min())

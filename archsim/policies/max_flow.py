@@ -46,7 +46,7 @@ def share_out(
     expert = np.repeat(np.arange(experts), count)
     alone = count[expert] == 1
     share = np.where(alone, load[expert], 0.0)
-    used = np.bincount(gpu, weights=share, minlength=gpus)
+    used = np.bincount(gpu, weights=share, minlength=gpus).astype(np.float64)  # of no instances int64
     by_gpu = np.argsort(gpu, kind="stable")
     gpu_begin = np.searchsorted(gpu[by_gpu], np.arange(gpus + 1))
     first, second, third = (np.zeros(n, np.int64) for n in (experts, gpus, experts))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -273,24 +274,33 @@ class WrittenKeys(NamedTuple):
     @classmethod
     def of(cls, tree: yaml.Tree, of_manifest: bool = False) -> WrittenKeys:
         """The keys of a tree before references are expanded. `with_files` adds those that the user's own files give."""
-        return cls(
-            frozenset(each for each in _leaves(tree.data, ()) if _is_own(tree.place(each), of_manifest)), of_manifest
-        )
+        is_own = _own_places(of_manifest)
+        return cls(frozenset(each for each in _leaves(tree.data, ()) if is_own(tree.place(each))), of_manifest)
 
     def with_files(self, tree: yaml.Tree) -> WrittenKeys:
         """Adds the keys of the user's own files that references name. ``tree`` has these references expanded."""
-        own = (keys for keys, place in tree.places.items() if len(keys) > 1 and _is_own(place, self.of_manifest))
+        is_own = _own_places(self.of_manifest)
+        own = (keys for keys, place in tree.places.items() if len(keys) > 1 and is_own(place))
         return self._replace(keys=self.keys | {keys for keys in own if not _below_value(tree.data, keys)})
 
 
-def _is_own(place: yaml.Place, of_manifest: bool) -> bool:
+def _own_places(of_manifest: bool) -> Callable[[yaml.Place], bool]:
     """Whether a place is an override; or, unless it is ``of_manifest``, not in a shipped file of systems, models or
     assumptions.
     """
-    if of_manifest or place.head.startswith("--set "):
-        return place.head.startswith("--set ")
-    file, configs = Path(place.head.rpartition(":")[0]).absolute(), shipped_configs()
-    return not (file.is_relative_to(configs) and file.parent != configs)
+    configs = shipped_configs()
+
+    @cache  # a tree has many places of few files
+    def is_shipped(file: str) -> bool:
+        path = Path(file).absolute()
+        return path.is_relative_to(configs) and path.parent != configs
+
+    def is_own(place: yaml.Place) -> bool:
+        if of_manifest or place.head.startswith("--set "):
+            return place.head.startswith("--set ")
+        return not is_shipped(place.head.rpartition(":")[0])
+
+    return is_own
 
 
 def _leaves(value: Any, keys: yaml.Keys) -> Iterator[yaml.Keys]:

@@ -77,7 +77,8 @@ class GenerativeTraffic:
         request_task: np.ndarray | None = None,
     ):
         self.model, self.requests, self.seed = model, requests, seed
-        self.layer_ids, self.num_experts, self.top_k = model.layer_ids, model.experts, model.top_k
+        self.layer_ids = np.ascontiguousarray(model.layer_ids)
+        self.num_experts, self.top_k = model.experts, model.top_k
         share = dict(mix) if mix else dict(zip(model.task_names, model.task_share.tolist(), strict=True))
         self.tasks = tuple(share)
         self.lengths = model_lengths(model, requests, seed) if lengths is None else np.asarray(lengths, np.int64)

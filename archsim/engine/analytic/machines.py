@@ -198,11 +198,11 @@ class _Walks:
         of_works = pick(self._system, at[first])
         hbm_rates = np.repeat(self._hbm_bytes_per_ns[at[first]][:, None], self._recorded.machine.dies, axis=1)
         for step, (state, changed, fresh, moved) in enumerate(self._states):
-            times, launch_ns = self._times(step, of_works)
+            (times, launch_ns), step_ns = self._times(step, of_works), np.zeros(count)
             self._kernel(
-                state, machines, self._links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, ns[:, step],
-                counted,
-            )  # fmt: skip
+                state, machines, self._links, times, launch_ns, hbm_rates, tags, rooms, changed, fresh, step_ns, counted
+            )
+            ns[:, step] = step_ns
             counted += moved
 
     def _times(self, step: int, system: SystemSpec) -> tuple[np.ndarray, np.ndarray]:
