@@ -207,13 +207,13 @@ def file(meaning: str = "The experiment") -> Options:
     return {"experiment": Option(f"{meaning}. {where}", "FILE", PLACE, into="file"), "overrides": OVERRIDES}
 
 
-def choice_options(default: str = "its first") -> dict[str, Option]:
-    """Those that choose one combination of an experiment; ``default``: which, without."""
+def choice_options(default: str = "its first", **defaults: str) -> dict[str, Option]:
+    """Those that choose one combination of an experiment; ``default``: which, without, and of each in ``defaults``."""
     said = {"policy": "policy", "system": "system", "model": "model", "batch": "batch size",
             "assumptions": "assumption set"}  # fmt: skip
     found = {
         name: Option(
-            f"Which {what} of the experiment to take (default: {default}).",
+            f"Which {what} of the experiment to take (default: {defaults.get(name, default)}).",
             "LABEL" if name == "assumptions" else "NAME", group=COMBINATION,
         )
         for name, what in said.items()
@@ -424,7 +424,8 @@ VERIFY: Options = {
     "report": Option("Folder of a report of sweep or serve, or its manifest.yaml.", "REPORT", PLACE), **jobs(),
 }  # fmt: skip
 TRUST: Options = {
-    **file("The experiment, or a system, by name or file"), **choice_options("physical, the largest batch, ep"),
+    **file("The experiment, or a system, by name or file"),
+    **choice_options(assumptions="physical", batch="its largest", policy="ep", model="the first that fits"),
 }  # fmt: skip
 PLACEMENT: Options = {
     "loads": Option("Recorded loads: a dump of an engine, a matrix of loads or a store.", "LOADS", PLACE, many="+"),

@@ -18,9 +18,10 @@ def run_trust(args: argparse.Namespace) -> Answer:
     from archsim.evidence.trust import trust
     from archsim.search.options import experiment_or_machine
 
-    experiment, chosen = experiment_or_machine(args.file, args.overrides)
+    experiment, chosen = experiment_or_machine(args.file, args.overrides, args.model)
     print_compiling(of=experiment)
-    found = trust(experiment, {name: getattr(args, name) for name in verbs.CHOSEN}).as_answer()
+    choice = {name: getattr(args, name) for name in verbs.CHOSEN}
+    found = trust(experiment, choice | ({"model": None} if chosen else {})).as_answer()
     if not chosen:
         return found
     return replace(found, parts=(*found.parts, chosen), result=found.result | {"chosen": chosen})

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 def run_worth(args: argparse.Namespace) -> Answer:
     """The verdict and what it stands on. Raises ArchsimError for what does not fit."""
+    from archsim.specs.file_kinds import SERVE
+    from archsim.specs.library import kind_of_file
+
+    if args.inside and not args.deployment and not Path(args.inside).is_dir() and kind_of_file(args.inside) == SERVE:
+        args.inside, args.deployment = None, args.inside
     if args.inside is None and args.deployment is None:
         raise SpecError("a balancer needs --deployment. A block (prediction, allocator or speeds) needs --in")
     if args.inside is not None and (args.loads or args.deployment or args.out):

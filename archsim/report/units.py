@@ -13,6 +13,7 @@ PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, 
 SCALES = (*PREFIXES, (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 NO_BREAK = "\u00a0"  # space between a number and its unit
 
+_NARROW = 0.01  # width of a ratio's range below which digits beyond the third decimal would be shown
 _NOTHING = 1e-9  # numbers below it have no digit that is shown
 
 Unit = tuple[float, str]
@@ -68,11 +69,16 @@ def times_text(value: float, low: float, high: float, within: str = "") -> str:
     """
     if high - low < 1e-9 * abs(value):
         return f"{significant(value)}{NO_BREAK}×"
-    if high - low < 0.005:
-        texts = [f"{each:.3f}" for each in (value, low, high)]
-    else:
-        texts = [carried_digits(each, low, high) for each in (value, low, high)]
-    return f"{texts[0]}{NO_BREAK}× ({texts[1]}–{texts[2]}{within})"
+    low_text, text, high_text = digits_of_ratio(low, value, high)
+    return f"{text}{NO_BREAK}× ({low_text}–{high_text}{within})"
+
+
+def digits_of_ratio(low: float, value: float, high: float) -> tuple[str, str, str]:
+    """The digits that a ratio carries by its range, at most three decimals."""
+    one, two, three = (
+        f"{each:,.3f}" if high - low < _NARROW else carried_digits(each, low, high) for each in (low, value, high)
+    )
+    return one, two, three
 
 
 def percents_text(shares: tuple[float, float, float]) -> str:

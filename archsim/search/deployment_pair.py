@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from archsim.report.units import carried_digits, listing, percent, significant
-from archsim.report.units import interval as written_interval
+from archsim.report.units import carried_digits, digits_of_ratio, listing, percent, significant
 from archsim.serving.serving import serve
 from archsim.specs.serving_files import Serving
 from archsim.studies.serving.sure import HEADLINES, ServedOption, ServedSure
@@ -19,6 +18,7 @@ TIMES = ("ttft_mean_ms", "tpot_mean_ms")
 MOVED = (0.9, 1.1)  # factors on the limits, where one is within the range of a time
 MOVES = 0.02  # relative: what moved limits change less is not said
 NOTHING = 0.001  # relative: smaller changes are none
+_APART = 0.05  # relative: a ratio of medians that is farther from the median of ratios is explained
 _MANY = 5.0  # ratios above it are written as such, not as a change in percent
 _ENDLESS = 100.0  # ratios above it are of next to nothing, and have no end that is said
 _WORDS = MappingProxyType({
@@ -45,14 +45,12 @@ def pair_sentence(
     at = at_limits((first, second), limits_ms)
     text = f"With {short(other)} instead of {short(one)}, {listing(said)}"
     if at and moved and max(moved.values()) > (1 + MOVES) * min(moved.values()):
-        edges = listing(
-            f"{'TTFT' if name == 'ttft' else 'TPOT'} is at the limit of {ms:g} ms" for name, ms in at.items()
-        )
+        edges = listing(f"{ms:,g} ms for {name.upper()}" for name, ms in at.items())
         ratios = " and ".join(
             f"{significant(ratio)} × with limits {abs(factor - 1):.0%} {'tighter' if factor < 1 else 'looser'}"
             for factor, ratio in moved.items()
         )
-        text += f"; {edges}, so that the goodput is {ratios}"
+        text += f"; some samples miss the limit of {edges}, so that the goodput is {ratios}"
     return text
 
 
@@ -106,9 +104,12 @@ def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mappi
     a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
     name = "output" if what == "output" else what
     rate = unit.replace("/s", " per second")
-    if np.array_equal(values[0], values[1]):
+    if a == b and max(1 - times.p05, times.p95 - 1) < NOTHING:
         return f"{name}{per} stays at {a} {rate}"
-    return f"{name}{per} is {a} instead of {b} {rate} ({_ratio(times, *values)})"
+    both = f"{a} {rate} with both" if a == b else f"{a} instead of {b} {rate}"
+    ratio = np.median(values[0]) / max(float(np.median(values[1])), 1e-12)
+    each = "sample by sample " if abs(ratio / max(times.p50, 1e-12) - 1) > _APART and times.p50 <= _ENDLESS else ""
+    return f"{name}{per} is {both} ({each}{_ratio(times, *values)})"
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
@@ -124,7 +125,7 @@ def _ratio(times, second: np.ndarray, first: np.ndarray) -> str:
     if times.p95 > _ENDLESS:
         low, middle, high = significant(times.p05), significant(times.p50), "and more"
     else:
-        middle, low, high = written_interval(times.p50, times.p05, times.p95)
+        low, middle, high = digits_of_ratio(times.p05, times.p50, times.p95)
     spread = f"{low} {high}" if high == "and more" else f"{low}–{high}" if low != high else "in all samples"
     return f"{middle} ×, {spread}{tie}" if times.p50 <= _ENDLESS else f"{low} × and more{tie}"
 
@@ -135,10 +136,12 @@ def _change(first: ServedOption, second: ServedOption, column: str) -> str:
     if column not in first.intervals or column not in second.intervals:
         return ""
     change = interval(second.samples[column] / first.samples[column])
-    a, b = (significant(each.intervals[column].p50, 2) for each in (second, first))
+    medians = [each.intervals[column].p50 for each in (second, first)]
+    digits = 2 + (significant(medians[0], 2) == significant(medians[1], 2))
+    a, b = (significant(each, digits) for each in medians)
     ends = [f"{100 * (each - 1):+.0f}\u00a0%".replace("-", "−") for each in (change.p05, change.p95)]
     if change.p95 > _MANY:
         ends = [f"{significant(each, 2)}\u00a0×" for each in (change.p05, change.p95)]
-    if ends == ["+0\u00a0%"] * 2 or ends == ["−0\u00a0%"] * 2:
-        return f"{what} stays at {a} {unit}"
+    if a == b:
+        return f"{what} stays at {significant(medians[0], 2)} {unit}"
     return f"{what} is {a} instead of {b} {unit} ({ends[0]} to {ends[1]})"

@@ -22,6 +22,7 @@ from archsim.search.options import Side
 from archsim.serving.measures import rent_of
 from archsim.specs import serving_files
 from archsim.specs.serving import SloSpec
+from archsim.specs.serving_keys import full_key
 from archsim.studies.serving.runs import ServePlan, describe_values, serve_plan, shown
 from archsim.studies.serving.sure import ServedOption, ServedSure, find_sure, write_sure
 
@@ -129,7 +130,7 @@ def compare_deployments(
     if len(models) > 1:
         raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
     found = compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
-    ends = {key.split(".")[-1] for key in vary}
+    ends = {full_key(tuple(key.split(".")), f"--vary {key}").split(".")[-1] for key in vary}
     unread = set.intersection(*(set(point.unread) for point in points))
     idle = [each for each in points[0].unread if each in unread and each.split(" ")[0].split(".")[-1] in ends]
     return replace(found, idle=". ".join(capital(short(each)) for each in idle))

@@ -153,22 +153,26 @@ FIRST = "deepseek-v3"  # that decodes on a machine alone, where it fits
 WAYS = ((64, "replicated"), (64, "sharded"), (16, "sharded"), (4, "sharded"), (1, "sharded"))
 
 
-def experiment_or_machine(source: str, overrides: Sequence[str] = ()) -> tuple[ExperimentSpec, str]:
+def experiment_or_machine(
+    source: str, overrides: Sequence[str] = (), named: str | None = None
+) -> tuple[ExperimentSpec, str]:
     """An experiment and ''; or for a system, by name or file, with overrides of the system: one that decodes on it, and
-    how its model was chosen: FIRST, else the largest that ships and fits, in the first of WAYS in which one does; where
-    none does, the smallest, with memory left out. Raises SpecError.
+    how its model was chosen: ``named``, else FIRST, else the largest that ships and fits, in the first of WAYS in which
+    one does; where none does, the smallest, with memory left out. Raises SpecError.
     """
     if not is_system(source):
         return library.load_experiment(source, overrides), ""
     system = load_system(source, [each.removeprefix("systems.0.") for each in overrides])
     free = " No dispatch or combine of its GPU was measured, so these take links alone." * _lacks_transfers(system)
     begin = f"{system.name} is a machine alone, so "
-    for model, way in _fitting(system, _models_by_size()):
+    models = (named,) if named else _models_by_size()
+    for model, way in _fitting(system, models):
         how = f"{way[0]} requests per die and attention {way[1]}"
-        why = "" if model == FIRST else f": {FIRST} does not fit, and it is the largest that ships and does"
+        why = "" if model in (FIRST, named) else f": {FIRST} does not fit, and it is the largest that ships and does"
         return _decoding(system, [model], way), f"{begin}{model} decodes on it, with {how}{why}.{free}"
-    model = _models_by_size()[-1]
-    why = "no model that ships fits on its dies without a pipeline, so memory is left out"
+    model = models[-1]
+    least = model if named else "no model that ships"
+    why = f"{least} {'does not fit' if named else 'fits'} on its dies without a pipeline, so memory is left out"
     return _decoding(system, [model], capacity="unbounded"), f"{begin}{model} decodes on it: {why}.{free}"
 
 

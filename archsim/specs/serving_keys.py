@@ -22,27 +22,33 @@ EPLB: Mapping[str, Any] = MappingProxyType({"name": "eplb", "every_steps": 1000,
 # MoE layers that are simulated for it, and iterations after which tokens are sampled again, so that a comparison of
 # three numbers takes less than a minute.
 SAMPLED: Mapping[str, Any] = MappingProxyType({"layers": 2, "every": 2048})
-# Other names of keys: of flags of vLLM, SGLang and TensorRT-LLM, and what people call them.
-NAMES: Mapping[str, str] = MappingProxyType({
-    "rate": "requests.arrivals.rate", "request_rate": "requests.arrivals.rate", "load": "requests.arrivals.rate",
-    "users": "requests.concurrency", "clients": "requests.concurrency", "max_concurrency": "requests.concurrency",
-    "input_tokens": "requests.input.mean", "output_tokens": "requests.output.mean",
-    "tp": "parallel.attention.tp", "tensor_parallel_size": "parallel.attention.tp",
-    "dp": "parallel.attention.dp", "data_parallel_size": "parallel.attention.dp",
-    "ep": "parallel.experts.ep", "expert_parallel_size": "parallel.experts.ep",
-    "pipeline_parallel_size": "parallel.pp", "replicas": "instances",
-    "kv_cache_dtype": "precision.kv", "quantization": "precision",
-    "enable_prefix_caching": "scheduler.prefix_caching", "prefix_cache": "scheduler.prefix_caching",
-    "radix_cache": "scheduler.prefix_caching", "enable_chunked_prefill": "scheduler.chunked_prefill",
-    "chunked_prefill_size": "scheduler.max_num_batched_tokens", "max_num_tokens": "scheduler.max_num_batched_tokens",
-    "gpu_memory_utilization": "utilisation", "mem_fraction_static": "utilisation",
-    "num_speculative_tokens": DRAFTS, "drafts": DRAFTS, "mtp": DRAFTS, "speculative_decoding": "speculation",
-    "kv_offload": OFFLOAD, "kv_offloading": OFFLOAD, "hicache": OFFLOAD,
-    "num_redundant_experts": REDUNDANT, "ep_num_redundant_experts": REDUNDANT, "redundant": REDUNDANT,
-    "experts.redundant": REDUNDANT, "eplb.redundant_experts": REDUNDANT,
+# A key → its other names: of flags of vLLM, SGLang and TensorRT-LLM, and what people call it.
+_SPOKEN: Mapping[str, str] = MappingProxyType({
+    "requests.arrivals.rate": "rate request_rate load qps rps arrival_rate",
+    "requests.concurrency": "users clients max_concurrency",
+    "requests.input.mean": "input_tokens input_len input_length isl prompt_tokens prompt_length",
+    "requests.output.mean": "output_tokens output_len output_length osl",
+    "parallel.attention.tp": "tp tensor_parallel_size", "parallel.attention.dp": "dp data_parallel_size",
+    "parallel.attention.context": "cp dcp context_parallel decode_context_parallel_size",
+    "parallel.experts.ep": "ep expert_parallel_size moe_ep", "parallel.experts.tp": "moe_tp",
+    "parallel.pp": "pipeline pipeline_parallel_size", "instances": "replicas", "system": "gpu machine hardware",
+    "precision.kv": "kv_cache_dtype kv_cache_precision kv_precision kv_dtype",
+    "precision": "quantization quant dtype weights weight_precision", "engine_version": "version",
+    "scheduler.prefix_caching": "enable_prefix_caching prefix_cache radix_cache",
+    "scheduler.chunked_prefill": "enable_chunked_prefill chunking",
+    "scheduler.max_num_batched_tokens": "chunked_prefill_size prefill_chunk chunk chunk_size max_num_tokens",
+    "scheduler.max_num_seqs": "max_running_requests max_batch max_batch_size batch_size batch",
+    "utilisation": "gpu_memory_utilization mem_fraction_static", "faults": "failures failed_gpus",
+    DRAFTS: "num_speculative_tokens speculative_num_draft_tokens num_draft_tokens drafts mtp nextn",
+    "speculation": "speculative_decoding spec_decode", "speculation.acceptance": "acceptance_rate",
+    OFFLOAD: "kv_offload kv_offloading hicache", "disaggregated": "disagg disaggregation pd",
+    "policies": "policy balancer load_balancer load_balancing",
+    REDUNDANT: "num_redundant_experts ep_num_redundant_experts redundant experts.redundant eplb.redundant_experts",
 })  # fmt: skip
+NAMES: Mapping[str, str] = MappingProxyType({name: key for key, names in _SPOKEN.items() for name in names.split()})
 # Parts whose keys may be named by their last part alone.
 _PARTS = ("requests", "scheduler", "slo", "speculation", "parallel", "precision", "kv_store", "host")
+_LAYOUTS = ("tp", "ep", "dp")  # words in place of sizes: over all devices of an engine
 # Ways in which requests come → what a file says beside them alone, which gives way to another.
 _WAYS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "trace": ("arrivals", "input", "output", "prefixes", "sessions", "count"),
@@ -55,7 +61,7 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
     """`archsim.specs.overrides.put` for a file of ``archsim serve``: the key by any of its names; requests come in the
     way that is put, and no longer in that of the file. Raises SpecError for a name of no key, and of several.
     """
-    path = _path_of(names, head)
+    path = full_key(("parallel", *names) if names == ("experts",) and value in _LAYOUTS else names, head)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
             for other in _WAYS[keys[1]]:
@@ -70,7 +76,7 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
 
 def replaces(axis: str, key: str) -> bool:
     """Whether the values of an axis replace what is put at a key. Requests come in one way."""
-    one, other = (_path_of(tuple(each.split(".")), each).split(".") for each in (axis, key))
+    one, other = (full_key(tuple(each.split(".")), each).split(".") for each in (axis, key))
     both = min(len(one), len(other))
     ways = {each[1] for each in (one, other) if each[0] == "requests" and len(each) > 1 and each[1] in _WAYS}
     return one[:both] == other[:both] or len(ways) == 2
@@ -89,6 +95,11 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
     elif path == "speculation" and value in ("mtp", "ngram"):
         given = tree.data.get("speculation")
         yield ("speculation",), {"draft_tokens": 1} | (given if isinstance(given, dict) else {}) | {"method": value}
+    elif path in ("parallel", "parallel.experts", "parallel.attention") and value in _LAYOUTS:
+        ranks = _ranks_of(tree, head)
+        if path == "parallel":
+            yield ("parallel", "attention"), {"tp" if value == "tp" else "dp": ranks}
+        yield ("parallel", "attention" if path.endswith("attention") else "experts"), {value: ranks}
     elif path == "precision" and isinstance(value, str):
         given = tree.data.get("precision")
         yield ("precision",), {"kv": given["kv"]} if isinstance(given, dict) and "kv" in given else {}
@@ -103,6 +114,13 @@ def _parts_of(tree: yaml.Tree, path: str, value: Any, head: str) -> Iterator[tup
         yield keys[:-1], {key: each for key, each in (given or {}).items() if key == "cv"} | {"mean": value}
     else:
         yield tuple(path.split(".")), value
+
+
+def _ranks_of(tree: yaml.Tree, head: str) -> int:
+    """Devices of an engine, over which a word such as tp spreads. Raises SpecError where sides have their own."""
+    if "disaggregated" in tree.data and isinstance(tree.data["disaggregated"], dict):
+        raise SpecError(f"{head}: each side of disaggregated has its own sizes. Give disaggregated.decode.parallel")
+    return ParallelSpec.model_validate(tree.data.get("parallel") or {}).ranks
 
 
 def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -129,7 +147,7 @@ def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[s
     yield ("policies",), [eplb if value else "ep"]
 
 
-def _path_of(names: tuple[str, ...], head: str) -> str:
+def full_key(names: tuple[str, ...], head: str) -> str:
     """The key in full. Raises SpecError."""
     path, known = ".".join(names), _roots()
     lower = path.replace("-", "_").lower()

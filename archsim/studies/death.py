@@ -12,7 +12,7 @@ import numpy as np
 from archsim.base import errors, units
 from archsim.engine import state, weight_moves
 from archsim.policies.placement import Placement, moves_between
-from archsim.report.units import less_or_more
+from archsim.report.units import carried_digits, less_or_more
 from archsim.runs.plan import prepare
 from archsim.runs.simulator import Simulator
 from archsim.specs.as_built import DiesAsBuiltSpec
@@ -36,9 +36,10 @@ class Death:
     moved_ns: float  # that these take
 
     @property
-    def steps(self) -> int:
-        """Iterations that the moves take beside them, if they hinder nothing."""
-        return math.ceil(self.moved_ns / self.after_ns) if self.moved_bytes else 0
+    def steps(self) -> int | None:
+        """Iterations after which the moves have won back their time; None where the step is no faster after them."""
+        won_ns = self.after_ns - self.balanced_ns
+        return math.ceil(self.moved_ns / won_ns) if won_ns > 0 else None
 
     @property
     def lines(self) -> list[str]:
@@ -46,13 +47,19 @@ class Death:
         change = [less_or_more(ns / self.before_ns - 1) for ns in (self.after_ns, self.balanced_ns)]
         lost = f"{self.lost} experts lose their only copy: {self.lost_bytes / 1e9:,.2f} GB come from outside"
         moved = f"{self.moved_bytes / 1e9:,.2f} GB move between dies, {self.moved_ns / 1e6:,.2f} ms alone on the links"
+        times = (self.before_ns / 1e6, self.after_ns / 1e6, self.balanced_ns / 1e6)
+        before, after, balanced = (carried_digits(each, min(times), max(times)) for each in times)
+        if self.steps is None:
+            do, why = "leave the other experts where they are", "and the step is no faster after it"
+        else:
+            do = f"take that placement if the die stays dead for {self.steps:,} decode steps or more"
+            why = f"won back after {self.steps:,} decode steps"
         return [
             f"If die {self.die} of {self.dies} fails, a decode step takes {change[0]} time with its experts on the "
-            f"dies with fewest ({self.after_ns / 1e6:.3f} instead of {self.before_ns / 1e6:.3f} ms, by the MoE layers "
-            f"that ran), and {change[1]} ({self.balanced_ns / 1e6:.3f} ms) with the policy's placement for "
-            f"{self.dies - 1} dies.",
+            f"dies with fewest ({after} instead of {before} ms, by the MoE layers that ran), and {change[1]} "
+            f"({balanced} ms) with the policy's placement for {self.dies - 1} dies: {do}.",
             f"fewest:    {lost}" + (f", {self.lost_ns / 1e6:,.0f} ms over the host's link" if self.lost else ""),
-            f"placement: {moved}, so it is worth it after {self.steps} iteration{'s' * (self.steps != 1)} or more",
+            f"placement: {moved}, {why}",
         ]
 
 

@@ -63,6 +63,15 @@ def test_uniform_traffic_takes_the_measured_time(dispatch, nodes):
             assert parts[[0, 3]] == pytest.approx(measured, rel=0.01)
 
 
+@pytest.mark.parametrize("engine", [EventEngine, AnalyticalEngine])
+def test_a_gpu_alone_dispatches_nothing(engine):
+    alone = cluster(
+        fabric={"levels": [{"switch": 1, "bandwidth": "450 GB/s", "hop_latency": "0.3 us", "law": "h100/intra_node"}]}
+    )
+    _, parts = step(engine_of(alone, PLAIN, engine), demand_of(PLAIN, 1, 16))
+    assert parts[2] > 0 and (parts[[0, 3]] == 0).all()
+
+
 def test_nccl_all_to_all_takes_the_measured_time():
     run = engine_of(cluster(), PLAIN, dispatch="all_to_all")
     _, parts = step(run, demand_of(PLAIN, 8, 512))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +13,10 @@ import archsim as ar
 from archsim.api import EXAMPLE
 from archsim.base.errors import SpecError
 from archsim.cli.main import main
+from archsim.report.units import times_text
 from archsim.search.beside import deployment_on
 from archsim.search.best_deployment import best_sentence
-from archsim.search.deployment_pair import MOVED, moved_limits, short
+from archsim.search.deployment_pair import MOVED, moved_limits, pair_sentence, short
 from archsim.search.frontier import Curve, Frontier, crossing_of
 from archsim.search.keys import KeyWorth, worths
 from archsim.search.options import Side, largest_model, load_system, side_of, vary_of
@@ -23,6 +25,8 @@ from archsim.specs.file_kinds import SERVE
 from archsim.specs.scenario import Scenario
 from archsim.specs.serving_files import load_serving
 from archsim.studies.machine_price import price_machine
+from archsim.studies.serving.sure import ServedOption
+from archsim.uncertainty.estimate import interval
 
 DIE4, TOY = EXAMPLE["systems"][0], EXAMPLE["models"][0]
 
@@ -227,9 +231,37 @@ def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     )
 
 
+def of_samples(name, goodput, ttft, tpot):
+    samples = {"goodput_per_s": goodput, "ttft_mean_ms": ttft, "tpot_mean_ms": tpot}
+    return ServedOption(name, {}, {key: interval(each) for key, each in samples.items()}, 0.0, (0, 9), samples)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-5, 4e-3, 0.01, 0.1, 1.0])
+def test_two_deployments_have_no_digits_beyond_their_range_and_no_number_instead_of_itself(spread):
+    rng = np.random.default_rng(3)
+    base, noise = rng.uniform(0.7, 1.4, 64), 1 + spread * rng.uniform(-1, 1, (3, 64))
+    one, two = (of_samples(name, 88.24 * base * a, 29 * base * b, 3.8 * base * c) for name, a, b, c in (
+        ("kv bf16", 1, 1, 1), ("kv fp8", *noise),
+    ))  # fmt: skip
+    both = SimpleNamespace(options=(one, two), judged="goodput_per_s")
+    said = pair_sentence(both, "kv bf16", "kv fp8", {"kv bf16": 1, "kv fp8": 1}, "", {}, {}, False)
+    assert not [each for each in re.findall(r"([\d.,]+) instead of ([\d.,]+)", said) if each[0] == each[1]]
+    assert not re.search(r"\d\.\d{4}", said) and ("goodput stays at" in said) == (spread < 1e-3)
+    assert times_text(1.02581, 1.02402, 1.02951) == "1.026\u00a0× (1.024–1.030)"
+
+
+def test_a_limit_that_some_samples_miss_is_not_called_the_value():
+    one, two = (
+        of_samples(name, *np.array([[0.9, 0.5], [400, low], [20, 30]])) for name, low in (("a", 2100), ("b", 5000))
+    )
+    both = SimpleNamespace(options=(one, two), judged="goodput_per_s")
+    said = pair_sentence(both, "a", "b", {"a": 1, "b": 1}, "", {"ttft": 2000.0}, {0.9: 1.1, 1.1: 1.0}, False)
+    assert "some samples miss the limit of 2,000 ms for TTFT" in said
+
+
 def test_a_key_that_has_no_effect_is_said_to_have_none():
     given = load_serving(SERVED).given | {"requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}}
-    found = ar.compare(given, vary={"prefix_caching": [True, False]}, samples=16, jobs=1)
+    found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")
 
 

@@ -347,6 +347,15 @@ BY_NAME = {
     "tpot=20ms": ("slo.tpot_ns", 20e6),
     "num_speculative_tokens=0": ("speculation", "none"),
     "ep_num_redundant_experts=16": ("policies.0.placement.slots", 2),
+    "experts=tp": ("parallel.experts.tp", 8),
+    "parallel=ep": ("parallel.attention.dp", 8),
+    "attention=tp": ("parallel.attention.tp", 8),
+    "kv_precision=fp8": ("precision.kv", "fp8"),
+    "chunk_size=512": ("scheduler.max_num_batched_tokens", 512),
+    "batch_size=32": ("scheduler.max_num_seqs", 32),
+    "isl=77": ("requests.input.mean", 77),
+    "qps=3": ("requests.arrivals.rate", 3.0),
+    "gpu=h20_cluster": ("system", "h20_cluster"),
 }
 
 

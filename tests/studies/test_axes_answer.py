@@ -1,7 +1,9 @@
 """First sentences of sweeps with axes: the gain of the best value over the first, ties and their cheapest, draws."""
 
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from support.html_page import Page
@@ -10,6 +12,7 @@ import archsim as ar
 from archsim.runs.plan import plan_of, select
 from archsim.runs.sweep import Unwatched, sweep_selected
 from archsim.studies.comparison import write_sweep_report
+from archsim.studies.exploration.axes_answer import _for_the_price
 
 BASE = {
     "name": "axes",
@@ -55,6 +58,20 @@ def test_the_best_value_of_a_key_is_held_against_the_first_with_its_range(answer
     for (value, low, high), best, least in zip(numbers_of(first), rates[2], rates[0], strict=True):
         assert low <= value <= high and value == pytest.approx(best / least, rel=0.01)
     assert "standard error of 2 of 16 layers" in first
+
+
+def test_what_costs_less_is_held_against_the_first_by_the_same_measure():
+    """Of a dearer best value, a cheaper one is named with its ratio of whole iterations, as that of the best is."""
+    rows = {"mesh": (1.0, 1.0, 1.0), "full": (1.2, 1.1, 5.2), "switch": (1.16, 1.08, 1.01)}  # layers, whole, USD
+    able = {
+        (name,): (SimpleNamespace(name=name, row={
+            "tokens_per_s": layers, "batch": 1, "iteration_ns": 1e9 / whole, "cost_usd": usd
+        }), np.full(16, layers))
+        for name, (layers, whole, usd) in rows.items()
+    }  # fmt: skip
+    rates = SimpleNamespace(rates=lambda ran, whole=False: np.full(16, rows[ran.name][whole]))
+    said = _for_the_price(rates, able, lambda design: design[0], ("full",), ("mesh",))
+    assert said == "; it costs 5.2 × as much, and switch is 1.08\u00a0× as fast for the same price, so take switch"
 
 
 def test_values_that_gain_nothing_are_a_tie_and_the_cheapest_is_named(answered):

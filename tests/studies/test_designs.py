@@ -3,6 +3,7 @@
 import argparse
 import csv
 import re
+from dataclasses import replace
 
 import pandas
 import pytest
@@ -225,6 +226,11 @@ def test_a_die_that_dies(tmp_path, capsys):
     assert found.lost == 4 and found.lost_bytes == 4 * expert_bytes and found.dies == 6
     assert found.after_ns > found.before_ns and found.balanced_ns > found.before_ns
     assert found.moved_bytes % expert_bytes == 0 and found.moved_ns > 0
+    assert found.steps is None or (found.steps - 1) * (found.after_ns - found.balanced_ns) < found.moved_ns
+    slow = replace(found, before_ns=281_000.0, after_ns=281_370.0, balanced_ns=283_700.0, moved_ns=5e5)
+    assert "0.2814 instead of 0.2810 ms" in slow.lines[0] and "leave the other experts" in slow.lines[0]
+    fast = replace(slow, balanced_ns=281_170.0)
+    assert fast.steps == 2500 and "2,500 decode steps" in fast.lines[0]
     with pytest.raises(SpecError, match=r"die 6\b.*\b6\b.* small\b.*\b5\b"):
         death_of(chosen, 6)
     assert main(["run", written(tmp_path, experiment(systems=[SYSTEM])), "--die-dies", "4"]) == 0

@@ -72,6 +72,9 @@ def test_a_machine_has_one_price_and_a_model(capsys):
     for name, model in (("wse3", "olmoe-1b-7b"), ("blackhole_line8", "mixtral-8x7b"), ("h200_node", "deepseek-v3")):
         experiment, chosen = experiment_or_machine(name)
         assert experiment.models[0].name == model and model in chosen
+    for name, model in (("h200_node", "qwen3-30b-a3b"), ("blackhole_line8", "deepseek-v3")):
+        experiment, chosen = experiment_or_machine(name, named=model)
+        assert experiment.models[0].name == model and (f"{model} does not fit" in chosen) == (name != "h200_node")
     for name, door in product(("cloudmatrix384", "wse3", "blackhole_line8"), DOORS):
         assert of_door(capsys, *door, name)
 

@@ -130,9 +130,9 @@ class Moves(Protocol):
 
 def build_moves(scenario: Scenario, machine: state.Machine, fabric: Fabric, analytical: bool) -> Moves:
     """The moves of a scenario. Raises SpecError where levels have no law, or kernels were not measured."""
-    if scenario.assumptions.activations != "dispatched":
-        return NoMoves(scenario, fabric)
     grid = grid_of(scenario.system)
+    if scenario.assumptions.activations != "dispatched" or (grid is not None and not fabric.links):
+        return NoMoves(scenario, fabric)
     if grid is not None and scenario.system.has_dead_links:
         if scenario.assumptions.transfer_software == "charged":
             raise errors.SpecError(
