@@ -382,8 +382,8 @@ RUN: Options = {
         "With --phase, also give the time by a measured kernel, such as blackhole/replay-2026-09-11.",
         "MACHINE/VERSION",
     ),
-    "step": Option("Which step (iteration) to draw in the timeline. 0 is the prefill.", "N", read=natural),
-    "layer": Option("Which layer to draw in the timeline.", "N", read=natural),
+    "step": Option("Which step (iteration) the timeline shows. 0 is the prefill.", "N", read=natural),
+    "layer": Option("Which layer the timeline shows.", "N", read=natural),
     "die_dies": Option(
         "Compare the decode step before and after die N fails, and say what has to move.", "N", read=natural
     ),

@@ -65,10 +65,10 @@ def measured_law(name: str, kernel: str, system) -> EndpointLaw:
 
 def neighbour_bytes_per_s(name: str, system, fabric: Fabric) -> float:
     """Rate of the slowest link between neighbours, one direction, for the law ``MACHINE/VERSION``. Laws of meshes were
-    fitted to nominal rates: less than these only where links reach a smaller share of theirs than the measured ones.
+    fitted to nominal rates, of which the measured links reached a share.
     """
-    share, measured = system.d2d.efficiency, _reached_share(fabric_calibration(Path(name.rpartition("/")[0])))
-    return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / share * min(share / measured, 1.0)
+    measured = _reached_share(fabric_calibration(Path(name.rpartition("/")[0])))
+    return float(fabric.link_bytes_per_ns.min()) * NS_PER_S / measured
 
 
 def _reached_share(calibration: FabricCalibration) -> float:

@@ -13,7 +13,7 @@ from archsim.base.sums import sum
 from archsim.report.own_answers import best_other, own_policies, own_sentences, system_sentences
 from archsim.report.report import Panel, Report
 from archsim.report.tables import bound_shares, fastest
-from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, range_text, with_unit
+from archsim.report.units import RATE_UNITS, TIME_UNITS, between, factor, listing, percent, range_text
 from archsim.runs.results import Row
 
 _MOST_PLACES = 4  # in a sentence; tables have all
@@ -107,10 +107,12 @@ def rate_sentence(rows: Sequence[Row], samples: int = 0) -> str:
     rates = {row["tokens_per_s"]: row for row in rows if row.get("tokens_per_s")}
     if not rates:
         return ""
-    rate = between(rates, lambda value: with_unit(value, RATE_UNITS))
-    if ends := rate_ends(rates[max(rates)]):
-        most = range_text(max(rates), ends, RATE_UNITS, within(samples))
-        rate = most if len(rates) == 1 else f"{rate.partition(' to ')[0]} to {most}"
+    ends = rate_ends(rates[max(rates)])  # of the largest
+
+    def text(rate: float) -> str:
+        return range_text(rate, ends if rate == max(rates) else None, RATE_UNITS, within(samples))
+
+    rate = between(rates, text)
     batch, row = between((each["batch"] for each in rows), lambda value: f"{value:,.0f}"), rows[0]
     return (
         f"On {row['system']}, {row['policy']} decodes {rate} of {row['model']} at batch {batch}, by MoE layers alone."

@@ -1,10 +1,14 @@
-"""Options, compared as well as each can be used.
+"""Which of some options is best: machines, how many, divided how, each compared as well as it can be used?
 
-An option is a machine, how many of them, how their dies are divided into engines, the batch and the policy. A side of a
-comparison pins some of that: a system its machine, an experiment its machine, model, policies and batches. What is left
-is chosen for it by whole iterations, to serve as much as it can within limits that all sides share.
+A side of a comparison pins what it names; what is left is chosen for it by whole iterations, to serve as much as it can
+within limits that all sides share.
 
-`archsim.search.options` reads sides, `archsim.search.machines` times their options, `archsim.search.frontier` has the
-curves, their crossing and the highest rate at a limit, `archsim.search.compare` draws the worlds and answers, and
-`archsim.search.page` writes the answer. Times are in ns, rates in output tokens a second.
+Front: `options.Side`, `options.Requests`, `machines.Machine`, `frontier.Frontier`, `frontier.crossing_of`,
+    `compare.compare_machines`, `compare.OptionComparison`, `door.compare_options`, `page.write_options`.
+Units and errors: Times are ns, rates output tokens per second. Sides that share no model are a `SpecError`.
+Laws:
+    INV-64. The order turns where algebra says (test_two_machines_that_cross_do_so_where_algebra_says).
+    INV-65. Twice the rates serve twice as much in half the time
+       (test_a_machine_with_twice_the_rates_serves_twice_as_much_at_half_the_time).
+Journey: Sides → `machines` times their options → `frontier` → samples in `compare` → the answer and its page.
 """

@@ -40,11 +40,11 @@ def at_clock(system: SystemSpec, clock: float) -> SystemSpec:
 
 
 def full_clock_note(system: SystemSpec) -> Iterator[str]:
-    """What a search has to say of a machine with limits."""
+    """What searches and recommendations have to say of a machine with limits."""
     if has_limits(system):
         yield (
-            f"{system.name}: searches and recommendations keep the full clock. `archsim serve` finds the clock that "
-            "the limits of power and heat allow."
+            f"{system.name}: highest rates are those at the full clock; all other numbers of a configuration, as "
+            "`archsim serve` has them, are at the clock that the limits of power and heat allow."
         )
 
 

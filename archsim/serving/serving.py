@@ -81,11 +81,6 @@ def serve_requests(
 LOGGED = 100_000  # iterations whose work gives the power of a run
 
 
-def at_full_clock(serving: Serving) -> Serving:
-    """Without limits of power and heat: a search serves engines that the file does not describe, at the full clock."""
-    return serving._replace(system=serving.system.model_copy(update={"power": None, "cooling": None}))
-
-
 def _serve_at_clock(
     serving: Serving,
     deployment: Deployment,

@@ -37,6 +37,7 @@ from archsim.engine.fabrics import build_fabric, carriers_needed
 from archsim.engine.flows.link_order import ranks_in_cycles
 from archsim.engine.grouped_gemm import law_of_ranks
 from archsim.engine.loop import Replay
+from archsim.engine.mesh_laws import neighbour_bytes_per_s
 from archsim.engine.moves import (
     Sizes,
     _tokens_taken,
@@ -66,6 +67,7 @@ from archsim.specs.workload import WorkloadSpec
 from archsim.uncertainty.system_quantities import quantities_of, ranges_of
 from archsim.workload.step_demand import StepDemand, TokenRouting
 from microarch.fabric.fabric import LinkClass, with_ports
+from microarch.fabric.grid import ROW_MAJOR
 from microarch.fabric.topology import build_topology
 
 MEASURED = shared_path() / "data" / "calibration" / "comm"
@@ -612,6 +614,17 @@ def test_the_share_of_a_link_is_that_of_the_measured_chip():
     dojo = ar.load_system("dojo")
     share = machines.endpoint_bytes_per_s(dojo) / (dojo.d2d.bandwidth_bytes_per_s * dojo.d2d.efficiency)
     assert 0.43 < share < 0.45
+
+
+def test_links_of_measured_meshes_follow_their_share():
+    """Measured links reach 94 % of their rate: at twice the share the rate is twice as high, above it as below."""
+    ring = ar.load_system("blackhole_ring8")
+    rates = []
+    for share in (0.47, 0.94, 1.0):
+        own = ring.model_copy(update={"d2d": ring.d2d.model_copy(update={"efficiency": share})})
+        rates.append(neighbour_bytes_per_s(own.endpoint, own, build_fabric(own, ROW_MAJOR)))
+    assert rates[1] == pytest.approx(ring.d2d.bandwidth_bytes_per_s)
+    assert rates == pytest.approx([rates[1] / 2, rates[1], rates[1] / 0.94])
 
 
 def test_a_transfer_that_waits_holds_up_those_behind_it():

@@ -24,6 +24,8 @@ from archsim.serving.simulate import Scheduler
 from archsim.specs.config_files import search_folders
 from archsim.specs.library import load_model, load_system
 from archsim.specs.serving_files import load_serving
+from archsim.studies.serving import search as searching
+from archsim.studies.serving.configuration import with_choice
 
 FP8 = {"products": "fp8_block", "experts": "fp8_block", "kv": "bf16"}
 
@@ -244,7 +246,23 @@ def test_a_lower_limit_slows_prompts_alone_and_is_kept():
     assert found[3][0].measures.tpot.mean < 1.1 * free.measures.tpot.mean  # decode waits for HBM
 
 
-def test_searches_say_that_they_keep_the_full_clock():
+def test_a_search_has_the_clock_and_the_power_of_each_file_that_it_could_write(monkeypatch):
+    monkeypatch.setattr(searching, "RATED", 0)
+    asked = {"arrivals": {"rate": "4/s"}, "input": {"fixed": 2048}, "output": {"fixed": 8}, "count": 12}
+    given = {
+        "system": mine(power={"die_limit": "280 W"}), "model": "llama-3.1-8b", "precision": FP8, "engine": "none",
+        "requests": asked, "slo": {"ttft": "10 s"},
+        "search": {"devices": 2, "max_num_seqs": [8], "max_num_batched_tokens": [2048]},
+    }  # fmt: skip
+    found = searching.search(load_serving(given))
+    assert len({each.measures.device_w for each in found}) == len(found) > 1
+    for each in found[:1]:
+        alone = serve(load_serving(with_choice(given, each.choice))).measures
+        assert each.measures.ttft == alone.ttft and each.measures.device_w == pytest.approx(alone.device_w)
+        assert each.measures.device_w <= 280
+
+
+def test_searches_say_that_highest_rates_keep_the_full_clock():
     free, held = (mine(power=each) for each in (None, {"die_limit": "300 W"}))
     assert not list(full_clock_note(of_machine(free, tp=1, model="llama-3.1-8b").system))
     (note,) = full_clock_note(of_machine(held, tp=1, model="llama-3.1-8b").system)

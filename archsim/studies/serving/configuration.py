@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archsim.iteration.layers import has_experts
 from archsim.specs.deployment import AttentionRanks, ExpertRanks, ParallelSpec, PrecisionSpec
-from archsim.specs.serving import SpeculationSpec
+from archsim.specs.serving import DisaggregatedSpec, SpeculationSpec
 from archsim.specs.serving_files import Serving
 
 
@@ -120,6 +120,16 @@ def describe_sizes(choice: Configuration) -> str:
     return f"{choice.instances} x {of(choice.parallel)}{drafts}"
 
 
+def serving_of(serving: Serving, choice: Configuration) -> Serving:
+    """A deployment with the sizes and batch limits of a configuration; a search has set its policy and dtypes."""
+    limits = {"max_num_seqs": choice.max_num_seqs, "max_num_batched_tokens": choice.max_num_batched_tokens}
+    changes: dict[str, Any] = {"parallel": choice.parallel, "instances": choice.instances}
+    changes["scheduler"] = serving.spec.scheduler.model_copy(update=limits)
+    if choice.prefill:
+        changes["disaggregated"] = DisaggregatedSpec.model_validate(_pools(choice))
+    return serving._replace(spec=serving.spec.model_copy(update=changes))
+
+
 def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, Any]:
     """A file of ``archsim serve`` with the sizes, batch limits, dtypes and policy of a configuration."""
     found = {key: each for key, each in given.items() if key not in ("parallel", "instances", "search", "sweep")}
@@ -135,15 +145,16 @@ def with_choice(given: Mapping[str, Any], choice: Configuration) -> dict[str, An
             of = SpeculationSpec.model_validate(given["speculation"]).of_depth(choice.draft_tokens)
             found["speculation"] = of.model_dump(mode="json", exclude_unset=True)
     if choice.prefill:
-        found["disaggregated"] = {
-            "prefill": {"parallel": _plain(choice.parallel), "instances": choice.prefill},
-            "decode": {
-                "parallel": _plain(choice.decode or choice.parallel), "instances": choice.instances - choice.prefill,
-                **({"max_num_seqs": choice.decode_seqs} if choice.decode_seqs else {}),
-            },
-        }  # fmt: skip
-        return found
+        return found | {"disaggregated": _pools(choice)}
     return found | {"parallel": _plain(choice.parallel), "instances": choice.instances}
+
+
+def _pools(choice: Configuration) -> dict[str, Any]:
+    decode = {"parallel": _plain(choice.decode or choice.parallel), "instances": choice.instances - choice.prefill}
+    return {
+        "prefill": {"parallel": _plain(choice.parallel), "instances": choice.prefill},
+        "decode": decode | ({"max_num_seqs": choice.decode_seqs} if choice.decode_seqs else {}),
+    }
 
 
 def _plain(parallel: ParallelSpec) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from archsim.serving.clocks import full_clock_note
 from archsim.serving.measures import Measures, usd_per_million
 from archsim.serving.power import Upkeep
 from archsim.serving.requests import first, rejected_told, scale_rate
-from archsim.serving.serving import at_full_clock, serve_requests
+from archsim.serving.serving import serve_requests
 from archsim.studies.serving.chances import drawn_rates, factors_of
-from archsim.studies.serving.configuration import Configuration, sizes_of
+from archsim.studies.serving.configuration import Configuration, serving_of, sizes_of
 from archsim.studies.serving.engines import SharedEngines
 from archsim.studies.serving.highest_rate import TIMES, WITHIN, Curve, limits_of
 from archsim.studies.serving.question import (
@@ -371,13 +371,14 @@ def _serve_best(
     """`Recommendation.measures`, and the notes of the deployment. One engine takes its share of the rate, so that its
     requests are enough to fill it however many engines there are.
     """
-    serving, number = best.kind.serving, 1 if best.choice.prefill else best.choice.instances
-    deployment = race.deployment(tried, best.choice if number == 1 else best.choice._replace(instances=1), engines)
+    number = 1 if best.choice.prefill else best.choice.instances
+    choice = best.choice if number == 1 else best.choice._replace(instances=1)
+    deployment, serving = race.deployment(tried, choice, engines), serving_of(best.kind.serving, choice)
     rate = shown_rate(race.asked, best) / number
     some = first(race.requests, enough_requests(rate * tried.residence_ns / NS_PER_S))
-    served = serve_requests(at_full_clock(serving), deployment, scale_rate(some, rate / some.offered_per_s)).measures
-    of_all = {name: getattr(served, name) * number for name in RATES}
-    return served._replace(**of_all), deployment.notes
+    outcome = serve_requests(serving, deployment, scale_rate(some, rate / some.offered_per_s))
+    of_all = {name: getattr(outcome.measures, name) * number for name in RATES}
+    return outcome.measures._replace(**of_all), outcome.deployment.notes
 
 
 def _refusal(asked: Asked, kinds: Sequence[SearchedServing], done: Sequence[Tried]) -> str:

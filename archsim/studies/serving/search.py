@@ -17,12 +17,12 @@ from archsim.serving.clock import HOST_CAPTURED
 from archsim.serving.measures import Measures
 from archsim.serving.outcome import Outcome
 from archsim.serving.requests import first
-from archsim.serving.serving import at_full_clock, serve_requests, simulate_requests
+from archsim.serving.serving import serve_requests, simulate_requests
 from archsim.serving.simulate import Pool, Served
 from archsim.specs import policies, recipes, schedulers, serving_files
 from archsim.specs.deployment import PrecisionSpec
 from archsim.specs.serving import RoutingSpec, SearchSpec
-from archsim.studies.serving.configuration import Configuration, EngineLayout, sizes_of, with_choice
+from archsim.studies.serving.configuration import Configuration, EngineLayout, serving_of, sizes_of, with_choice
 from archsim.studies.serving.engines import PartOfSearch, SharedEngines, build_sides, deployment_of, estimate_rate
 from archsim.studies.serving.race import PartOfRace, Rounds, Tried, find_sustained
 from archsim.studies.serving.results import NEAR, ConfigurationResult
@@ -117,7 +117,7 @@ class OfLayout(PartOfSearch):
                 blocks = deployment.prefill.pool.kv_blocks
                 measures = unbound[key].with_room(blocks) if key in unbound else None
                 if measures is None:
-                    outcome = serve_requests(at_full_clock(serving), deployment, requests)
+                    outcome = serve_requests(serving_of(serving, choice), deployment, requests)
                     measures = outcome.measures
                     if run := _unbound_run(outcome, choice):
                         unbound[key] = run
