@@ -128,7 +128,9 @@ def compare_deployments(
         )
     models = {point.model.name for point in points}
     if len(models) > 1:
-        raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
+        raise errors.SpecError(
+            f"the sides have no model in common: {', '.join(sorted(models))}. One for all is --set model=NAME"
+        )
     found = compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
     ends = {full_key(tuple(key.split(".")), f"--vary {key}").split(".")[-1] for key in vary}
     unread = set.intersection(*(set(point.unread) for point in points))
