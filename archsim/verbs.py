@@ -268,9 +268,9 @@ RECOMMEND: Options = {
         "GPUs as --rate needs, or --usd or --watts allow. May be repeated, to compare GPUs.", "GPU:N", many="append",
         is_required=True,
     ),
-    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME", read=duration),
-    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME", read=duration),
-    "e2e": Option("Limit of the time from arrival to last token, such as 30s.", "TIME", read=duration),
+    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME"),
+    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME"),
+    "e2e": Option("Limit of the time from arrival to last token, such as 30s.", "TIME"),
     "input_tokens": Option(
         "Mean number of prompt tokens (default: 1024, or fewer for a model of few positions).", "N", "--input",
         read=_number_from(1.0),
