@@ -139,6 +139,17 @@ def worlds_or_none(text: str) -> int:
     return 0 if text == "0" else worlds(text)
 
 
+def duration(text: str) -> str:
+    """A time with its unit, as it is written."""
+    from archsim.base.quantities import TIME, parse_quantity
+
+    try:
+        parse_quantity(text, TIME)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error).replace(TIME.example, "50ms")) from None
+    return text
+
+
 def _number_from(least: float, ending: str = "") -> Callable[[str], float]:
     """A number in a range; an ``ending`` after it is left out."""
 
@@ -312,8 +323,8 @@ COMPARE: Options = {
         "a report. With --in, a policy or a system of that experiment.", "SIDE", PLACE, many="+",
     ),
     "inside": Option("The experiment that the sides are policies or systems of.", "FILE", "--in"),
-    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME", group=SIDES),
-    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME", group=SIDES),
+    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME", read=duration, group=SIDES),
+    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME", read=duration, group=SIDES),
     "rate": Option(
         "Requests a second that must be served: how many machines of each side do that.", "N", group=SIDES
     ),
@@ -356,8 +367,8 @@ SERVE: Options = {
     "requests": Option("A trace of requests, in place of those of the file.", "FILE"),
     "rate": Option("Requests per second, in place of those of the file.", "N", read=_number_from(1e-6, "/s")),
     "users": Option("Users who wait for one answer before they ask again, in place of a rate.", "N", read=positive),
-    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME"),
-    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME"),
+    "ttft": Option("Limit of the time to first token, such as 2s.", "TIME", read=duration),
+    "tpot": Option("Limit of the time per output token, such as 50ms.", "TIME", read=duration),
     **out(default="reports/NAME, or reports/NAME-search with --search"), **jobs(),
     **samples("default: 16, of a file with `sweep:` of at most 8 runs that are near the best; 0: none"),
     "timeline": Option(

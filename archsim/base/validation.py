@@ -111,7 +111,10 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             quoted = f"; put it in quotes: '{found}'" if isinstance(found, int | float) else ""
             return f"expected text, not {describe(found)}{quoted}"
         case "tuple_type" | "list_type":
-            return f"expected a list, not {describe(found)}" + (f"; write [{found}]" if isinstance(found, str) else "")
+            keys = keys_of(_type_at(kind, (*at, 0)))
+            listed = f" of mappings with the keys {', '.join(keys)}" if keys and not isinstance(found, str) else ""
+            hint = f"; write [{found}]" if isinstance(found, str) else ""
+            return f"expected a list{listed}, not {describe(found)}{hint}"
         case "model_type" | "model_attributes_type" | "dict_type":
             keys = keys_of(_type_at(kind, at))
             listed = f" with the keys {', '.join(keys)}" if keys else ""
@@ -120,6 +123,8 @@ def _problem(kind: type[Spec], at: yaml.Keys, error: Any, word: str = "") -> str
             file = next((key for key in ("trace", "file") if key in keys), None)
             if not hint and file and isinstance(found, str) and "." in found:
                 hint = f"; of a file, write {{{file}: {found}}}"
+            elif not hint and not word and keys and at and isinstance(at[-1], str) and not isinstance(found, list):
+                hint = f"; one of them alone is {at[-1]}.{keys[0]}, and so on"
             return f"expected a mapping{listed}{f', or {word}' if word else ''}, not {describe(found)}{hint}"
         case "too_short":
             return _TOO_SHORT

@@ -10,6 +10,13 @@ from archsim import verbs
 from archsim.base.errors import SpecError, did_you_mean
 from archsim.verbs import OUTPUT, PLACE, Option, Options, flag_of
 
+# Options that other commands have → the key that says it in an experiment, and in a deployment.
+_OF_EXPERIMENT = {
+    "--batch": "workload.batch=[{}]", "--model": "models=[{}]", "--policy": "policies=[{}]", "--system": "systems=[{}]",
+}  # fmt: skip
+_OF_DEPLOYMENT = {
+    "--batch": "max_num_seqs={}", "--model": "model={}", "--policy": "policies=[{}]", "--system": "system={}",
+}  # fmt: skip
 _REQUIRED = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
@@ -57,6 +64,10 @@ class Parser(argparse.ArgumentParser):
         if left:
             word = left[0].partition("=")[0]
             hint = did_you_mean(word, self._options) if word.startswith("--") else ""
+            keys = _OF_DEPLOYMENT if self.prog.endswith("serve") else _OF_EXPERIMENT
+            if word in keys and "--set" in self._options:
+                value = left[0].partition("=")[2] or next(iter(left[1:]), "NAME")
+                hint = f"; write --set {keys[word].format(value)}"
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return found, left
 

@@ -101,7 +101,8 @@ def _gain(first: ServedOption, second: ServedOption, column: str, amounts: Mappi
     unit, what = HEADLINES[column]
     values = [each.samples[column] / amounts[each.name] for each in (second, first)]
     times = interval(np.where(values[0] == values[1], 1.0, values[0] / np.maximum(values[1], 1e-12)))
-    a, b = (carried_digits(float(np.median(each)), *_ends(each)) for each in values)
+    ends = max(map(_ends, values), key=lambda each: each[1] - each[0])  # both have the digits of the wider range
+    a, b = (carried_digits(float(np.median(each)), *ends) for each in values)
     name = "output" if what == "output" else what
     rate = unit.replace("/s", " per second")
     if a == b and max(1 - times.p05, times.p95 - 1) < NOTHING:

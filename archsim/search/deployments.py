@@ -128,9 +128,12 @@ def compare_deployments(
         )
     models = {point.model.name for point in points}
     if len(models) > 1:
-        raise errors.SpecError(f"the sides have no model in common: {', '.join(sorted(models))}")
+        raise errors.SpecError(
+            f"the sides have no model in common: {', '.join(sorted(models))}. One for all is --set model=NAME"
+        )
     found = compare_points(points, names, equal, rents, samples, folder, jobs, watcher)
-    ends = {full_key(tuple(key.split(".")), f"--vary {key}").split(".")[-1] for key in vary}
+    keys = (full_key(tuple(key.split(".")), f"--vary {key}", values[0]) for key, values in vary.items())
+    ends = {key.split(".")[-1] for key in keys}
     unread = set.intersection(*(set(point.unread) for point in points))
     idle = [each for each in points[0].unread if each in unread and each.split(" ")[0].split(".")[-1] in ends]
     return replace(found, idle=". ".join(capital(short(each)) for each in idle))

@@ -3,24 +3,33 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from archsim.base.errors import did_you_mean
 from archsim.base.fields import KeyProblem, Name, Spec, refuse_duplicates, with_ranges
 from archsim.base.own_code import import_function
+from archsim.base.validation import keys_of
 from archsim.specs import config_files, system
 from archsim.specs.assumptions import AssumptionsSpec, columns_of
 from archsim.specs.deployment import DeploymentSpec, ParallelSpec, PrecisionSpec
 from archsim.specs.engines import ENGINES
 from archsim.specs.model import UNMODELLED, ModelSpec
 from archsim.specs.policies import PolicySpec
+from archsim.specs.terms import TERMS
 from archsim.specs.workload import OF_MODEL, WorkloadSpec
 
 
 class ExperimentSpec(Spec):
     """What ``archsim sweep`` runs, with every reference resolved."""
+
+    # Key of a machine or a workload, or term of machines → where and what to write.
+    WAYS: ClassVar[Mapping[str, str]] = {
+        **{term: f"of a machine (systems.0): {way}" for term, way in TERMS.items() if term},
+        **{key: f"write it in systems, such as [{{like: dojo, {key}: ...}}]" for key in keys_of(system.SystemSpec)},
+        **{key: f"write it in workload: {{{key}: ...}}" for key in keys_of(WorkloadSpec)},
+    }
 
     name: Name  # of the experiment
     systems: tuple[system.SystemSpec, ...] = Field(min_length=1)  # machines

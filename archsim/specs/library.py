@@ -220,7 +220,9 @@ def file_of(source: str | os.PathLike[str]) -> Path:
         return report if report.is_file() else Path(text)
     known = config_files.named_files("systems") | known
     if text not in known:
+        other = next((kind for kind in ("models", "policies", "traffic") if text in config_files.named_files(kind)), "")
         hint = f"{errors.did_you_mean(text, known)} (`archsim list experiments` names those that ship)"
+        hint = f"; it is one of `archsim list {other}`" if other else hint
         raise errors.SpecError(f"{text}: no such file, nor an experiment of this name{hint}")
     return known[text]
 

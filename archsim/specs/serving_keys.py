@@ -61,7 +61,7 @@ def put_key(tree: yaml.Tree, names: tuple[str, ...], value: Any, head: str, expa
     """`archsim.specs.overrides.put` for a file of ``archsim serve``: the key by any of its names; requests come in the
     way that is put, and no longer in that of the file. Raises SpecError for a name of no key, and of several.
     """
-    path = full_key(("parallel", *names) if names == ("experts",) and value in _LAYOUTS else names, head)
+    path = full_key(names, head, value)
     for keys, each in _parts_of(tree, path, value, head):
         if keys[0] == "requests" and len(keys) > 1 and keys[1] in _WAYS and isinstance(tree.data.get("requests"), dict):
             for other in _WAYS[keys[1]]:
@@ -147,8 +147,10 @@ def _redundant(tree: yaml.Tree, value: Any, head: str) -> Iterator[tuple[tuple[s
     yield ("policies",), [eplb if value else "ep"]
 
 
-def full_key(names: tuple[str, ...], head: str) -> str:
-    """The key in full. Raises SpecError."""
+def full_key(names: tuple[str, ...], head: str, value: Any = None) -> str:
+    """The key in full; its ``value`` may decide which. Raises SpecError."""
+    if names == ("experts",) and value in _LAYOUTS:
+        return "parallel.experts"
     path, known = ".".join(names), _roots()
     lower = path.replace("-", "_").lower()
     if names[0] in known:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_MADE = "of the die it is written in the system's made: {node: n5, area: 814 mm2, pieces: 1, carrier: package}"
+_MADE = "write the die's made: {node: n5, area: 814 mm2, pieces: 1, carrier: package}"
 _RATE = "write the effective rate: d2d.bandwidth (each direction) times d2d.efficiency"
 _MEMORY = "a memory is a tier: memory: [{kind: sram, capacity: 500 MB, bandwidth: 20 TB/s, keeps: [weights, kv, activations]}]"
 _DEFECTS = "defects are sampled: {defects_per_cm2: 0.1, cluster: 2}, for price the coefficient defects_per_cm2 of `archsim hardware cost`"
@@ -59,7 +59,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("backside_power vrm vrm_loss pdn ir_drop decap conversion_loss psu", _PDN),
     ("pue facility", "the facility is not modelled; multiply power by its PUE"),
     ("dft scan bist jtag test kgd burn_in", _TEST),
-    ("phy serdes lanes lane_rate gbps_per_lane pam4 ucie bow nvlink interface io_rate io symbol_rate clocking termination skew jitter eye swing crosstalk", _RATE),
+    ("phy serdes lanes lane_rate gbps_per_lane pam4 ucie bow interface io_rate io symbol_rate clocking termination skew jitter eye swing crosstalk", _RATE),
+    ("nvlink nvlink_bandwidth xgmi infinity_fabric ici infiniband ib roce ethernet scale_up scale_out", "links of GPUs are levels, the innermost first: fabric.levels.0.bandwidth, each direction of a GPU; of a wafer's dies, d2d.bandwidth"),
     ("fec ber crc parity retry link_retry error_rate", f"errors and their repair are an effective rate; {_RATE}, after FEC and retries, and its latency in d2d.hop_latency"),
     ("distance reach trace_length link_length", "energy of a link is d2d_pj_per_bit and the wire across a die; a longer link has its own latency in topology, or d2d.off_carrier"),
     ("optics optical photonics cpo silicon_photonics laser wavelengths", _OPTICS),
@@ -85,7 +86,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ("link_efficiency", "write d2d.efficiency"),
     ("latency latency_ns latency_per_hop read_latency", "write d2d.hop_latency (a hop), hbm.latency (a read) or llc.hit (a hit)"),
     ("router_area arbitration qos routing adaptive_routing", f"{_ROUTER}; routes follow the topology, shortest first, and go around dead links"),
-    ("dies", "write their number as mesh: {x: 5, y: 5}, topology: {name: ring, dies: 12} or fabric: {levels: [...]}"),
+    ("dies", "write their number as mesh: {x: 5, y: 5}, beside topology: ring as mesh: {x: 12, y: 1}, or as fabric: {levels: [...]}"),
     ("stacks_per_die bandwidth_per_stack capacity_per_stack height", "write hbm.bandwidth and hbm.capacity of all stacks of a die, and hbm.stacks_on_carrier"),
     ("pins pin_speed data_rate bus_width controllers write_bandwidth", "write hbm.bandwidth, of all pins of a die, reads and writes together"),
     ("phy_area", "the PHY's area follows from hbm.bandwidth by the coefficient hbm_mm2_per_tb_per_s; the whole die's is made.area"),

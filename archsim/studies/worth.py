@@ -34,7 +34,7 @@ from archsim.studies.place import NO_STEPS, Placed, place_experts, write_placed
 from archsim.studies.placement_choices import POLICIES, policy_named
 from archsim.studies.recorded_loads import RecordedLoads, made_history, read_history
 from archsim.studies.serving import page, runs, sure
-from archsim.uncertainty.estimate import interval
+from archsim.uncertainty.estimate import SURE, interval
 
 SPARES = (0, 1, 2, 4)  # slots of a rank beyond those that hold every expert once
 NOTHING = 0.001  # changes of TPOT below this share save nothing
@@ -97,6 +97,10 @@ class Worth(Shown):
         how = f"It changes {listing(changes)}."
         how += "" if kept else " Goodput is 0, as no request keeps the limits."
         low, high = max(gain[0], self.goodput[0]), max(gain[1], self.goodput[1])
+        sampled = self.worlds
+        if low >= PAYS and sampled is not None and 1 - SURE < sampled.pays < SURE:
+            share = f"{percent(sampled.pays)} of {sampled.samples} samples"
+            return f"Whether {self.policy} is worth it is undecided, as it is in {share}. {how}"
         if low >= PAYS:
             phase = "decode" if -self.tpot[0] >= -self.ttft[0] else "prefill"
             slots = f"{self.best.spares} spare slot{'' if self.best.spares == 1 else 's'} per rank"

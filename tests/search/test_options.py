@@ -263,6 +263,9 @@ def test_a_key_that_has_no_effect_is_said_to_have_none():
     given = load_serving(SERVED).given | {"requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}}
     found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")
+    given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}
+    found = ar.compare(given, vary={"experts": ["tp", "ep"]}, samples=16, jobs=1)
+    assert found.sentence.startswith("With experts ep instead of experts tp, ")
 
 
 def test_moved_limits_change_the_goodput_of_a_deployment_that_is_at_one():

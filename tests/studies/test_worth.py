@@ -10,8 +10,18 @@ import pytest
 import archsim as ar
 from archsim.base.errors import PlacementError, SpecError
 from archsim.report.deciders import added_mm2
-from archsim.studies.block_worth import BlockCost, BlockRun, BlockWorth, cost_of, drawn, judge, pairs_of
+from archsim.studies.block_worth import (
+    BlockCost,
+    BlockRun,
+    BlockWorth,
+    GainInWorlds,
+    cost_of,
+    drawn,
+    judge,
+    pairs_of,
+)
 from archsim.studies.worth import write_tokens
+from archsim.uncertainty.estimate import interval
 from archsim.workload.formats.readers import open_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +75,11 @@ def test_no_note_names_an_option_that_worth_lacks(found):
     ],
 )
 def test_the_verdict_follows_from_the_range(found, tpot, goodput, said):
-    assert replace(found, tpot=tpot, goodput=goodput).verdict.startswith(said)
+    one = replace(found, tpot=tpot, goodput=goodput, worlds=None)
+    assert one.verdict.startswith(said)
+    for pays in (0.81, 0.95):
+        sampled = replace(one, worlds=GainInWorlds("eplb", 16, interval(np.linspace(0, 0.03, 16)), pays))
+        assert ("undecided" in sampled.verdict) == ("undecided" in said or (" not " not in said and pays < 0.9))
 
 
 def test_the_break_even_is_moves_and_search_over_what_an_iteration_saves(found):

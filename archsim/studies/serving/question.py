@@ -170,6 +170,8 @@ def asked_of(
         raise SpecError(f"{caller_name('drafts')} {max(drafts)}: {whose.name} has no MTP layer to draft with")
     heads = f"It is not known whether the checkpoint of {whose.name} has an MTP layer, which drafts need."
     prompt, output, note = _mean_lengths(whose, input_tokens, output_tokens, spread)
+    if requests is not None and not Path(requests).exists():
+        raise SpecError(f"{caller_name('requests')} {requests}: no such file")
     traffic: dict[str, Any] = {
         "arrivals": {"rate": "1/s"}, "input": {"mean": prompt, "cv": spread},
         "output": {"mean": output, "cv": spread}, "count": MOST_REQUESTS,

@@ -150,8 +150,9 @@ def answer(found: Recommendation) -> str:
     then its batch limits.
     """
     best, asked = found.best, found.asked
+    joules = f"{significant(best.upkeep.j_per_token[0], 2)} J per output token"
     end = {
-        THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: "it takes the least energy",
+        THROUGHPUT: "it is the fastest", PRICE: "it is the cheapest", ENERGY: f"its {joules} are the least",
     }[asked.objective]  # fmt: skip
     assumed = " (assumed, as no limit was given)" if asked.assumed else ""
     ratio = ""
