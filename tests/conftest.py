@@ -30,18 +30,25 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Where no kernel is compiled yet, one process begins with the file that needs the most of them, and the other ones with
-# files that need none, instead of all waiting for the same kernel. Then the files with most tests come first.
+# files that need none, instead of all waiting for the same kernel. Then the files with most tests come first, and of
+# those with few the ones that take long, so that no process is left with them at the end.
 BEGIN = ("engine/test_every_law.py", *(f"calibration/test_{name}.py" for name in (
     "calibration_reading", "laws", "calibration_own_node", "calibration_comm", "calibration_moe",
     "calibration_sections",
 )))  # fmt: skip
 
 
+LONG = (
+    "studies/test_study_laws.py", "studies/test_axes_answer.py", "cli/test_forms.py", "runs/test_cluster.py",
+    "serving/test_schedulers.py", "serving/test_never_slower.py", "runs/test_run_time_laws.py",
+)  # fmt: skip
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     names = [f"{item.path.parent.name}/{item.path.name}" for item in items]
-    tests, place = Counter(names), {name: at for at, name in enumerate(BEGIN)}
-    keys = [(place.get(name, len(BEGIN)), -tests[name], name) for name in names]
+    tests, place = Counter(names), {name: at for at, name in enumerate(BEGIN + LONG)}
+    keys = [(place.get(name, len(place)), -tests[name], name) for name in names]
     items[:] = [items[at] for at in sorted(range(len(items)), key=keys.__getitem__)]
 
 

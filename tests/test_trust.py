@@ -118,9 +118,9 @@ for words in asked:
 print("path", sys.path)
 """
 ASKED = (
-    "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1", "check --report out --jobs 1",
-    "run tiny.yaml --policy ep --system small --batch 12", "list systems", "hardware blocks",
-    "hardware cost dojo", "sweep --figure out limits --out figure.svg",
+    "check tiny.yaml", "check --no-code own.yaml", "sweep own.yaml --out out --jobs 1 --samples 0",
+    "check --report out --jobs 1", "run tiny.yaml --policy ep --system small --batch 12 --samples 0",
+    "list systems", "hardware blocks", "hardware cost dojo", "sweep --figure out limits --out figure.svg",
 )  # fmt: skip
 
 

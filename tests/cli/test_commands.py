@@ -257,24 +257,7 @@ def test_files_of_others_are_not_touched(mine, capsys, command):
 
 def test_force_writes_among_them(mine):
     (mine / "notes.txt").write_text("mine\n")
-    assert (
-        main(
-            [
-                "sweep",
-                "tiny.yaml",
-                "--set",
-                "policies=[ep]",
-                "--out",
-                "mine",
-                "--force",
-                "--jobs",
-                "1",
-                "--samples",
-                "0",
-            ]
-        )
-        == 0
-    )
+    assert main([*"sweep tiny.yaml --set policies=[ep] --out mine --force --jobs 1 --samples 0".split()]) == 0
     assert (mine / "notes.txt").read_text() == "mine\n" and (mine / "index.html").exists()
     assert main(["sweep", "tiny.yaml", "--set", "policies=[ep]", "--out", "mine", "--jobs", "1", "--samples", "0"]) == 0
 

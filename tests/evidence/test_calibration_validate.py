@@ -56,12 +56,8 @@ def judge(tmp_path, capsys):
         assert main(["calibrate", str(written(tmp_path / "fitted", **fitted)), "--out", str(path)]) == 0
         capsys.readouterr()
         out = tmp_path / "page"
-        assert (
-            main(
-                ["validate", *more, "--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
-            )
-            == code
-        )
+        judged_by = ["--with", str(path), str(written(tmp_path / "judged", **tables)), "--out", str(out)]
+        assert main(["validate", *more, *judged_by]) == code
         said = capsys.readouterr()
         cases = pd.read_parquet(out / CASES)
         of_products = cases[cases["source"].isin(["GEMM", "fused MoE"])]
@@ -162,22 +158,10 @@ def test_dtypes_that_a_datasheet_does_not_have(tmp_path, gpu, dtype):
     ]
     folder = written(tmp_path / "mine", gemm=rows)
     for name in ("a", "b"):
-        assert main(["calibrate", str(folder), "--out", str(tmp_path / name / "own.yaml")]) == 0
-        assert (
-            main(
-                [
-                    "validate",
-                    "--quick",
-                    "--with",
-                    str(tmp_path / name / "own.yaml"),
-                    str(folder),
-                    "--out",
-                    str(tmp_path / name / "page"),
-                ]
-            )
-            == 0
-        )
-        engine = pd.read_parquet(tmp_path / name / "page" / CASES)
+        file, page = tmp_path / name / "own.yaml", tmp_path / name / "page"
+        assert main(["calibrate", str(folder), "--out", str(file)]) == 0
+        assert main(["validate", "--quick", "--with", str(file), str(folder), "--out", str(page)]) == 0
+        engine = pd.read_parquet(page / CASES)
         engine = engine[engine["source"] == "event engine, one expert on one die"]
         assert set(engine["dtype"]) == {dtype} and engine["law_error"].abs().max() < 0.005
     assert (tmp_path / "a" / "own.yaml").read_bytes() == (tmp_path / "b" / "own.yaml").read_bytes()

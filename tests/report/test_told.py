@@ -65,7 +65,7 @@ def test_a_batch_that_is_larger_than_its_trace_is_reported(here, capsys):
     assert sweep("--set", "workload.trace.synthetic.requests=5") == 0
     assert f"note: {note}" in capsys.readouterr().err
     assert note in Page((here / "reports" / "tiny" / "index.html").read_text(encoding="utf-8")).text
-    assert main(["run", "tiny.yaml", "--set", "workload.trace.synthetic.requests=12"]) == 0
+    assert main([*"run tiny.yaml --samples 0 --set".split(), "workload.trace.synthetic.requests=12"]) == 0
     assert "drawn" not in capsys.readouterr().err
 
 
@@ -80,14 +80,13 @@ def test_notes_of_many_batches_are_few():
     assert drawn_notes(rows[:6]) == []
 
 
-def test_numbers_get_no_nearest(here, capsys):
-    assert main(["run", "tiny.yaml", "--batch", "13"]) == 2
-    assert capsys.readouterr().err == "batch size 13 is not in the experiment (it has: 12)\n"
-
-
-def test_a_set_is_named_once(here, capsys):
-    assert main(["ablate", "tiny.yaml", "--from", "foo"]) == 2
-    assert capsys.readouterr().err == "unknown assumption set 'foo' (known: physical, published)\n"
+@pytest.mark.parametrize(("words", "facts"), [
+    ("run tiny.yaml --batch 13", ("13", "12")), ("ablate tiny.yaml --from foo", ("'foo'", "physical, published")),
+])  # fmt: skip
+def test_what_is_unknown_is_named_once_beside_what_is_known(here, capsys, words, facts):
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert [said.count(each) for each in facts] == [1] * len(facts) and said.count("\n") == 1
 
 
 def test_folders_are_named_once(here, capsys):
@@ -194,30 +193,22 @@ def test_systems_on_which_the_same_policy_wins_share_a_sentence():
         return {place(V3, system): [Winner(2**at, run_of(policy, 2**at), gain) for at, gain in enumerate(gains, 6)]}
 
     same = {name: on(name, "allo", 1.1, last) for name, last in (("dojo", 1.3), ("sow", 1.7))}
-    told = "allo decodes deepseek-v3 1.10× to 1.70× faster than expert parallelism (ep)"
-    assert _won(same) == [f"On both systems, {told}."]
-    assert _won(same | {"mine": on("mine", "allo", 1.5)}) == [f"On all three systems, {told}."]
-    assert _won(same | {"mine": on("mine", "ep", 1.0)}) == [
-        f"On dojo and sow, {told}.",
-        "On mine, expert parallelism (ep) decodes deepseek-v3 the fastest at batch 64.",
-    ]
+    (one,) = _won(same)
+    assert "both systems" in one and "1.10×" in one and "1.70×" in one
+    assert len(_won(same | {"mine": on("mine", "allo", 1.5)})) == 1
+    both, other = _won(same | {"mine": on("mine", "ep", 1.0)})
+    assert "dojo and sow" in both and other.startswith("On mine, ") and "batch 64" in other
     slow = {place(V3, "mine"): [*on("mine", "allo", 1.2, 1.2)[place(V3, "mine")], Winner(512, run_of("ep", 512), 1.0)]}
-    assert _won(same | {"mine": slow}) == [
-        f"On all three systems, {told}. The exception is deepseek-v3 on mine at batch 512, where ep wins."
-    ]
+    (text,) = _won(same | {"mine": slow})
+    assert "exception" in text and "mine at batch 512" in text
 
 
 def test_what_limits_and_how_far_it_is():
     run = run_of("allo", 8192, bound_compute=0.0, over_roofline=3.22, load_max_over_mean=1.8, load_ceiling_slots=1.0)
-    assert _limits({place(): run}, False)[0].endswith("has no record of what it waited for.")
-    assert _distances({place(): run}, True)[0] == (
-        "At batch 8,192, a step of deepseek-v3 on dojo under allo takes 3.22× as long as the roofline allows and its "
-        "busiest die has 1.80× the load that the best placement would give it."
-    )
+    assert "no record" in _limits({place(): run}, False)[0]
+    assert "3.22×" in _distances({place(): run}, True)[0] and "1.80×" in _distances({place(): run}, True)[0]
     run["load_max_over_mean"] = 0.9
-    assert _distances({place(): run}, False)[0].endswith(
-        "no placement of whole experts would balance it better, as the policy splits experts over dies."
-    )
+    assert "splits experts over dies" in _distances({place(): run}, False)[0]
     assert _distances({place(): run_of("ep", 1)}, False) == []
 
 
@@ -226,15 +217,10 @@ def test_steps_that_wait_for_the_same_share_a_sentence():
         place(model, system): run_of("allo", 64, bound_hbm=share, bound_compute=0.3, over_roofline=4.0)
         for model, system, share in ((V3, "dojo", 0.5), (QWEN, "dojo", 0.55), (V3, "sow", 0.6), (QWEN, "sow", 0.5))
     }
-    said = _limits(runs, several=True)
-    assert [each.replace("\N{NO-BREAK SPACE}", " ") for each in said] == [
-        "At batch 64, steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow under allo spend 50 % to 60 % of their "
-        "time waiting for HBM and 30 % multiplying."
-    ]
-    assert _distances(runs, several=True) == [
-        "At batch 64, steps of deepseek-v3 and qwen3-235b-a22b on dojo and sow under allo take 4.00× as long as the "
-        "roofline allows."
-    ]
+    for said, number in ((_limits(runs, several=True), "50\N{NO-BREAK SPACE}% to 60\N{NO-BREAK SPACE}%"),
+                         (_distances(runs, several=True), "4.00×")):  # fmt: skip
+        (text,) = said
+        assert number in text and all(each in text for each in (*MODELS, "dojo and sow", "batch 64"))
 
 
 def test_two_systems_are_compared_at_every_batch_with_the_range_of_their_pair():

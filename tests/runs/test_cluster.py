@@ -102,7 +102,7 @@ HEAVY = {
     "compare axes.yaml --samples 16": "index.html sure.csv",
     "compare --without prediction --in blocks.yaml": "",
 }
-QUICK = list(HEAVY)[:3]
+QUICK = ("why --bound tiny.yaml", "compare base ep --in tiny.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,11 +98,20 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A small experiment, and the folder of its sweep."""
+    folder = tmp_path_factory.mktemp("finished")
+    experiment = tiny(folder, "systems=[isca26_dojo]", "policies=[base, ep]")
+    sweep(experiment, folder / "out", jobs=1)
+    return experiment, folder / "out"
+
+
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_what_is_damaged_or_stale_is_run_again(tmp_path, damage, monkeypatch):
+def test_what_is_damaged_or_stale_is_run_again(finished, tmp_path, damage, monkeypatch):
     monkeypatch.setattr("archsim.runs.store.WORTH_S", float("inf"))  # of the cache, which has it on a busy machine
-    experiment = tiny(tmp_path, "systems=[isca26_dojo]", "policies=[base, ep]")
-    sweep(experiment, tmp_path / "out", jobs=1)
+    experiment, whole = finished
+    shutil.copytree(whole, tmp_path / "out")
     before, heard = files_of(tmp_path / "out"), Heard()
     victim = sorted((tmp_path / "out" / "runs").iterdir())[1]
     damage(victim)

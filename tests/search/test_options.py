@@ -206,6 +206,7 @@ SERVED = {
     "requests": {"arrivals": {"rate": "40/s"}, "input": {"fixed": 512}, "output": {"fixed": 32}, "count": 100},
     "parallel": {"attention": {"tp": 8}},
 }  # fmt: skip
+SHORT = {"max_num_batched_tokens": 1024}  # times are tabulated so far, in each of the samples
 
 
 def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own():
@@ -219,7 +220,7 @@ def test_a_machine_beside_a_deployment_serves_its_requests_in_sizes_of_its_own()
 
 def test_two_deployments_are_told_with_range_times_and_what_a_limit_decides():
     """A closed loop is compared by its output; a value of ``vary`` takes the place of the file's own ``sweep:``."""
-    given = SERVED | {"sweep": {"grid": {"scheduler.max_num_seqs": [2, 4]}}}
+    given = SERVED | {"sweep": {"grid": {"scheduler.max_num_seqs": [2, 4]}}, "scheduler": SHORT}
     requests = {key: SERVED["requests"][key] for key in ("input", "output", "count")} | {"concurrency": 16}
     found = ar.compare(given | {"requests": requests}, vary={"scheduler.max_num_seqs": [4, 8]}, samples=16, jobs=1)
     first = found.sentence
@@ -260,7 +261,8 @@ def test_a_limit_that_some_samples_miss_is_not_called_the_value():
 
 
 def test_a_key_that_has_no_effect_is_said_to_have_none():
-    given = load_serving(SERVED).given | {"requests": {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}}
+    requests = {"concurrency": 4, "input": {"fixed": 8}, "output": {"fixed": 4}}
+    given = load_serving(SERVED).given | {"requests": requests, "scheduler": SHORT}
     found = ar.compare(given, vary={"prefix_cache": [True, False]}, samples=16, jobs=1)
     assert found.sentence.startswith("Prefix caching has no effect: ")
     given |= {"parallel": {"attention": {"tp": 1, "dp": 2}}}

@@ -346,7 +346,7 @@ def test_pools_behind_deepep_take_its_grouped_products(library, pool, behind):
         load_model("deepseek-v3"), calibration_named("gb300"), 296.9e9, Parallelism(dp=8, ep=8),
         Precision("fp8_block", "bf16", "fp8", "fp8_block"), library=library, **{pool: True},
     )  # fmt: skip
-    laws, _ = laws_of(engine, Scheduler(library, 1024, 8192, block_tokens=16))
+    laws, _ = laws_of(engine, Scheduler(library, 1024, 1024, block_tokens=16))
     assert (laws.sources[EXPERTS] == "sglang-deepep") == behind
     fewer, more = laws.ns(EXPERTS)[[512, 960]]
     assert 0 < more - fewer < (960 - 512) * 15e3 or not behind

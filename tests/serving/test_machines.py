@@ -74,7 +74,7 @@ def test_a_model_of_another_name_has_the_same_times(model, tmp_path):
     ):
         assert host_of(engine, mine, gpu, dtype, dtype) == host_of(engine, known, gpu, dtype, dtype)
     given = {
-        "system": "b300_node", "precision": FP8 | {"experts": "nvfp4"}, "parallel": {"attention": {"dp": 4}},
+        "system": "h200_node", "precision": FP8, "parallel": {"attention": {"dp": 4}},
         "requests": {"concurrency": 8, "input": {"mean": 300}, "output": {"fixed": 8}, "count": 8},
         "scheduler": {"max_num_seqs": 16, "max_num_batched_tokens": 2048},
     }  # fmt: skip

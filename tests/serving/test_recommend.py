@@ -15,6 +15,7 @@ import yaml
 from measured_serving.accuracy import Point
 from measured_serving.choices import with_clients, within_limits
 from measured_serving.split import pools_of
+from support.examples import examples
 
 import archsim as ar
 from archsim.base.errors import ArchsimError, CapacityError, FailedRuns, SpecError, TraceError
@@ -590,7 +591,8 @@ def test_every_configuration_of_a_search_is_a_file_that_says_the_same():
     serving, seen = load_serving(SPACE), set()
     for drafts in serving.spec.search.draft_tokens:
         kind = serving_under(serving, serving.policy, None, drafts)
-        for layout in layouts(serving):
+        every = 1 if examples(100) == 100 else 5  # of pools whose sizes differ
+        for layout in [each for at, each in enumerate(layouts(serving)) if each.decode is None or at % every == 0]:
             for choice in OfLayout(kind, None, drafts, layout).choices:
                 given = with_choice(serving.given, choice)
                 own, sides = load_serving(given).spec, {}

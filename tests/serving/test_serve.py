@@ -274,8 +274,8 @@ def test_configurations_that_tie_at_one_rate_are_told_apart_by_their_highest_one
 
 def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, capsys, monkeypatch, few_requests):
     monkeypatch.chdir(tmp_path)
-    sizes = {"devices": 2, "max_num_seqs": [64, 2], "max_num_batched_tokens": [2048, 4096]}
-    requests = {"arrivals": {"rate": "1/s"}, "input": {"fixed": 700}, "output": {"fixed": 20}, "count": 12}
+    sizes = {"devices": 2, "max_num_seqs": [64, 2], "max_num_batched_tokens": [512, 1024]}
+    requests = {"arrivals": {"rate": "1/s"}, "input": {"fixed": 175}, "output": {"fixed": 20}, "count": 12}
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(FILE | {"model": "qwen3-30b-a3b", "requests": requests, "search": sizes}))
     serving = load_serving(file)
@@ -297,7 +297,7 @@ def test_a_search_says_the_best_first_and_groups_equal_configurations(tmp_path, 
     assert main(["serve", str(file), "--search"]) == 0
     said = capsys.readouterr().out
     assert said.count(f"{found[0].highest_rate:,.2f}") > 1, "in the table, too"
-    assert said.startswith(best) and "2 or 64 seqs, 2048 or 4096 tokens" in said and "requests.arrivals.rate" in said
+    assert said.startswith(best) and "2 or 64 seqs, 512 or 1024 tokens" in said and "requests.arrivals.rate" in said
 
 
 def test_configurations_that_are_no_product_are_counted():

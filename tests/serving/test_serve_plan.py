@@ -171,6 +171,7 @@ def test_the_command_prints_points(tmp_path):
 SURE_FILE = {
     "system": "h200_node", "model": "qwen3-30b-a3b", "parallel": {"attention": {"tp": 4}}, "engine": "vllm",
     "requests": {"concurrency": 4, "input": {"fixed": 200}, "output": {"fixed": 12}, "count": 12},
+    "scheduler": {"max_num_batched_tokens": 512},
 }  # fmt: skip
 LAWS = SURE_FILE | {"engine": "none"}
 TWO = {

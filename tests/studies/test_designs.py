@@ -241,21 +241,8 @@ def test_the_map_shows_dead_dies_and_clocks(tmp_path, capsys):
     table = [[0.9, 1.0]] + [[1.0, 1.0]] * 5
     system = SYSTEM | {"dies_as_built": {"dead": [4], "speed": {"table": table}}}
     report = tmp_path / "report"
-    assert (
-        main(
-            [
-                "sweep",
-                written(tmp_path, experiment(systems=[system])),
-                "--out",
-                str(report),
-                "--jobs",
-                "1",
-                "--samples",
-                "0",
-            ]
-        )
-        == 0
-    )
+    file = written(tmp_path, experiment(systems=[system]))
+    assert main(["sweep", file, "--out", str(report), *"--jobs 1 --samples 0".split()]) == 0
     page = (report / "results.html").read_text() + (report / "index.html").read_text()
     assert "die 4: dead" in page and '"site"' in page and "% of the nominal" in page
     assert main(["check", written(tmp_path, experiment(systems=[system]))]) == 0

@@ -93,29 +93,16 @@ def test_objectives_are_of_all_layers_however_few_ran(file, found):
     """Most columns are for the layers that ran; objectives do not depend on how many ran, so that budgets hold."""
     plan, outcome = found
     point = plan.point(outcome.front[0].index)
-    row = {
-        "tokens_per_s": 600.0,
-        "decode_ns": 100.0,
-        "energy_per_token_j": 0.5,
-        "power_w": 90.0,
-        "silicon_mm2": 1.0,
-        "cost_usd": 2.0,
-    }
+    row = {"tokens_per_s": 600.0, "decode_ns": 100.0, "energy_per_token_j": 0.5, "power_w": 90.0}
+    row |= {"silicon_mm2": 1.0, "cost_usd": 2.0}
     every = len(point.model.moe_layer_ids)
     part = objectives_of(point.model, row | {"layers": 1})
     whole = objectives_of(point.model, row | {"layers": every})
     assert whole == objectives_of(point.model, row | {"layers": None})  # of an older version
     assert part["time"] == pytest.approx(whole["time"] * every)
     assert {name for name in OBJECTIVES if part[name] != whole[name]} == {"time"}
-    few, spec = load_exploration(
-        file,
-        [
-            "policies=[base, ep]",
-            "workload.layers=1",
-            "workload.trace.synthetic.prompt_tokens=0",
-            "assumptions=physical",
-        ],
-    )
+    changes = ["workload.layers=1", "workload.trace.synthetic.prompt_tokens=0", "assumptions=physical"]
+    few, spec = load_exploration(file, ["policies=[base, ep]", *changes])
     seen = explore(few, spec, file.parent / "few layers", 1, unwatched)
     assert all(
         each.values["throughput"] * each.values["energy"] == pytest.approx(each.values["power"]) for each in seen.points
@@ -285,23 +272,8 @@ def test_an_exploration_needs_a_sweep_and_objectives(tmp_path, capsys):
 @pytest.mark.parametrize("engine", ["event", "analytical"])
 def test_page_of_a_sweep_over_points(file, capsys, engine):
     """Every number of the page's table is in the results, and the front is that of all points."""
-    assert (
-        main(
-            [
-                "sweep",
-                str(file),
-                "--set",
-                "policies=[base, ep]",
-                "--set",
-                f"engine={engine}",
-                "--out",
-                str(file.parent / "swept"),
-                "--jobs",
-                "1",
-            ]
-        )
-        == 0
-    )
+    words = "--set policies=[base,ep] --jobs 1 --samples 0".split()
+    assert main(["sweep", str(file), *words, "--set", f"engine={engine}", "--out", str(file.parent / "swept")]) == 0
     assert f"report: {file.parent / 'swept' / 'index.html'}" in capsys.readouterr().out
     plan, _ = load_exploration(file, ["policies=[base, ep]"])
     rows = read_parquet(file.parent / "swept" / "results.parquet", {"point": INTEGER} | RUN_COLUMNS).rows

@@ -64,7 +64,8 @@ STUDIES = {
         SERVED | {"sweep": {"grid": SERVED_AXES}}, ("results.csv", "results.parquet", "index.html", "manifest.yaml"),
     ),
     "sure": Study(
-        lambda given, out, watcher, jobs: ar.sure(given, 16, out, jobs=jobs, watcher=watcher), TOY, SURE, False, False,
+        lambda given, out, watcher, jobs: ar.sure(given, 16, out, jobs=jobs, watcher=watcher),
+        TOY | {"engine": "analytical"}, SURE, False, False,
         "shares",
     ),
     "serve sure": Study(

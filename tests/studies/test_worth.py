@@ -26,7 +26,7 @@ from archsim.workload.formats.readers import open_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADS = ROOT / "examples" / "loads.npz"
-FEW = ["requests.count=10", "routing.layers=1", "scheduler.max_num_seqs=16"]
+FEW = ["requests.count=10", "routing.layers=1", "scheduler={max_num_seqs: 16, max_num_batched_tokens: 512}"]
 
 
 @pytest.fixture(scope="module")

@@ -67,8 +67,10 @@ def tiny_file(folder: Path) -> Path:
 def _without_ranges(arguments: tuple) -> list[str]:
     """Ranges take most of the time of a small sweep: a test that is about them asks for samples."""
     words = [str(each) for each in arguments]
-    samples_none = {"--samples", "--search", "--help", "--figure", "--compare", "--calibrate"}
-    takes = words and words[0] in ("sweep", "serve") and not samples_none & set(words)
+    samples_none = {
+        "--samples", "--search", "--help", "--figure", "--compare", "--calibrate", "--engines", "--phase", "--without",
+    }  # fmt: skip
+    takes = words and words[0] in ("sweep", "serve", "run", "compare") and not samples_none & set(words)
     return [*words, "--samples", "0"] if takes else words
 
 

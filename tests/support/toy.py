@@ -18,5 +18,5 @@ TOY = {
 SERVED = {
     "system": "h200_node", "model": "qwen3-30b-a3b", "parallel": {"attention": {"tp": 4}},
     "requests": {"arrivals": {"rate": "6/s"}, "input": {"mean": 200, "cv": 0.5}, "output": {"fixed": 20}, "count": 24},
-    "slo": {"ttft": "2 s"},
+    "slo": {"ttft": "2 s"}, "scheduler": {"max_num_batched_tokens": 512},  # laws are tabulated so far
 }  # fmt: skip
